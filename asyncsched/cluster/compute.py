@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextvars
+from asyncio import CancelledError
 from collections.abc import Iterable, Mapping
-from concurrent.futures import CancelledError, Future
 from queue import SimpleQueue
 from threading import get_ident
 from typing import Any, Final, NoReturn
@@ -23,6 +22,7 @@ from ..devices.host.memory import HostDevice
 from ..errors import ImplicitBarrierError, TaskCancelled
 from ..runtime.context import ambient
 from ..runtime.life import Life, running_loop
+from ..runtime.loops import answered, ask_async
 from ..runtime.runtime import Runtime
 from ..runtime.statistics import Statistics
 from ..scheduler import Scheduler
@@ -173,10 +173,10 @@ def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
     """Have the loop run a graph, and wait for it. What there is to be told meanwhile is told on this thread."""
     assert run.runtime.loop is not None
     try:  # from here on, since an interrupt may come before there is anything to wait for
-        future = asyncio.run_coroutine_threadsafe(run.compute(), run.runtime.loop)
+        answer = ask_async(run.runtime.loop, run.compute, None if watchers is None else watchers.end)
         if watchers is not None:
-            watchers.tell_until_done(future)
-        return future.result()
+            watchers.tell_until_end()
+        return answered(answer)
     except CancelledError:
         raise TaskCancelled("the graph was cancelled: its scheduler's event loop ended") from None
     except BaseException:
@@ -230,9 +230,12 @@ class Watchers:
         """A task begins or has ended. On a stream's thread."""
         self._events.put((get_ident(), key, *made))
 
-    def tell_until_done(self, future: Future[Any]) -> None:
+    def end(self) -> None:
+        """Nothing more will happen. On any thread."""
+        self._events.put(None)
+
+    def tell_until_end(self) -> None:
         """Tell the callbacks what happens, until the graph has ended."""
-        future.add_done_callback(lambda _: self._events.put(None))
         while (event := self._events.get()) is not None:
             self._tell(*event)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from .._core.completions import Completions
 from .._core.model import Lane, Task
 from ..devices.contract import Job, RemoteDevice
 from ..ops.program import Program, ref
+from ..runtime.loops import answered, ask_async
 from .card import on_host
 from .connection import Choice, Connection, Workers, load
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
@@ -164,7 +165,7 @@ class DaskDevice(RemoteDevice):
 
     def fetch(self, array: Any) -> Any:
         """As `bring`. Blocks the calling thread, which is never the loop's."""
-        return asyncio.run_coroutine_threadsafe(self.bring(array), self.connection.loop).result()
+        return answered(ask_async(self.connection.loop, partial(self.bring, array)))
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         return Fused(program), program.peak(self.memory.footprint)

@@ -12,6 +12,7 @@ import asyncio
 import importlib.util
 from collections.abc import Callable, Coroutine
 from contextvars import Context
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 Answer: TypeAlias = "SimpleQueue[tuple[T, None] | tuple[None, BaseException]]"
 
-_running: set[asyncio.Task[None]] = set()  # a loop keeps none alive
+_running: set[asyncio.Task[Any]] = set()  # a loop keeps none alive
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
@@ -60,10 +61,14 @@ def ask(loop: asyncio.AbstractEventLoop, fn: Callable[[], T], context: Context |
     return answer
 
 
-def ask_async(loop: asyncio.AbstractEventLoop, fn: Callable[[], Coroutine[Any, Any, T]]) -> Answer[T]:
-    """Have a loop run a coroutine function."""
+def ask_async(
+    loop: asyncio.AbstractEventLoop,
+    fn: Callable[[], Coroutine[Any, Any, T]],
+    then: Callable[[], object] | None = None,
+) -> Answer[T]:
+    """Have a loop run a coroutine function, and call another, `then`, once the answer is there."""
     answer: Answer[T] = SimpleQueue()
-    loop.call_soon_threadsafe(_start, answer, fn)
+    loop.call_soon_threadsafe(_start, answer, fn, then)
     return answer
 
 
@@ -85,14 +90,26 @@ def _call(answer: Answer[T], fn: Callable[[], T]) -> None:
         answer.put((None, error))
 
 
-def _start(answer: Answer[T], fn: Callable[[], Coroutine[Any, Any, T]]) -> None:
-    task = asyncio.ensure_future(_run(answer, fn))
+def _start(answer: Answer[T], fn: Callable[[], Coroutine[Any, Any, T]], then: Callable[[], object] | None) -> None:
+    task = asyncio.ensure_future(_caught(fn))
     _running.add(task)
-    task.add_done_callback(_running.discard)
+    task.add_done_callback(partial(_ended, answer, then))
 
 
-async def _run(answer: Answer[T], fn: Callable[[], Coroutine[Any, Any, T]]) -> None:
+async def _caught(fn: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T, None] | tuple[None, BaseException]:
     try:
-        answer.put((await fn(), None))
+        return await fn(), None
     except BaseException as error:
-        answer.put((None, error))
+        return None, error
+
+
+def _ended(
+    answer: Answer[T],
+    then: Callable[[], object] | None,
+    task: asyncio.Task[tuple[T, None] | tuple[None, BaseException]],
+) -> None:
+    _running.discard(task)
+    # A loop that ends may cancel it before it has begun.
+    answer.put((None, asyncio.CancelledError()) if task.cancelled() else task.result())
+    if then is not None:
+        then()

@@ -6,6 +6,7 @@ import signal
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from itertools import count
 from typing import Any
 
 import dask
@@ -22,6 +23,7 @@ from dask.utils_test import GetFunctionTestMixin, add, inc
 import asyncsched as asc
 from asyncsched import cluster
 from tests.processes import fresh
+from tests.runtime.test_interruptions import interrupted
 from tests.waiting import fail, held
 
 pytestmark = pytest.mark.usefixtures("kept")
@@ -198,6 +200,24 @@ def test_a_keyboard_interrupt_cancels_what_has_not_begun():
     finally:
         signal.signal(signal.SIGINT, before)
     assert not ran
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a graph that is dropped then
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_call_that_a_signal_interrupts_is_lost_alone(watched):
+    def program() -> None:
+        told: list[Any] = []
+        watch = [(None, None, lambda *event: told.append(event[0]), None, None)] if watched else None
+        assert cluster.get({"a": (inc, 1), "b": (add, "a", "a")}, "b", callbacks=watch) == 4
+        assert told == (["a", "b"] if watched else [])
+
+    program()  # opens what is kept
+    for number in count():
+        came_so_far = interrupted(number, program)
+        program()  # others are answered
+        if not came_so_far:
+            break
+    assert number > 100
 
 
 def test_a_graph_may_be_computed_within_a_task():
