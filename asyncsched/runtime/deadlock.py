@@ -53,6 +53,7 @@ class Finding:
         deadlock: the first stuck task will never be let in.
         lines: who holds the bytes.
         queued: how many of them lie in asyncio queues.
+        reserved: how many of them open scopes reserve.
         caller: in a deadlock, what the last waits for of those who keep a reserve while others answer them, as the
             runners of a batcher do. It is better told than the task: what it leaves may answer the rest.
     """
@@ -60,6 +61,7 @@ class Finding:
     deadlock: bool = False
     lines: list[str] = field(default_factory=list)
     queued: int = 0
+    reserved: int = 0
     caller: asyncio.Future[Any] | None = None
 
 
@@ -93,7 +95,8 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     ends = walk.up(things, tape)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
-    held += _reserved(runtime, stuck.keys())
+    reserved = _reserved(runtime, stuck.keys())
+    held += reserved
     case = _Case(runtime, walk, stuck.keys(), held)
     waiting, moving, free = case.judged()
     findings = {}
@@ -107,7 +110,9 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
             why = ": the heap is too large to look for who holds them" if vast else ""
             listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         findings[account] = finding = Finding(
-            lines=_shown(listing), queued=sum([one.nbytes for one in charged if one.queued])
+            lines=_shown(listing),
+            queued=sum([one.nbytes for one in charged if one.queued]),
+            reserved=sum([one.nbytes for one in reserved if one.account is account]),
         )
         if first is not None and not _finds_room(first, free):
             timers = timers_of(runtime.loop, deadline)

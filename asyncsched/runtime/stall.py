@@ -260,6 +260,11 @@ class StallWatch:
                 " consumer reserve what it needs before the producer begins:"
                 f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
             )
+        elif finding is not None and finding.reserved:  # no limit: with more room, more who reserve may come in first
+            lines.append(
+                "cure: drop results sooner, take fewer at a time, reserve less at a time, or also for what waits"
+                " (`Batcher(reserve=)` for a batch), or raise the limit"
+            )
         else:
             lines.append(
                 "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"

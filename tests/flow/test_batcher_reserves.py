@@ -198,3 +198,15 @@ async def test_a_runner_that_waits_for_its_reserve_and_is_cancelled_tells_its_ca
     assert batcher.statistics().computing == 0
     del kept
     assert await batcher(1) == 1
+
+
+async def test_where_callers_have_reserved_what_a_batch_lacks_another_reserve_is_no_cure(s: asc.Scheduler) -> None:
+    async def keeps_some(items: list[int]) -> list[asc.Tensor]:
+        x = await s.put(np.ones(20_000))
+        return [await s.call(np.copy, x + item) for item in items]
+
+    found = await reserving(s, Batcher(keeps_some, scheduler=s), 3)
+    assert [type(error) for error in found] == [asc.MemoryDeadlockError] * 3
+    assert "reserve less at a time, or also for what waits (`Batcher(reserve=)`" in str(found[0])
+    assert "s.scope(reserve=...)" not in str(found[0])
+    found.clear()
