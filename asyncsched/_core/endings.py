@@ -72,7 +72,7 @@ class Endings:
 
         A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
         """
-        if task.move is not None:
+        if task.move is not None and task.value is not None:
             return self._give_up(task.move.commit)
         if task.state == PENDING:
             self.settle(task, failure)

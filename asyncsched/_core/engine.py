@@ -359,7 +359,7 @@ class Engine:
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
-        launched = task.state != PENDING and task.move is None
+        launched = task.state != PENDING and (task.move is None or task.value is None)
         # In the middle of another change it may end before this one is made: so it is marked now, and told of later.
         if self.ledger.busy and launched and not self._endings.mark_cancelled(task, failure):
             return False

@@ -41,8 +41,15 @@ class Failure:
             self.depth = self.upstream.depth + 1
 
     @classmethod
-    def of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
-        """The failure of a body that raised `exception`. Drops the locals of the frames it passed."""
+    def of(cls, exception: BaseException, name: str, site: CallSite | None, *, frames: bool = True) -> Failure:
+        """The failure of a body that raised `exception`. Drops the locals of the frames it passed.
+
+        Args:
+            frames: keep these, as of a user's function. A frame keeps all that called it, with what their variables
+                held at their end: on the event loop's thread the user's, on a stream's those that hold the task.
+        """
+        if not frames:
+            exception.__traceback__ = exception.__context__ = None
         try:
             return cls._of(exception, name, site)
         except (MemoryError, RecursionError) as error:

@@ -75,7 +75,7 @@ def run(task: Task, memory: Memory) -> None:
     except MustBlock:
         raise
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
-        fail(task, Failure.of(error, task.name, task.site))
+        fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
         _uncharge(task)  # a signal may come where it has its charge already
     finally:
         del task  # no cycle: the exception's traceback holds this frame, and the task the exception

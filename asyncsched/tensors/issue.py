@@ -144,7 +144,7 @@ def run_at_once(
     except Exception as error:
         if type(error) is RuntimeError and runtime.quiet_in_use():
             return None
-        return _failed(scope, op, first, plan, Failure.of(error, op.name, call_site()))
+        return _failed(scope, op, first, plan, Failure.of(error, op.name, call_site(), frames=False))
     if type(array) is not _ndarray:
         array = np.asarray(array)
     if op.out or owner_of(array) is not owner_of(first.array):

@@ -596,6 +596,8 @@ class EngineMachine(Promises):
             job = dice.choice(jobs)
             if job.batch is not None:
                 job.batch.unsure = True
+            if self.ledger.busy:
+                self.cancelled_midway.add(job.task)
             self.engine.cancel(job.task, cancellation(job.task))
 
 

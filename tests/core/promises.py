@@ -61,6 +61,7 @@ class Promises(RuleBasedStateMachine):
         self.thinking = False  # nothing comes in between while the model works something out
         self.given: Task | None = None  # what admission gave last
         self.passing: set[Task] = set()  # what may pass the queues
+        self.cancelled_midway: set[Task] = set()  # by finalisers, in the middle of a change
         self.queued: list[Task] = []  # what has joined a queue
         self.here = 0  # quick tasks that ran in this dispatch
         self._wrap()
@@ -278,7 +279,7 @@ class Promises(RuleBasedStateMachine):
             assert task in self.passing
             assert not self.pending(), "what passes the queues finds nobody there"
         assert task.state == LAUNCHED
-        assert not task.cancelled
+        assert not task.cancelled or task in self.cancelled_midway
         assert ledger.limits.max_ops is None or ledger.in_flight <= ledger.limits.max_ops
         assert not self.exact or not job.cost or job.account.limit is None or job.account.used <= job.account.limit
         job.starts += 1
@@ -307,7 +308,9 @@ class Promises(RuleBasedStateMachine):
         failed = failed or error is not None or (charge is None and job.task.call.error is not None)
         if job.batch is not None and job is job.batch.gate:
             job.batch.decide()
+        outer, self.thinking = self.thinking, True  # no finaliser comes here: in a body that is for programs to try
         outcome = execute(job.task, charge, None if job.batch is not None else error)
+        self.thinking = outer
         job.ran, job.array = True, outcome.array
         if job.batch is not None:
             job.batch.check_moved(job, outcome)

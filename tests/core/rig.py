@@ -33,8 +33,9 @@ class Made(execution.Body):
         self.error: BaseException | None = None
 
     def run(self, task: Task) -> None:
-        if self.error is not None:
-            raise self.error
+        if self.error is not None:  # as an operation's, its failure keeps no frames
+            execution.fail(task, Failure.of(self.error, task.name, task.site, frames=False))
+            return
         assert task.value is not None
         execution.finish(task, task.value, object(), task.cost if self.charge is None else self.charge)
 

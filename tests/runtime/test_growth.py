@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ import psutil
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices.sim import SimDevice
 from tests.ledger import used
 from tests.waiting import fail, no_collector, settled, until
 
@@ -109,6 +111,29 @@ async def test_a_failed_body_pins_nothing(s: asc.Scheduler) -> None:
     assert used(s) == 0
     with pytest.raises(LookupError):
         await task
+
+
+@pytest.mark.parametrize("device", ["cpu", "captured", "sim"])
+async def test_an_operation_that_failed_keeps_no_variable_of_who_wrote_it(device: str) -> None:
+    """It may have been called beneath the user's frames, and an exception's frames keep those that called them."""
+
+    class Held:
+        pass
+
+    async with asc.Scheduler(SimDevice(seed=1) if device == "sim" else "cpu") as s:
+        x, good = await s.put(np.zeros((2, 2))), await s.put(np.eye(2))
+        root = await s.capture(asc.linalg.cholesky, good) if device == "captured" else asc.linalg.cholesky
+
+        async def write() -> tuple[asc.Tensor, weakref.ref[Held]]:
+            mine = Held()
+            return await settled(root(x)), weakref.ref(mine)
+
+        with no_collector():
+            y, mine = await write()
+            assert mine() is None
+        with pytest.raises(np.linalg.LinAlgError, match="(?s)positive definite") as told:
+            await y
+        assert "submitted at" in told.value.__notes__[-1]
 
 
 def broken(*_: Any) -> Any:

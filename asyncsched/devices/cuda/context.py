@@ -193,9 +193,7 @@ class CUDAContext:
         with self._fault_lock:
             if self.fault is None:
                 error.add_note(self._cure)
-                # Both lead to frames that still run, and so would keep the task alive for ever.
-                error.__traceback__ = error.__context__ = None
-                fault = Failure.of(error, task.name, task.site)
+                fault = Failure.of(error, task.name, task.site, frames=False)
                 execution.fail(task, fault)
                 self.fault = fault
 

@@ -151,8 +151,7 @@ class CUDAStream:
         except execution.MustBlock:
             raise
         except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
-            error.__traceback__ = error.__context__ = None  # they lead to a frame that still runs, and holds the task
-            execution.fail(task, Failure.of(error, task.name, task.site))
+            execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
         deferred = self._deferred_of(task)  # before the task counts as issued: from then on others take these over
         self.issued.step()
         self._in_flight.put((task, waits, number, times, deferred))
