@@ -15,10 +15,12 @@ takes a millisecond on its way, and so its worker knows how long it took, and wh
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from socket import gethostname
 from typing import Any
 
 import numpy as np
@@ -131,14 +133,10 @@ def _ours(cupy: Any, error: BaseException) -> BaseException | None:
 async def look() -> dict[str, Any]:
     """What there is here, asked on a worker: the `card`, by its host and its place there, and its free `bytes`; or what
     it `lacks`."""
-    from asyncio import to_thread
-
-    return await to_thread(_look)
+    return await asyncio.to_thread(_look)
 
 
 def _look() -> dict[str, Any]:
-    from socket import gethostname
-
     if lacks := [f"{lack.how}: {lack.cure}" for lack in missing()]:
         return {"lacks": "; ".join(lacks)}
     with computing() as cupy:

@@ -87,7 +87,7 @@ def get(
     with local_callbacks(callbacks) as active:
         graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
         wanted, cache = set(flatten([keys])), config.get("cache", None) if cache is None else cache
-        watchers = Watchers(active, graph) if active else None
+        watchers, failed = Watchers(active, graph) if active else None, True
         try:
             nodes = in_order(graph, wanted, cache or {})
             if watchers is not None:
@@ -99,12 +99,10 @@ def get(
             found = _wait(run, watchers)
             if run.failed is not None:
                 _raise(run, rerun_exceptions_locally)
-        except BaseException:
+            failed = False
+        finally:
             if watchers is not None:
-                watchers.finish(True)
-            raise
-        if watchers is not None:
-            watchers.finish(False)
+                watchers.finish(failed)
     if cache is not None:
         cache.update(found)
     return nested_get(keys, found)

@@ -120,7 +120,8 @@ class DaskStream:
 
     async def _compute(self, task: Task, remote: Remote) -> None:
         connection, view = self._connection, _view_made(task)
-        await (_all_over if view is not None else _all_sent)(task.inputs)
+        for operand in _remote(task.inputs):
+            await (operand.sent if view is None else operand.over).wait()
         if self._not_wanted(task):
             return
         if view is not None:
@@ -197,18 +198,15 @@ class DaskStream:
             completions.notify()
 
 
-async def _all_sent(values: Sequence[Value]) -> None:
-    """Wait until all of these were sent to Dask, or never will be."""
-    for value in values:
-        if isinstance(value.block, Remote):
-            await value.block.sent.wait()
+def _remote(values: Sequence[Value]) -> list[Remote]:
+    """What stands for those of the cluster whose tasks are not known to have ended."""
+    return [value.block for value in values if isinstance(value.block, Remote)]
 
 
 async def _all_over(values: Sequence[Value]) -> None:
     """Wait until the tasks of all of these have ended."""
-    for value in values:
-        if isinstance(value.block, Remote):
-            await value.block.over.wait()
+    for remote in _remote(values):
+        await remote.over.wait()
 
 
 def _depth(value: Value) -> int:

@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from .._tree import map_leaves
+from ..devices.execution import as_declared
 from ..devices.guests import call
 from ..devices.host.pool import Pool
-from ..devices.memory import read_only, refuse_mask_or_unit
+from ..devices.memory import read_only
 from ..errors import add_note
 from ..ops.fused import FusedProgram
 from ..ops.meta import Meta, meta
@@ -155,14 +156,7 @@ def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
     result = call(work.call, given, xp.cuda.get_current_stream() if work.gpu else None)
     if work.form is None:
         return result
-    refuse_mask_or_unit(result)
-    result, (shape, dtype) = xp.asarray(result), work.form
-    if result.shape != shape or result.dtype != dtype:
-        raise ValueError(
-            f"it was submitted with shape={shape}, dtype={dtype} and returned shape={result.shape},"
-            f" dtype={result.dtype}: declare what the function returns"
-        )
-    return result
+    return as_declared("it", *work.form, result, xp, (np.ndarray, xp.ndarray))
 
 
 def _read_only(found: Any) -> Any:

@@ -25,10 +25,6 @@ import threading
 from collections.abc import Callable
 
 
-def _never() -> bool:
-    return False
-
-
 class Counter:
     """A count that one thread at a time increases, and any thread waits for."""
 
@@ -49,7 +45,7 @@ class Counter:
         self.count = sys.maxsize
         self.wake()
 
-    def reach(self, count: int, unless: Callable[[], object] = _never) -> None:
+    def reach(self, count: int, unless: Callable[[], object] = bool) -> None:
         """Block until the count is at least `count`, or `unless` says so: it is asked again after each `wake`."""
         if self.count >= count:
             return

@@ -16,7 +16,7 @@ from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
 from .._tree import find, map_leaves
-from ..ops.meta import Meta, meta
+from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
@@ -224,7 +224,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
-        result = _as_declared(task, form, result, memory)
+        result = as_declared(task.name, form.shape, form.dtype, result, memory.xp, memory.arrays)
     if task.failure is not None:
         return
     charge = made = 0
@@ -237,21 +237,21 @@ def _run_call(task: Task, memory: Memory) -> None:
         charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
-    value.array = result
-    value.charge = value.nbytes = charge
-    task.refund = task.cost - charge
+    finish(task, value, result, charge)
 
 
-def _as_declared(task: Task, form: Meta, result: Any, memory: Memory) -> Any:
+def as_declared(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], result: Any, xp: Any, arrays: tuple[type, ...]
+) -> Any:
     """What a callable returned as the array that was declared, in this machine's order of bytes."""
     refuse_mask_or_unit(result)
-    array = memory.xp.asarray(result).view()  # the body may keep the array, and change its shape
+    array = xp.asarray(result).view()  # the body may keep the array, and change its shape
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.shape == form.shape and array.dtype == form.dtype:
+    if array.shape == shape and array.dtype == dtype:
         return array
-    told = f"{task.name} was submitted with shape={form.shape}, dtype={form.dtype} and returned"
-    if array.dtype.hasobject and not isinstance(result, memory.arrays):
+    told = f"{name} was submitted with shape={shape}, dtype={dtype} and returned"
+    if array.dtype.hasobject and not isinstance(result, arrays):
         raise TypeError(f"{told} {type(result).__name__}: return the array, or submit it without shape= and dtype=")
     raise ValueError(f"{told} shape={array.shape}, dtype={array.dtype}: declare what the function returns")
 

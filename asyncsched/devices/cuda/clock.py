@@ -7,7 +7,6 @@ read would grow coarse.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
@@ -27,8 +26,6 @@ class Clock:
         self._cupy = cupy
         self._current = current
         self._spare: deque[Any] = deque()
-        self._lock = threading.Lock()  # held while the base is taken
-        self._stream: Any = None  # a stream of its own, on which nothing is ever waited for
         self._base: tuple[Any, float] | None = None
 
     def take(self) -> Any:
@@ -46,11 +43,9 @@ class Clock:
         """An event that was passed, and when that was, in seconds of `perf_counter`."""
         found = self._base
         if found is None or perf_counter() - found[1] > _KEPT:
-            with self._lock, self._current():
-                if self._stream is None:
-                    self._stream = self._cupy.cuda.Stream(non_blocking=True)
+            with self._current():
                 event = self._cupy.cuda.Event(block=False, disable_timing=False)
-                event.record(self._stream)
+                event.record(self._cupy.cuda.Stream(non_blocking=True))  # on which nothing is ever waited for
                 event.synchronize()
                 found = self._base = event, perf_counter()
         return found

@@ -24,7 +24,7 @@ An event on the null stream comes after the work of all blocking streams, too. W
 `record_stream` tells of it. A stream that captures takes no event, since that would become part of the graph. A block
 that needs one there waits until the capture is over. That may be never, so such a block is not on its way back.
 
-The events are the janitor's own and never a task's. A stream may still wait for the last event that it was given (see
+The events are new ones, and never a task's. A stream may still wait for the last event that it was given (see
 `stream`); recorded anew here, that event would make the stream wait for a user's work.
 
 Not taken: recording where the array dies, since that may be within a capture, on the event loop, or in a child process;
@@ -159,7 +159,6 @@ class Janitor:
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
         self._completions = completions
-        self._events: list[Any] = []  # spare ones, its own: a stream may still wait for one that was a task's
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number = context.number
@@ -228,10 +227,10 @@ class Janitor:
         runtime = self._context.runtime
         pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:
-            recorded = {pointer: event for pointer in pointers if (event := self._record(pointer)) is not None}
+            events = {pointer: self._context.new_event() for pointer in pointers}
+            recorded = {pointer: event for pointer, event in events.items() if self._context.record(event, pointer)}
             for event in recorded.values():
                 runtime.eventSynchronize(event.ptr)
-                self._events.append(event)
         except runtime.CUDARuntimeError:  # a stream was destroyed, or the device is lost and nothing runs on it
             with suppress(runtime.CUDARuntimeError):
                 runtime.deviceSynchronize()
@@ -241,8 +240,3 @@ class Janitor:
                 held.clear()
             self._completions.returned(id(held))
         return [item for item in burst if item[0]]
-
-    def _record(self, pointer: int) -> Any:
-        """Record an event on a stream. None while the stream captures."""
-        event = self._events.pop() if self._events else self._context.new_event()
-        return event if self._context.record(event, pointer) else None

@@ -143,28 +143,22 @@ class HostMemory(Memory):
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
         args = execution.arguments(task.args, arrays)
         kernel = op.kernels.get(np) or resolve(op, np)
-        block: Block | None = None
+        pools = op.out and not op.view and value.nbytes >= POOLED_BYTES and value.meta.known
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
-        in_order = value.meta.contiguous or all(map(_contiguous, args))
-        if not _pools(op, value) or not in_order:
-            array = kernel(*args, **options)
-        else:
-            out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
-            if block is None:
-                block = self.pool.take(value.nbytes)
-            try:
-                if out is None:
-                    out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
-                array = cut.run(op, kernel, args, out, options)
-                self._finish(task, value, array, block)
-            except BaseException:
-                if value.block is not block:
-                    self.pool.give(block)
-                raise
+        if not pools or not (value.meta.contiguous or all(map(_contiguous, args))):
+            self._finish(task, value, np.asarray(kernel(*args, **options)), None)
             return
-        if type(array) is not np.ndarray:
-            array = np.asarray(array)
-        self._finish(task, value, array, None)
+        out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
+        if block is None:
+            block = self.pool.take(value.nbytes)
+        try:
+            if out is None:
+                out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
+            self._finish(task, value, cut.run(op, kernel, args, out, options), block)
+        except BaseException:
+            if value.block is not block:
+                self.pool.give(block)
+            raise
 
     def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
         """The array and buffer of an input that this task alone holds and that fits the output exactly."""
@@ -208,11 +202,6 @@ def _on_host(value: Value) -> Any:
     """The value's array, copied here first if it is another device's."""
     array = value.array
     return array if isinstance(array, np.ndarray) else value.device.fetch(array)
-
-
-def _pools(op: Op, value: Value) -> bool:
-    """Whether the output is to be written into a recycled buffer."""
-    return op.out and not op.view and value.nbytes >= POOLED_BYTES and bool(value.meta.known)
 
 
 def _contiguous(array: Any) -> bool:
