@@ -11,7 +11,7 @@ import numpy as np
 from .._arguments import check_int
 from .._core.completions import Completions
 from .._core.model import Lane, Task
-from ..devices.contract import Job, RemoteDevice
+from ..devices.contract import RemoteDevice
 from ..ops.program import Program, ref
 from ..runtime.loops import answered, ask_async
 from .card import on_host
@@ -127,9 +127,6 @@ class DaskDevice(RemoteDevice):
         self.serial = [DaskStream(f"{stream.name}, one by one", *shared, [stream.worker], 1) for stream in self.streams]
         self.copier = DaskStream(f"{self.name} copies in", *shared, names, self._most * len(names))
 
-    def close(self) -> None:
-        """Nothing to stop: the workers are not ours."""
-
     async def disconnect(self) -> None:
         await self.connection.close()
 
@@ -169,9 +166,3 @@ class DaskDevice(RemoteDevice):
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         return Fused(program), program.peak(self.memory.footprint)
-
-    def adopt(self, source: Any) -> Any:
-        raise TypeError(f"this {type(source).__name__} is on a device: copy the array to the host first")
-
-    def offload(self, job: Job) -> None:
-        raise AssertionError("what leaves a cluster is brought")

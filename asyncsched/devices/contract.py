@@ -129,7 +129,11 @@ class Device(Protocol):
     # -- a task, in the order in which it meets them ----------------------------------------------------------------
 
     def adopt(self, source: Any) -> Any:
-        """An array of this device over one of another library, by DLPack, to be put."""
+        """An array of this device over one of another library that is not on the host, by DLPack, to be put."""
+        raise TypeError(
+            f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
+            " Scheduler([...]), or copy the array to the host first"
+        )
 
     @property
     def note_arguments(self) -> Callable[[Context, Sequence[Any]], None] | None:
@@ -161,6 +165,7 @@ class Device(Protocol):
 
     def close(self) -> None:
         """Stop the streams once they have run what they were given. Never blocks, and may be called again."""
+        return  # some have nothing to stop
 
     def __repr__(self) -> str:
         return self.name

@@ -20,6 +20,7 @@ from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
+from .guests import allocated
 from .memory import Memory, hand_out, held_bytes, owner_of, refuse_mask_or_unit
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
@@ -217,7 +218,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     options, found = task.options, None
     lesson: Lesson | None = options["lesson"] if options else None
     if lesson and lesson.wanted():
-        with memory.allocated() as found:
+        with allocated(memory.number) as found:
             result = memory.run_callable(task, given)
     else:
         result = memory.run_callable(task, given)

@@ -22,7 +22,6 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import numpy as np
@@ -33,7 +32,7 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
-from .guests import Allocated, allocated, call
+from .guests import call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 # What may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
@@ -50,6 +49,7 @@ class Memory:
         xp: the array namespace.
         arrays: the array types that are charged when a callable returns them.
         granule: in multiples of how many bytes.
+        number: of the CUDA device; None elsewhere.
         completions: told of the bytes of what is gone.
         escapes: what left and is still charged, by identity, for whoever looks for holders.
         observer: told when bodies begin and end, if there is one.
@@ -58,6 +58,7 @@ class Memory:
     xp: Any
     arrays: tuple[type, ...]
     granule = 1
+    number: int | None = None
 
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
@@ -71,10 +72,6 @@ class Memory:
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function in its own context."""
         return task.context.run(call, task.call, args)
-
-    def allocated(self) -> AbstractContextManager[Allocated]:
-        """Counts what a user's function allocates, beyond the arrays that it returns."""
-        return allocated()
 
     def give(self, block: Any) -> None:
         """Take a buffer back, on any thread."""

@@ -94,9 +94,6 @@ class SimDevice(HostDevice):
         job.run()
         self._tell(job, True)
 
-    def close(self) -> None:
-        """Nothing to stop: there are no threads."""
-
     def _tick(self) -> None:
         if not self._ticking:
             self._ticking = True

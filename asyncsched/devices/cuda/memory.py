@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -17,7 +16,7 @@ from ..._core.model import Task, Value, failure_above
 from ...ops.kernels import checks
 from ...ops.op import Op, resolve
 from .. import execution
-from ..guests import Allocated, allocated, call
+from ..guests import call
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
@@ -49,7 +48,7 @@ class CUDAMemory(Memory):
         self.xp = context.cupy
         self.arrays = (context.cupy.ndarray, np.ndarray)
         self.pool = context.pool
-        self._number = context.number
+        self.number = context.number
         self.deferred_errors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # operations with the form of their operands: compiled
@@ -144,14 +143,14 @@ class CUDAMemory(Memory):
         assert task.lane is not None
         assert value is not None
         stream = task.lane.stream.cuda
-        pending = task.context.get(pending_on, {}).get(self._number)
+        pending = task.context.get(pending_on, {}).get(self.number)
         if pending is not None:
             # No other thread can name a thread's own default stream. But the null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:
-                result = task.context.run(call, task.call, args, stream, self._number)
+                result = task.context.run(call, task.call, args, stream, self.number)
             finally:
                 body.over = True
                 captured = self._context.restore(stream)
@@ -167,9 +166,6 @@ class CUDAMemory(Memory):
             )
         return result
 
-    def allocated(self) -> AbstractContextManager[Allocated]:
-        return allocated(self._number)
-
     # -- what leaves --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
@@ -181,7 +177,7 @@ class CUDAMemory(Memory):
 
     def _here(self, array: Any) -> bool:
         """Whether an array is of this device. A function may return others: those are not the scheduler's."""
-        return bool(array.data.device_id == self._number)
+        return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
         if not value.escaped:
@@ -198,7 +194,7 @@ class CUDAMemory(Memory):
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body. The body may have made another device the current one."""
-        if self.xp.cuda.runtime.getDevice() != self._number:
+        if self.xp.cuda.runtime.getDevice() != self.number:
             return self.xp.get_default_memory_pool().malloc(nbytes)
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
@@ -208,7 +204,7 @@ class CUDAMemory(Memory):
     def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
         """A pointer to the start of some memory, of which CuPy says that a new lease owns it."""
         cuda, lease = self.xp.cuda, untracked(Lease(held, self._janitor, body))
-        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self._number), 0)
+        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self.number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------
 
@@ -221,11 +217,11 @@ class CUDAMemory(Memory):
             target = self._like(dense)
             self._up.upload(dense, target, stream)
             return target
-        if source.device.id == self._number:
+        if source.device.id == self.number:
             return source.copy(order="K")
         self._context.reach(source.device.id)
         target = self._like(source)
-        pointers = (target.data.ptr, self._number, source.data.ptr, source.device.id)
+        pointers = (target.data.ptr, self.number, source.data.ptr, source.device.id)
         if source.nbytes:  # else there is no pointer
             self.xp.cuda.runtime.memcpyPeerAsync(*pointers, source.nbytes, stream.ptr)
         return target

@@ -111,13 +111,6 @@ class HostDevice(Device):
         fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
         return fused.run, program.peak(self.memory.footprint)
 
-    def adopt(self, source: Any) -> Any:
-        """Refuse: only what is not on the host comes here."""
-        raise TypeError(
-            f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
-            " Scheduler([...]), or copy the array to the host first"
-        )
-
     def fetch(self, array: Any) -> Any:
         return np.array(array)
 
