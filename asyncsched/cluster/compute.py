@@ -184,10 +184,8 @@ def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
 
 def _raise(run: Run, again: bool) -> NoReturn:
     """Raise what a task raised; or have it raise that again on this thread, for a debugger."""
-    assert run.error is not None
     assert run.failed is not None
-    error, (node, given) = run.error, run.failed
-    run.error = run.failed = None
+    (error, node, given), run.failed = run.failed, None
     try:
         if again:
             node(given)

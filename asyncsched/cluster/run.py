@@ -75,8 +75,8 @@ class Run:
         self.sizes = sizes
         self.context = context
         self.watch = watch
-        self.error: BaseException | None = None
-        self.failed: tuple[GraphNode, dict[Any, Any]] | None = None  # the task that raised, and what it was given
+        # What a task raised, that task, and what it was given.
+        self.failed: tuple[BaseException, GraphNode, dict[Any, Any]] | None = None
         self.stopped = False  # what has not begun is not to run any more
         self._lanes = runtime.lanes[device].compute
         self._device = device
@@ -91,7 +91,7 @@ class Run:
         self._cancelled: Failure | None = None
 
     async def compute(self) -> dict[Any, Any]:
-        """Run all, and return what is wanted, by key; nothing where a task raised, see `error`. Cancelled, it cancels
+        """Run all, and return what is wanted, by key; nothing where a task raised, see `failed`. Cancelled, it cancels
         what has not begun and waits for the rest.
 
         Raises:
@@ -106,13 +106,13 @@ class Run:
                 self._core = scope._core()
                 await self._submit_all(self._core)
                 await drained(runtime, self._core)
-            if self.error is not None:
+            if self.failed is not None:
                 return {}
             if self._cancelled is not None:
                 self._cancelled.rethrow()
             return {} if self.stopped else self._results()
         except asyncio.CancelledError:
-            if self.error is None or self._waiting is None or self._waiting.uncancel():
+            if self.failed is None or self._waiting is None or self._waiting.uncancel():
                 raise
             return {}
         finally:
@@ -201,7 +201,7 @@ class Run:
     def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
         if not self.stopped:
-            self.error, self.failed = error, (node, given)
+            self.failed = error, node, given
             self.cancel()
 
     def cancel(self) -> None:
