@@ -6,7 +6,7 @@ its reference count as soon as the last task that reads it has ended, on that ta
 
 The tasks are submitted in the order of `dask.order`, which is made so that few results are held at a time, and admitted
 in that order, as in any scope. They are submitted as late as keeps the streams busy (`AHEAD`), for what they take is
-known better by then, see `sizes`; and one for which there are no bytes is waited for before the next is submitted, so
+known better by then, see `graph`; and one for which there are no bytes is waited for before the next is submitted, so
 that nothing passes it: what comes later in the order would take up for longer what it frees. So no more is held at a
 time than that order needs, or the limit.
 

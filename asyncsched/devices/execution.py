@@ -213,7 +213,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     """Call a user's function in its own context; charge what it returned."""
     value = task.value
     assert value is not None
-    arrays = [_handed_out(value) for value in task.inputs]
+    # An array is handed out by a view of its own, anything else as it is.
+    arrays = [hand_out(v) if type(v.array) in v.device.memory.arrays else v.array for v in task.inputs]
     given = [_filled(arg, arrays) for arg in task.args] if arrays else list(task.args)
     options, found = task.options, None
     lesson: Lesson | None = options["lesson"] if options else None
@@ -255,11 +256,6 @@ def as_declared(
     if array.dtype.hasobject and not isinstance(result, arrays):
         raise TypeError(f"{told} {type(result).__name__}: return the array, or submit it without shape= and dtype=")
     raise ValueError(f"{told} shape={array.shape}, dtype={array.dtype}: declare what the function returns")
-
-
-def _handed_out(value: Value) -> Any:
-    """A value as a callable gets it: an array by a view of its own, anything else as it is."""
-    return hand_out(value) if type(value.array) in value.device.memory.arrays else value.array
 
 
 def _filled(arg: Any, arrays: list[Any]) -> Any:

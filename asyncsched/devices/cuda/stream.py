@@ -89,7 +89,7 @@ class CUDAStream:
         """Queue a task. Or issue it here and now, if `inline_launch` asks for that and nothing could block."""
         self.launched += 1
         number = self.launched
-        if not (self._inline_launch and self._may_issue_here(task, waits) and self._issue_here(task, waits, number)):
+        if not (self._inline_launch and self._issued_here(task, waits, number)):
             self._queue.put((task, waits, number))
         return number
 
@@ -99,14 +99,14 @@ class CUDAStream:
 
     # -- issuing ------------------------------------------------------------------------------------------------
 
-    def _may_issue_here(self, task: Task, waits: Sequence[Point]) -> bool:
-        return (
-            self.issued.count == self.launched - 1
-            and self._memory.may_run_on_the_loop(task)
-            and all(isinstance(other, CUDAStream) and other.issued.count >= number for other, number in waits)
-        )
-
-    def _issue_here(self, task: Task, waits: Sequence[Point], number: int) -> bool:
+    def _issued_here(self, task: Task, waits: Sequence[Point], number: int) -> bool:
+        """Issue a task on the loop's thread, unless something could block. Returns whether it did."""
+        if (
+            self.issued.count < number - 1
+            or not self._memory.may_run_on_the_loop(task)
+            or any(not isinstance(other, CUDAStream) or other.issued.count < point for other, point in waits)
+        ):
+            return False
         try:
             with self.context.here():
                 self._issue(task, waits, number)
@@ -152,15 +152,13 @@ class CUDAStream:
             raise
         except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
-        deferred = self._deferred_of(task)  # before the task counts as issued: from then on others take these over
+        # Before the task counts as issued: from then on others take these over. None in a commit: its gate has waited
+        # until those were settled, and its members never fail.
+        errors = self._memory.deferred_errors
+        deferred = errors.taken_over(task) if errors.any and task.move is None else ()
         self.issued.step()
         self._in_flight.put((task, waits, number, times, deferred))
         del task  # as in `execution.run`
-
-    def _deferred_of(self, task: Task) -> Sequence[DeferredError]:
-        deferred_errors = self._memory.deferred_errors
-        # None in a commit: its gate has waited until those were settled, and its members never fail.
-        return deferred_errors.taken_over(task) if deferred_errors.any and task.move is None else ()
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
