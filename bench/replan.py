@@ -76,7 +76,7 @@ def _recorded(work: Work, limit: int | None = None) -> Program:
         trace = asc.Trace(path, details=0)  # what is drawn is not replayed
         asyncio.run(_timed(work, limit, trace))
         trace.close()
-        return Program.of(Recording.read(path))
+        return Program(Recording.read(path))
 
 
 def _replayed(program: Program, limit: int | None) -> Outcome:

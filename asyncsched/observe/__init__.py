@@ -3,49 +3,22 @@ graphs of tasks."""
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 from .._core.callsite import line_of
 from .._core.instrument import Instrument
 from .._core.model import STATE_NAMES
+from ..pictures.graph import Node, TaskGraph
+from .live import Live
+from .loop_guard import LoopGuard
+from .marks import Marks
+from .on_signal import explain_on_signal
+from .recording import Recording
+from .summary import Snapshot, Summary
+from .trace import Trace
 
-if TYPE_CHECKING:
-    from ..pictures.graph import Node as Node
-    from ..pictures.graph import TaskGraph as TaskGraph
-    from .live import Live as Live
-    from .loop_guard import LoopGuard as LoopGuard
-    from .marks import Marks as Marks
-    from .on_signal import explain_on_signal as explain_on_signal
-    from .recording import Recording as Recording
-    from .summary import Snapshot as Snapshot
-    from .summary import Summary as Summary
-    from .trace import Trace as Trace
-
-# What is imported when its name is first used, and from where: a server imports the summary, and few programs all.
-_WHEN_USED = {
-    "Live": ".live",
-    "LoopGuard": ".loop_guard",
-    "Marks": ".marks",
-    "Node": "..pictures.graph",
-    "Recording": ".recording",
-    "Snapshot": ".summary",
-    "Summary": ".summary",
-    "TaskGraph": "..pictures.graph",
-    "Trace": ".trace",
-    "explain_on_signal": ".on_signal",
-}
-
-__all__ = ["STATE_NAMES", "Instrument", "line_of", *_WHEN_USED]
-
-
-if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt one
-
-    def __getattr__(name: str) -> Any:
-        if name not in _WHEN_USED:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        found = globals()[name] = getattr(import_module(_WHEN_USED[name], __name__), name)
-        return found
+__all__ = [
+    "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Recording", "Snapshot", "Summary", "TaskGraph",
+    "Trace", "explain_on_signal", "line_of",
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

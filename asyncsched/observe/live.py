@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, require_package
@@ -75,7 +76,7 @@ class Live(Summary):
             self._console = Console(stderr=True)
         self._loop = asyncio.get_running_loop()
         if self._console.is_interactive:
-            self._screen = _Screen(self._console)
+            self._screen = _Screen(self._console, self.read())
             self._tick()
 
     def detached(self) -> None:
@@ -103,9 +104,9 @@ class Live(Summary):
 class _Screen:
     """A thread that draws the last picture that it was given."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, first: Snapshot) -> None:
         self._console = console
-        self._last: Snapshot | None = None
+        self._last = first
         self._over = False
         self._fresh = threading.Event()
         self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
@@ -136,12 +137,20 @@ class _Screen:
     def _draw(self) -> None:
         from rich.live import Live as Display
 
-        from .view import View
+        from .view import draw
 
-        view, over = View(self._console), False
+        now, before, came, over = self._last, None, perf_counter(), False
         with Display(console=self._console, auto_refresh=False, vertical_overflow="crop") as display:
             while not over:
-                fresh = self._fresh.wait(_LATE)
-                self._fresh.clear()
-                over = self._over
-                display.update(view.picture(self._last if fresh else None, over=over), refresh=True)
+                late = 0.0
+                if self._fresh.wait(_LATE):
+                    self._fresh.clear()
+                    over = self._over
+                    now, before, came = self._last, now, perf_counter()
+                else:
+                    late = perf_counter() - came
+                size = self._console.size
+                text = draw(now, None if over else before, size.width, size.height - 1, late)
+                if over:
+                    text.append("\n")  # what is printed now stands below it
+                display.update(text, refresh=True)

@@ -23,7 +23,7 @@ import traceback
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from select import select
-from typing import Final, NoReturn
+from typing import Final
 
 from ..runtime.context import opened
 from ..runtime.explain import explain_all, holders_of
@@ -77,11 +77,13 @@ def ask(pid: int) -> str:
     """
     threads = Path(f"/proc/{pid}/task")
     if _SIGNAL is None or not _THREADS.exists():
-        _give_up(f"cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
+        raise SystemExit(f"asyncsched: cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
     if not threads.exists():
-        _give_up(f"there is no process {pid}")
+        raise SystemExit(f"asyncsched: there is no process {pid}")
     if _THREAD not in _names_in(threads):
-        _give_up(f"process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
+        raise SystemExit(
+            f"asyncsched: process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it"
+        )
     os.kill(pid, _SIGNAL)
     return f"process {pid} prints it to its stderr"
 
@@ -92,10 +94,6 @@ def _names_in(threads: Path) -> set[str]:
         with contextlib.suppress(OSError):  # the thread has ended
             found.add(name.read_text().strip())
     return found
-
-
-def _give_up(why: str) -> NoReturn:
-    raise SystemExit(f"asyncsched: {why}")
 
 
 def _listen(pipe: int) -> None:

@@ -38,11 +38,11 @@ def report(options: argparse.Namespace) -> str:
     Raises:
         ValueError, OSError: for a file that is no trace, or a range that is none.
     """
-    program = Program.of(Recording.read(options.trace))
+    program = Program(Recording.read(options.trace))
     recorded = _recorded(program)
     limits = limits_of(options.max_bytes) if options.max_bytes else _around(program)
     streams = counts_of(options.streams) if options.streams else [streams_of(program)]
-    outcomes = sweep(program, limits, streams)
+    outcomes = [_run(program, limit, number) for number in streams for limit in limits]
     lines = [recorded, "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
     if (more := _twice(program, streams[0])) is not None:
         lines.append(more)
@@ -52,11 +52,6 @@ def report(options: argparse.Namespace) -> str:
     if program.recording.lost or not program.recording.complete:
         lines.append("This trace is not complete: what is not in it was not replayed.")
     return "\n".join(lines)
-
-
-def sweep(program: Program, limits: Sequence[int | None], streams: Sequence[int]) -> list[Outcome]:
-    """Replay a program under each limit in bytes, on each number of streams."""
-    return [_run(program, limit, count) for count in streams for limit in limits]
 
 
 def smallest_limit(program: Program, streams: int) -> int:

@@ -22,9 +22,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
-from itertools import count
+from itertools import accumulate, count
 from operator import methodcaller
 from statistics import median
 from typing import Final, NamedTuple
@@ -68,26 +68,20 @@ class _Stream:
     busy: float = 0.0
 
 
-@dataclass(slots=True)
 class Program:
-    """A recording as a program: made once, replayed often."""
+    """A recording as a program: made once, replayed often.
 
-    recording: Recording
-    events: list[Event]
-    delays: Delays
-    # By limits: a replay is always the same.
-    _known: dict[tuple[Limits, int], Outcome] = field(default_factory=dict)
+    Raises:
+        ValueError: for a recording without a single task.
+    """
 
-    @classmethod
-    def of(cls, recording: Recording) -> Program:
-        """What the event loop's thread did, in order.
-
-        Raises:
-            ValueError: for a recording without a single task.
-        """
+    def __init__(self, recording: Recording) -> None:
         if not recording.tasks:
             raise ValueError("this trace has no tasks: let it run while something is computed")
-        return cls(recording, events_of(recording), delays_of(recording))
+        self.recording = recording
+        self.events = events_of(recording)
+        self.delays = delays_of(recording)
+        self._known: dict[tuple[Limits, int], Outcome] = {}  # a replay is always the same
 
     def run(self, limits: Limits, streams: int) -> Outcome:
         """Replay it under these limits, on so many compute streams of each device."""
@@ -215,7 +209,10 @@ class Replay(Host):
                     return self._outcome(finished=False)
             if event.state == LAUNCHED:
                 self._waited += self.now - since
-            self._until(self.now + event.delay)
+            when = self.now + event.delay
+            while self._heap and self._heap[0][0] <= when:  # bodies end meanwhile
+                self._step()
+            self.now = max(self.now, when)
             self._events.popleft()
             try:
                 if event.act is not None:
@@ -230,12 +227,6 @@ class Replay(Host):
     def _there(self, event: Event) -> bool:
         task = self._tasks.get(event.awaited)
         return task is None or task.state >= event.state
-
-    def _until(self, when: float) -> None:
-        """Let time pass until `when`: bodies end meanwhile."""
-        while self._heap and self._heap[0][0] <= when:
-            self._step()
-        self.now = max(self.now, when)
 
     def _step(self) -> bool:
         """Let time pass until the next body ends. Returns whether there was one."""
@@ -371,14 +362,9 @@ def _freed_by(reader: TaskRecord, released: float) -> bool:
 
 def _waits_at(recording: Recording) -> Callable[[float], bool]:
     """Whether the program was waiting at a time: then it did not do what happened."""
-    begins: list[float] = []
-    ends: list[float] = []
-    for began, ended, _, _ in sorted(recording.waits):
-        if ends and began <= ends[-1]:
-            ends[-1] = max(ends[-1], ended)
-        else:
-            begins.append(began)
-            ends.append(ended)
+    waits = sorted(recording.waits)
+    begins = [began for began, *_ in waits]
+    ends = list(accumulate((ended for _, ended, *_ in waits), max))  # of those that began by then, the last
 
     def waited(when: float) -> bool:
         at = bisect_right(begins, when) - 1

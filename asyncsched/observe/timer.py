@@ -92,10 +92,13 @@ class Timer:
 
 @dataclass(frozen=True)
 class Times:
-    """The same thing, timed several times."""
+    """The same thing, timed several times.
+
+    Attributes:
+        seconds: one a round, in their order.
+    """
 
     seconds: tuple[float, ...]
-    """One a round, in their order."""
 
     @property
     def median(self) -> float:
@@ -116,13 +119,16 @@ class Times:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue."""
+    """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue.
+
+    Attributes:
+        issue: until what the round does was issued.
+        finish: until it was finished.
+    """
 
     name: str
     issue: Times
-    """Until what the round does was issued."""
     finish: Times
-    """Until it was finished."""
 
     def __str__(self) -> str:
         low, high = self.finish.quartiles

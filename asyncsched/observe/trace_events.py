@@ -71,18 +71,18 @@ class Events:
     def __init__(self, runtime: Runtime, details: int) -> None:
         self._details = details
         self._origin = time.perf_counter()
-        self._lanes: dict[Lane, int] = {}
+        self._tracks: dict[Lane | None, int] = {}  # of streams; a quick task is on the loop's track
         self._known: dict[Any, tuple[str, CallSite | None]] = {}  # with what must live as long as its identity is used
         self._shown: dict[int, TaskRecord] = {}
-        self._scopes: dict[int, str] = {0: ""}
-        self._iterations: set[int] = set()
+        self._scopes: dict[int, tuple[str, str]] = {}  # the open ones: scope or iteration, and the name
         self.head = self._head(runtime)
 
     def _head(self, runtime: Runtime) -> str:
+        tracks = {_LOOP: LoopStream.name}
         for lanes in runtime.lanes.values():
             for lane in dict.fromkeys((*lanes.compute, *lanes.serial, *lanes.copy)):
-                self._lanes[lane] = _STREAMS + len(self._lanes)
-        tracks = {_LOOP: LoopStream.name} | {track: lane.stream.name for lane, track in self._lanes.items()}
+                self._tracks[lane] = track = _STREAMS + len(self._tracks)
+                tracks[track] = lane.stream.name
         metadata = {
             "format": FORMAT,
             "wall_clock": time.time(),
@@ -154,7 +154,7 @@ class Events:
         """A slice's text without numbers, kept for the next that is like this one."""
         track, fixed, more = _LOOP, {"site": line_of(site), "stream": LoopStream.name}, ""
         if row is not None:
-            track, fixed = self._track(row), self._fixed(row)
+            track, fixed = self._tracks.get(row.lane, _LOOP), self._fixed(row)
             more = ',"kept":%d,"inputs":%s,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'
         named, args = (_json(what).replace("%", "%%") for what in (name, fixed))
         found = (
@@ -165,10 +165,6 @@ class Events:
             self._known.clear()
         self._known[key] = found, site
         return found
-
-    def _track(self, row: Row) -> int:
-        """A quick task has a lane, and yet is on the loop's track."""
-        return _LOOP if row.lane is None else self._lanes.get(row.lane, _LOOP)
 
     def _fixed(self, row: Row) -> dict[str, Any]:
         """What tasks that are alike have in common."""
@@ -201,7 +197,8 @@ class Events:
         }
         if row.launched:
             args["launched"] = self._us(row.launched)
-        return _event("i", row.name, s="t", cat="task", tid=self._track(row), ts=self._us(row.done), args=args)
+        track = self._tracks.get(row.lane, _LOOP)
+        return _event("i", row.name, s="t", cat="task", tid=track, ts=self._us(row.done), args=args)
 
     def _detailed(self, text: str) -> str:
         """Of a task its submission, an arrow from there to where it ran, and its life in phases."""
@@ -231,20 +228,17 @@ class Events:
         return _event("M", "asyncsched.released", args=args)
 
     def scope_opened(self, number: int, parent: int, name: str, when: float, own: bool, level: int) -> str:
-        self._scopes[number] = name
-        if not own:
-            self._iterations.add(number)
-        args = {"in": self._scopes.get(parent, ""), "parent": parent, "priority": level}
-        return _event("b", name, tid=_LOOP, cat=self._kind(number), id=number, ts=self._us(when), args=args)
+        kind = "scope" if own else "iteration"
+        self._scopes[number] = kind, name
+        args = {"in": self._name(parent), "parent": parent, "priority": level}
+        return _event("b", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
 
     def scope_closed(self, number: int, when: float, reserve: int) -> str:
-        kind, name = self._kind(number), self._scopes.pop(number, "")
-        self._iterations.discard(number)
-        args = {"reserve": reserve}
-        return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
+        kind, name = self._scopes.pop(number, ("scope", ""))
+        return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args={"reserve": reserve})
 
-    def _kind(self, number: int) -> str:
-        return "iteration" if number in self._iterations else "scope"
+    def _name(self, number: int) -> str:
+        return self._scopes.get(number, ("", ""))[1]  # what opened it may have been dropped
 
     def batch(self, scope: int, when: float, items: int) -> str:
         return _event("n", "batch", tid=_LOOP, cat="scope", id=scope, ts=self._us(when), args={"items": items})
@@ -264,7 +258,7 @@ class Events:
             "bytes": {"in flight": nbytes, "retained": max(0, used - nbytes)},
             "loop": {"ran": round(cpu, 6)},
         }
-        told |= {f"bytes of {self._scopes.get(number, 'a scope')} #{number}": {"bytes": own} for number, own in scopes}
+        told |= {f"bytes of {self._name(number)} #{number}": {"bytes": own} for number, own in scopes}
         return "".join([_event("C", name, ts=self._us(when), args=args) for name, args in told.items()])
 
 

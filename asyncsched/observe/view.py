@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from time import perf_counter
 
-from rich.console import Console
 from rich.text import Text
 
 from .._arguments import format_bytes, format_seconds
@@ -14,28 +12,6 @@ from .summary import Snapshot
 
 Row = Sequence[Text]
 _BAR = 20  # columns
-
-
-class View:
-    """Draws one snapshot after the other. Shares and rates are of the time between two."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._now: Snapshot | None = None
-        self._before: Snapshot | None = None
-        self._came = 0.0
-
-    def picture(self, snapshot: Snapshot | None, *, over: bool = False) -> Text:
-        """The picture of a snapshot; with none that of the last one, and how old it is. When all is over, that of the
-        whole time."""
-        if snapshot is not None:
-            self._before, self._now, self._came = self._now, snapshot, perf_counter()
-        if self._now is None:
-            return Text("asyncsched: nothing yet")
-        late = 0.0 if snapshot is not None else perf_counter() - self._came
-        size = self._console.size
-        text = draw(self._now, None if over else self._before, size.width, size.height - 1, late)
-        return text.append("\n") if over else text  # what is printed now stands below it
 
 
 def draw(now: Snapshot, before: Snapshot | None, width: int, height: int, late: float = 0.0) -> Text:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from html import escape
@@ -152,10 +152,10 @@ def _cut(text: str, most: int) -> str:
 def _box(box: Box, x: float, y: float) -> str:
     node = box.node
     fill, frame = COLOURS.get(node.state, _OTHER)
-    times = "" if box.count == 1 or not node.state else f" \N{MULTIPLICATION SIGN}{box.count:,}"
+    times = "" if box.count == 1 else f" \N{MULTIPLICATION SIGN}{box.count:,}"
     name = _cut(node.name, _NAME - len(times)) + times
     tip = "\n".join(text for text in (node.name + times, _details(node), node.state, node.line) if text)
-    left, top, dashes = x - _WIDTH / 2, y - _HEIGHT / 2, "" if node.state else ' stroke-dasharray="4 3"'
+    left, top = x - _WIDTH / 2, y - _HEIGHT / 2
     details = _cut(_details(node), _DETAIL)
     shift = 3 if details else -4
     lines = f'<text x="{x:.1f}" y="{y - shift:.1f}" font-size="13" font-weight="600">{escape(name)}</text>'
@@ -163,7 +163,7 @@ def _box(box: Box, x: float, y: float) -> str:
         lines += f'<text x="{x:.1f}" y="{y + 14:.1f}" font-size="11">{escape(details)}</text>'
     return (
         f'<g text-anchor="middle" fill="#1b1f24"><title>{escape(tip)}</title><rect x="{left:.1f}" y="{top:.1f}"'
-        f' width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{frame}" stroke-width="1.5"{dashes}/>'
+        f' width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{frame}" stroke-width="1.5"/>'
         f"{lines}</g>"
     )
 
@@ -198,9 +198,15 @@ def _legend(nodes: Iterable[Node], left_out: int, y: float) -> str:
 
 
 # -- collapsing -------------------------------------------------------------------------------------------------------
-
-
-_KEPT = 2  # boxes of a stretch, at each of its ends
+# A large graph is made readable: what is equal is drawn once, with its number. In two steps, each only if there are
+# still too many boxes, and each in time linear in the graph:
+#
+# 1. *Runs*: of a chain of equal tasks, each the only reader of the one before, one box.
+# 2. *Equal parts*: tasks are alike if they are of one kind, and so are all that they lead back to, and all that lead to
+#    them. Those are one box. What is alike is equally deep, so no circle comes of it. (Two passes: down and up.)
+#
+# They are repeated as long as they find something: a fan-out of chains is first one of boxes, and then one box. What is
+# too many even then is left out, from the end: what is first is what all the rest waits for.
 
 
 @dataclass(frozen=True)
@@ -238,8 +244,6 @@ def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[li
         for step in (_runs, _alike):
             if len(boxes) > most:
                 boxes = _merged(boxes, step(boxes))
-    if len(boxes) > most:
-        boxes = _merged(boxes, _stretches(boxes), _between)
     return boxes[:most], sum(box.count for box in boxes[most:])
 
 
@@ -274,31 +278,7 @@ def _alike(boxes: Sequence[Box]) -> list[int]:
     return [first.setdefault(colour, place) for place, colour in enumerate(up)]
 
 
-def _stretches(boxes: Sequence[Box]) -> list[int]:
-    """For each box in the middle of a long stretch, a chain of any kinds, the first of these; for others itself."""
-    readers, first = _readers(boxes), list(range(len(boxes)))
-    followed = [len(readers[i]) == 1 and len(boxes[readers[i][0]].inputs) == 1 for i in range(len(boxes))]
-    for start in range(len(boxes)):
-        if not followed[start] or (len(boxes[start].inputs) == 1 and followed[boxes[start].inputs[0]]):
-            continue
-        stretch = [start]
-        while followed[stretch[-1]]:
-            stretch.append(readers[stretch[-1]][0])
-        for place in stretch[_KEPT:-_KEPT] if len(stretch) > 2 * _KEPT + 1 else ():
-            first[place] = stretch[_KEPT]
-    return first
-
-
-def _between(box: Box, count: int) -> Node:
-    """What is drawn for several different boxes, of which this is the first."""
-    if count == box.count:
-        return box.node
-    return Node(f"{count:,} more", state="")
-
-
-def _merged(
-    boxes: Sequence[Box], first: Sequence[int], drawn: Callable[[Box, int], Node] = lambda box, _: box.node
-) -> list[Box]:
+def _merged(boxes: Sequence[Box], first: Sequence[int]) -> list[Box]:
     """The boxes that are the first of theirs, with all the others in them; still in order."""
     count: Counter[int] = Counter()
     inputs: dict[int, set[int]] = {}
@@ -307,8 +287,7 @@ def _merged(
         inputs.setdefault(first[place], set()).update(first[read] for read in box.inputs)
     at = {place: i for i, place in enumerate(inputs)}
     found = [
-        Box(drawn(boxes[p], count[p]), count[p], tuple([at[read] for read in reads if read != p]))
-        for p, reads in inputs.items()
+        Box(boxes[p].node, count[p], tuple([at[read] for read in reads if read != p])) for p, reads in inputs.items()
     ]
     order = in_order([box.inputs for box in found])
     now = {place: i for i, place in enumerate(order)}

@@ -1,11 +1,10 @@
 """Where to draw the boxes of a graph: in layers, each below (or to the right of) all that it reads.
 
-Theory of operation, after Sugiyama, Tagawa and Toda (1981), in four steps. The layer of a box is the longest way to it;
-of one that reads nothing, the one before its first reader. An edge that passes layers gets a *bend* in each, which
-takes part as a narrow box, so that no edge runs through a box. Within the layers the order is improved by sweeps, down
-and up, in which each sorts its boxes by the mean place of what they are joined to. Then boxes are moved towards that
-mean, as far as their neighbours let them. A wide graph is turned, so that its layers are columns: a page scrolls
-downwards.
+Theory of operation, after Sugiyama, Tagawa and Toda (1981). The layer of a box is the longest way to it; of one that
+reads nothing, the one before its first reader. An edge that passes layers gets a *bend* in each, which
+takes part as a narrow box, so that no edge runs through a box. Then come sweeps, down and up, in which each layer moves
+its boxes towards the mean place of what they are joined to, as far as their neighbours let them; in the first half of
+the sweeps it sorts them by that, too. A wide graph is turned, so that its layers are columns: a page scrolls downwards.
 """
 
 from __future__ import annotations
@@ -43,7 +42,6 @@ class _Spot:
     before: list[_Spot]
     after: list[_Spot]
     at: float = 0.0  # across its layer
-    rank: int = 0
 
 
 def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layout:
@@ -61,8 +59,7 @@ def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layo
     across, along = (width, height) if downwards else (height, width)
     spots = [_Spot(layer, across, [], []) for layer in depth]
     chains, layers = _chains(inputs, spots)
-    _sort(layers)
-    _spread(layers)
+    _arrange(layers)
     return _drawn(spots, chains, across, along, downwards)
 
 
@@ -89,36 +86,25 @@ def _chains(
     return chains, layers
 
 
-def _sort(layers: list[list[_Spot]]) -> None:
-    for layer in layers:
-        _number(layer)
-    for sweep in range(_SWEEPS):
-        down = sweep % 2 == 0
-        for layer in layers if down else layers[::-1]:
-            layer.sort(key=lambda spot: _mean_rank(spot.before if down else spot.after, spot.rank))
-            _number(layer)
-
-
-def _number(layer: list[_Spot]) -> None:
-    for rank, spot in enumerate(layer):
-        spot.rank = rank
-
-
-def _mean_rank(joined: Sequence[_Spot], own: int) -> float:
-    return sum([other.rank for other in joined]) / len(joined) if joined else own
-
-
-def _spread(layers: list[list[_Spot]]) -> None:
-    """Give every spot its place across its layer."""
+def _arrange(layers: list[list[_Spot]]) -> None:
+    """Give every spot its place across its layer: first also among its neighbours, then with these as they are."""
     for layer in layers:
         _pack(layer, [0.0] * len(layer))
-    for sweep in range(_SWEEPS):
-        for layer in layers if sweep % 2 == 0 else layers[::-1]:
-            _pack(layer, [_mean_place(spot, both=sweep >= _SWEEPS - 2) for spot in layer])
+    for sweep in range(2 * _SWEEPS):
+        down, sorts = sweep % 2 == 0, sweep < _SWEEPS
+        for layer in layers if down else layers[::-1]:
+            if sorts:
+                layer.sort(key=lambda spot: _mean(spot.before if down else spot.after, spot))
+            _pack(layer, [_wanted(spot, both=sweep >= 2 * _SWEEPS - 2) for spot in layer])
 
 
-def _mean_place(spot: _Spot, *, both: bool) -> float:
+def _wanted(spot: _Spot, *, both: bool) -> float:
     joined = [*spot.before, *spot.after] if both or not (spot.before and spot.after) else spot.before
+    return _mean(joined, spot)
+
+
+def _mean(joined: Sequence[_Spot], spot: _Spot) -> float:
+    """The mean place of what a spot is joined to; its own if that is nothing."""
     return sum([other.at for other in joined]) / len(joined) if joined else spot.at
 
 

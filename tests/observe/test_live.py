@@ -22,7 +22,7 @@ from ..waiting import fail, held, until
 rich = pytest.importorskip("rich", reason="needs the package rich: asyncsched[live]")
 from rich.console import Console  # noqa: E402
 
-from asyncsched.observe.view import View, allot, draw  # noqa: E402
+from asyncsched.observe.view import allot, draw  # noqa: E402
 
 HIDE, SHOW = "\x1b[?25l", "\x1b[?25h"
 
@@ -94,10 +94,6 @@ def test_room_is_shared_in_turn() -> None:
     assert allot([5, 0, 9], 4) == [1, 0, 1]
     assert allot([5, 0, 9], 9) == [4, 0, 3]
     assert allot([1, 2, 1], 99) == [1, 2, 1]
-
-
-def test_a_view_of_nothing_yet() -> None:
-    assert "nothing yet" in View(terminal()).picture(None).plain
 
 
 @pytest.mark.parametrize("how", ["given", "with", "raises"])

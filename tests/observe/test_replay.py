@@ -34,7 +34,7 @@ def recorded(*tasks: TaskRecord, waits: Any = (), scopes: Any = ()) -> Program:
     found = Recording({"max_ops": 64, "max_bytes": None}, list(tasks))
     found.waits = list(waits)
     found.scopes = {scope.number: scope for scope in scopes}
-    return Program.of(found)
+    return Program(found)
 
 
 def replay(program: Program, max_bytes: int | None = None, streams: int = 1, max_ops: int | None = 64) -> Outcome:
@@ -121,7 +121,7 @@ async def test_a_trace_is_replayed_under_its_own_limits(tmp_path: Path) -> None:
         peak = s.statistics().peak_bytes
         del x
     await asyncio.to_thread(trace.close)
-    program = Program.of(await asyncio.to_thread(Recording.read, path))
+    program = Program(await asyncio.to_thread(Recording.read, path))
     found = replay(program, 4 << 20)
     assert found.finished
     assert found.peak_bytes == pytest.approx(peak, rel=0.05)
