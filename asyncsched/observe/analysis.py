@@ -212,7 +212,6 @@ def _end(task: TaskRecord) -> float:
 def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     """Tracked bytes after each change: (seconds, bytes). A scope's reserve counts from its claim to its end."""
     reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
-    home: dict[int, int] = {}
 
     def account(number: int) -> int:
         """The scope whose reserve this one's tasks use; 0 for the scheduler's limit."""
@@ -220,7 +219,7 @@ def memory_curve(recording: Recording) -> list[tuple[float, int]]:
             number = recording.scopes[number].parent if number in recording.scopes else 0
         return number
 
-    owner = {task.seq: home.setdefault(task.scope, account(task.scope)) for task in recording.tasks if not task.claim}
+    owner = {task.seq: account(task.scope) for task in recording.tasks if not task.claim}
     changes: list[tuple[float, int, int]] = []
     for task in recording.tasks:
         if task.launched is None:

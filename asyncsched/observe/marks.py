@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
+from .._arguments import require_package
 from .._core.instrument import Instrument
 from .._core.model import Task
-
-_CURE: Final = "`pip install 'asyncsched[vtune]'` brings ittapi, which marks tasks of the CPU"
 
 
 class Marks(Instrument):
@@ -24,7 +23,7 @@ class Marks(Instrument):
             ...
 
     Raises:
-        ImportError: when given to a scheduler on the CPU where ittapi is missing.
+        ModuleNotFoundError: when given to a scheduler on the CPU where ittapi is missing.
     """
 
     def __init__(self) -> None:
@@ -37,10 +36,8 @@ class Marks(Instrument):
     def attached(self, scheduler: Any) -> None:
         devices = scheduler._runtime.devices
         if any(device.kind == "cpu" for device in devices):
-            try:
-                self._ittapi = import_module("ittapi")
-            except ImportError as error:
-                raise ImportError(f"asc.observe.Marks needs ittapi here: {_CURE}") from error
+            require_package("asc.observe.Marks on the CPU", "ittapi", "vtune")
+            self._ittapi = import_module("ittapi")
             self._domain = self._ittapi.domain("asyncsched")
 
     def body_began(self, task: Task) -> None:

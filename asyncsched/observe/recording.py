@@ -11,7 +11,7 @@ What is read are these events; all others, as the phases and arrows of the first
   launched as it began, and kept what it cost.
 - `asyncsched.released`, again and again: `times`, numbers of `tasks`, `bytes`.
 - "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent` and `priority`, the
-  end its `reserve` in bytes. An instant "batch" in one has the number of `items`.
+  end its `reserve` in bytes.
 - "await", the end of one: when it `began`, the number of the last `task`, and the `count`.
 - Counters: "tasks", "bytes", "loop" (what its thread ran, in seconds), and the bytes of scopes that have a reserve.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
@@ -133,7 +133,6 @@ class Recording:
         released: (time, number of the task or -1, bytes), in order.
         waits: (began, ended, number of the last task, how many), in the order of their ends.
         counters: by their names, of each (time, its values).
-        batches: (scope, time, items).
         complete: whether the trace was ended; else the process was killed, or it goes on.
         lost: tasks that were left out.
     """
@@ -143,7 +142,6 @@ class Recording:
     scopes: dict[int, ScopeRecord] = field(default_factory=dict)
     released: list[tuple[float, int, int]] = field(default_factory=list)
     waits: list[tuple[float, float, int, int]] = field(default_factory=list)
-    batches: list[tuple[int, float, int]] = field(default_factory=list)
     counters: dict[str, list[tuple[float, dict[str, float]]]] = field(default_factory=dict)
     complete: bool = False
     lost: int = 0
@@ -258,8 +256,6 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
         case "e", "scope" | "iteration":
             if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost
                 scope.closed, scope.reserve = when, args["reserve"]
-        case "n", "scope":
-            found.batches.append((event["id"], when, args["items"]))
         case "e", "await":
             found.waits.append((args["began"] / 1e6, when, args["task"], args["count"]))
         case "C", _:

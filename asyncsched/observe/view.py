@@ -73,7 +73,8 @@ def _ended(found: Snapshot) -> int:
 def _gauges(now: Snapshot, bar: int) -> list[Row]:
     """The limits, and how near they are. The bytes in flight drain by themselves; those retained do not."""
     s = now.statistics
-    slots = f"{s.tasks_in_flight:,} of {_limit(s.max_ops)} in flight, {s.tasks_pending:,} pending"
+    bound = "any number" if s.max_ops is None else f"{s.max_ops:,}"
+    slots = f"{s.tasks_in_flight:,} of {bound} in flight, {s.tasks_pending:,} pending"
     iterations = f", {now.iterations} iterations of windows" if now.iterations else ""
     unused = max(0, now.load.bytes_tracked - s.bytes_in_flight - s.bytes_retained)
     reserved = f" + {format_bytes(unused)} reserved" if s.bytes_reserved else ""
@@ -164,10 +165,6 @@ def _bar(parts: Sequence[tuple[float, str]], width: int) -> Text:
         text.append(cells, style)
         room -= len(cells)
     return text.append("━" * room, "grey23")
-
-
-def _limit(limit: int | None) -> str:
-    return "any number" if limit is None else f"{limit:,}"
 
 
 def _short(line: str) -> str:

@@ -124,9 +124,6 @@ class TaskGraph:
     def _repr_html_(self) -> str:
         return f'<div style="overflow:auto;max-height:800px">{self.svg()}</div>'
 
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return {"text/plain": repr(self), "text/html": self._repr_html_(), "image/svg+xml": self.svg()}
-
     def __len__(self) -> int:
         return len(self.nodes)
 

@@ -66,7 +66,8 @@ async def test_the_real_ittapi_takes_it() -> None:
 
 
 async def test_without_ittapi_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ittapi", None)
+    monkeypatch.delitem(sys.modules, "ittapi", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"asyncsched\[vtune\]"):
         asc.Scheduler("cpu", instruments=[asc.observe.Marks()])
 
