@@ -74,10 +74,10 @@ def analyse(recording: Recording) -> Analysis:
     operations, streams = _added_up(tasks, by_seq), _streams(tasks, span)
     capacity = sum(device["streams"] for device in recording.metadata.get("devices", ())) or 1
     busy, idle = _idleness(recording, by_seq, capacity, first, last)
-    curve = memory_curve(recording)
+    peak = max((used for _, used in memory_curve(recording)), default=0)
     return Analysis(
         span, sum(not task.inline for task in tasks), sum(task.inline for task in tasks), operations, streams, busy,
-        idle, _loop_share(recording), critical_path(tasks, by_seq), max((used for _, used in curve), default=0),
+        idle, _loop_share(recording), critical_path(tasks, by_seq), peak,
         recording.metadata.get("max_bytes"),
     )  # fmt: skip
 

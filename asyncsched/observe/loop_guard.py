@@ -35,6 +35,10 @@ _SHORTEST = 0.001  # seconds, which is what uvloop rounds to
 _EVERY = 1.0  # seconds between two blocks that are logged
 _DEBUGGERS = ("bdb.py", "pydevd", "debugpy")
 _PACKAGE = join(dirname(dirname(__file__)), "")
+_CALLBACK, _TURN, _RUNNER = [  # of asyncio: who calls a callback, who calls that, and who calls uvloop
+    (join(dirname(asyncio.__file__), file), name)
+    for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
+]
 
 Clock = Callable[[], float]
 
@@ -200,12 +204,6 @@ class Watch:
             more,
             "".join(traceback.format_list(stack)),
         )
-
-
-_CALLBACK, _TURN, _RUNNER = [  # of asyncio: who calls a callback, who calls that, and who calls uvloop
-    (join(dirname(asyncio.__file__), file), name)
-    for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
-]
 
 
 def stack_of(thread: int) -> list[traceback.FrameSummary] | None:

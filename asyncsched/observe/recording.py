@@ -36,7 +36,6 @@ from ..runtime.runtime import LoopStream
 FORMAT: Final = 2
 PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
 INLINE_STREAM: Final = LoopStream.name
-_LIMITS: Final = [each.name for each in fields(Limits)]
 _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
 # What comes of reading text that is another than was written.
 _DAMAGE: Final = (
@@ -149,7 +148,7 @@ class Recording:
     @property
     def limits(self) -> Limits:
         """Those of the scheduler."""
-        return Limits(**{name: self.metadata[name] for name in _LIMITS if name in self.metadata})
+        return Limits(**{each.name: self.metadata[each.name] for each in fields(Limits) if each.name in self.metadata})
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Recording:

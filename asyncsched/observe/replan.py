@@ -39,11 +39,10 @@ def report(options: argparse.Namespace) -> str:
         ValueError, OSError: for a file that is no trace, or a range that is none.
     """
     program = Program(Recording.read(options.trace))
-    recorded = _recorded(program)
     limits = limits_of(options.max_bytes) if options.max_bytes else _around(program)
     streams = counts_of(options.streams) if options.streams else [streams_of(program)]
     outcomes = [_run(program, limit, number) for number in streams for limit in limits]
-    lines = [recorded, "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
+    lines = [_recorded(program), "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
     if (more := _twice(program, streams[0])) is not None:
         lines.append(more)
     lines.append(_ASSUMED)

@@ -38,6 +38,9 @@ from .._core.tenants import Share
 from ..errors import TaskTooLarge
 from .recording import Recording, TaskRecord
 
+_FREED_WITH: Final = 1e-4  # seconds after a reader's end within which what it read was freed by it. A guess
+_TYPICAL: Final = 200  # the streams' own delays are those of so many bodies, the last. A guess
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -204,7 +207,7 @@ class Replay(Host):
         while self._events:
             event = self._events[0]
             since = self.now
-            while not self._there(event):
+            while (task := self._tasks.get(event.awaited)) is not None and task.state < event.state:
                 if not self._step():
                     return self._outcome(finished=False)
             if event.state == LAUNCHED:
@@ -223,10 +226,6 @@ class Replay(Host):
         while self._step():
             pass
         return self._outcome(finished=not self.engine.ledger.pending)
-
-    def _there(self, event: Event) -> bool:
-        task = self._tasks.get(event.awaited)
-        return task is None or task.state >= event.state
 
     def _step(self) -> bool:
         """Let time pass until the next body ends. Returns whether there was one."""
@@ -251,10 +250,6 @@ class Replay(Host):
 
 
 # -- what the program did, in the recording ---------------------------------------------------------------------------
-
-
-_FREED_WITH: Final = 1e-4  # seconds after a reader's end within which what it read was freed by it. A guess
-_TYPICAL: Final = 200  # the streams' own delays are those of so many bodies, the last. A guess
 
 
 @dataclass(slots=True)

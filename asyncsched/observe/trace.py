@@ -119,16 +119,9 @@ class Trace(Instrument):
     def task_submitted(self, task: Task) -> None:
         now = perf_counter()
         assert task.value is not None
-        self._tasks[task] = Row(
-            task.seq,
-            task.name,
-            task.value.site,
-            self._scopes.get(task.scope) or self._number(task.scope),
-            [value.seq for value in task.inputs],
-            task.cost,
-            now,
-            task.expedited,
-        )
+        scope = self._scopes.get(task.scope) or self._number(task.scope)
+        inputs = [value.seq for value in task.inputs]
+        self._tasks[task] = Row(task.seq, task.name, task.value.site, scope, inputs, task.cost, now, task.expedited)
 
     def task_launched(self, task: Task) -> None:
         row = self._tasks.get(task)

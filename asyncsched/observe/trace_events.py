@@ -193,10 +193,9 @@ class Events:
             "kept": row.kept,
             "submitted": self._us(row.submitted),
             "head": self._us(max(row.head, row.submitted)),
+            "launched": self._us(row.launched) if row.launched else None,
             "done": self._us(row.done),
         }
-        if row.launched:
-            args["launched"] = self._us(row.launched)
         track = self._tracks.get(row.lane, _LOOP)
         return _event("i", row.name, s="t", cat="task", tid=track, ts=self._us(row.done), args=args)
 

@@ -97,8 +97,7 @@ class TaskGraph:
         """
         boxes, left_out = collapse(self.nodes, self._order, most)
         found = layout([box.inputs for box in boxes], _WIDTH, _HEIGHT)
-        width, height = found.width + 2 * _MARGIN, found.height + 2 * _MARGIN + _LEGEND
-        width = max(width, 430.0)
+        width, height = max(430.0, found.width + 2 * _MARGIN), found.height + 2 * _MARGIN + _LEGEND
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
             f' height="{height:.0f}" font-family="system-ui, sans-serif" role="img">',
