@@ -156,7 +156,7 @@ class Recording:
 
         Raises:
             OSError: if it cannot be read.
-            ValueError: if it is no trace of this package, is damaged, or of a version to come.
+            ValueError: if it is no trace of this package, is damaged, or of another version.
         """
         found, name = cls(), os.fspath(path)
         try:
