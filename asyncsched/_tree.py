@@ -56,14 +56,13 @@ def leaves(tree: Any) -> list[Any]:
     >>> leaves({"a": [1, 2], "b": (3,)})
     [1, 2, 3]
     """
-    if not isinstance(tree, _NESTED):
-        return [tree]
     found: list[Any] = []
-    for part in tree.values() if isinstance(tree, dict) else tree:
-        if isinstance(part, _NESTED):
-            found += leaves(part)
-        else:
-            found.append(part)
+
+    def note(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    map_leaves(note, tree)
     return found
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from .._tree import leaves, map_leaves
+from .._tree import map_leaves
 from ..background import Kept, check_may_block
 from ..errors import SchedulerClosed
 from ..runtime.life import Life
@@ -185,9 +185,10 @@ class Array:
 def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for."""
     scheduler = background()
-    given, named = map_leaves(_tensor_of, (args, options))
+    given, named = map_leaves(lambda leaf: known(leaf)._tensor if isinstance(leaf, Array) else leaf, (args, options))
     try:
-        return map_leaves(_array_of, scheduler.issue(fn, *given, **named))
+        found = scheduler.issue(fn, *given, **named)
+        return map_leaves(lambda leaf: Array(leaf) if isinstance(leaf, Tensor) else leaf, found)
     except SchedulerClosed:
         if scheduler.runtime.life is not Life.OPEN:
             raise
@@ -231,19 +232,6 @@ def host(x: Array) -> np.ndarray[Any, Any]:
 
 async def _done(tensor: Tensor) -> None:
     await reach(tensor._value)
-
-
-def _tensor_of(leaf: Any) -> Any:
-    return known(leaf)._tensor if isinstance(leaf, Array) else leaf
-
-
-def _array_of(leaf: Any) -> Any:
-    return Array(leaf) if isinstance(leaf, Tensor) else leaf
-
-
-def arrays_in(args: Any) -> list[Array]:
-    """The arrays among arguments."""
-    return [leaf for leaf in leaves(args) if isinstance(leaf, Array)]
 
 
 def _binary(name: str, function: Callable[..., Any]) -> None:

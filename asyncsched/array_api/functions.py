@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from .._tree import map_leaves
+from .._tree import find, map_leaves
 from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
 from ..tensors.functions import creation, dtypes
 from ..tensors.tensor import Tensor
-from .array import Array, arrays_in, background, issue
+from .array import Array, background, issue
 
 # Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
@@ -69,7 +69,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
         raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
     refuse_mask_or_unit(obj)
     found = np.asarray(obj, dtype=dtype)
-    if dtype is None and (arrays := arrays_in([obj])):
+    if dtype is None and (arrays := find((Array,), obj)):
         found = found.astype(functions.result_type(*[x._tensor for x in arrays]), copy=False)
     return _put(found, device)
 

@@ -11,24 +11,22 @@ nobody can repeat what is drawn), `device` and `scheduler`.
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from .. import _instead
-from . import activations, containers, functional, layers, losses, normalization, utils
+from . import containers, functional, layers, normalization, parameterless, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
-from .activations import *
 from .containers import *
 from .functional import *
 from .layers import *
-from .losses import *
 from .module import Module
 from .normalization import *
+from .parameterless import *
 from .utils import *
 
 __all__ = ["Module"]
-__all__ += activations.__all__
 __all__ += containers.__all__
 __all__ += functional.__all__
 __all__ += layers.__all__
-__all__ += losses.__all__
 __all__ += normalization.__all__
+__all__ += parameterless.__all__
 __all__ += utils.__all__
 
 _instead.explain_missing(globals(), "asyncsched.nn", _instead.NN)

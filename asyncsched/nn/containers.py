@@ -7,9 +7,9 @@ from itertools import pairwise
 from typing import Any, Self, overload
 
 from ..tensors.tensor import Tensor
-from .activations import ReLU
 from .layers import MaxPool2d
 from .module import Module
+from .parameterless import ReLU
 
 __all__ = ["ModuleDict", "ModuleList", "Sequential"]
 
@@ -25,7 +25,7 @@ class _Numbered(Module):
 
     def __getitem__(self, i: int | slice) -> Module | Self:
         found = self._list()[i]
-        return found if isinstance(found, Module) else self._of(found)
+        return found if isinstance(found, Module) else object.__new__(type(self))._set(found)
 
     def __setitem__(self, i: int, module: Module) -> None:
         modules = self._list()
@@ -64,9 +64,6 @@ class _Numbered(Module):
             setattr(self, str(i), module)
         return self
 
-    def _of(self, modules: list[Module]) -> Self:
-        raise NotImplementedError
-
 
 class Sequential(_Numbered):
     """Modules called one after the other. Their names are "0", "1", ..., and they are indexed by number, as in a list.
@@ -87,9 +84,6 @@ class Sequential(_Numbered):
         for module in _with_pools_first(self._list()):
             x = module(x)
         return x
-
-    def _of(self, modules: list[Module]) -> Self:
-        return type(self)(*modules)
 
 
 def _with_pools_first(modules: list[Module]) -> list[Module]:
@@ -120,9 +114,6 @@ class ModuleList(_Numbered):
 
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         self._set(list(modules))
-
-    def _of(self, modules: list[Module]) -> Self:
-        return type(self)(modules)
 
 
 class ModuleDict(Module, Mapping[str, Module]):

@@ -104,10 +104,6 @@ def _layer_norm_input(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
     return (g - means[0] - x * means[1]) * scale
 
 
-def _layer_norm_weight(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return g * _standardized(x, call)[0]
-
-
 def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
     shapes = call.options["shapes"]
     ends = [sum(map(prod, shapes[:i])) for i in range(4)]
@@ -196,7 +192,7 @@ NETWORKS = {
 NETWORKS_COMPOSED = {
     "softplus": (_softplus,),
     "softmax": (_softmax,),
-    "layer_norm": (_layer_norm_input, _layer_norm_weight, lambda g: g),
+    "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], lambda g: g),
     "mse_loss": (_mse_composed, lambda g, x, y, call: -_mse_composed(g, x, y, call)),
     "cross_entropy": (_cross_entropy, None),
     "attention": (_attention, None),

@@ -26,8 +26,7 @@ classes of the same names.
 
 from .. import _instead
 from . import schedules
-from .groups import Group
-from .optimizer import Optimizer
+from .optimizer import Group, Optimizer
 from .optimizers import SGD, Adam, AdamW, RMSprop
 
 __all__ = ["SGD", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "schedules"]

@@ -7,8 +7,7 @@ from typing import Any
 
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
-from .groups import Parameters, Setting, betas, number, truth
-from .optimizer import Counts, Moved, Optimizer, Settings, State
+from .optimizer import Counts, Moved, Optimizer, Parameters, Setting, Settings, State, betas, number, truth
 
 
 class SGD(Optimizer):

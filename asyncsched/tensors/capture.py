@@ -24,7 +24,7 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.meta import Meta, meta
-from ..ops.op import Op, Plan, plan
+from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.program import Program, Ref, Step, ref
 from ..ops.traits import Blas
@@ -32,7 +32,7 @@ from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 from .handles import runtime_of
 from .issue import issue
-from .tensor import Tensor
+from .tensor import Tensor, apply
 
 _number = itertools.count(1)
 
@@ -119,18 +119,15 @@ class Graph:
         if forms != [(form.shape, form.dtype) for form in self._forms]:
             takes, given = _told(self._forms), _told([value.meta for value in values[: len(args)]])
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
-        result = self._issue(self._op, self._plan, values, {}, self._lanes)
-        tensors = iter([Tensor(result)] if len(self._metas) == 1 else self._parts(result))
+        result = Tensor(
+            issue(self._runtime, self._device, self._op, self._plan, values, None, NO_OPTIONS, lanes=self._lanes)
+        )
+        tensors = iter([result] if len(self._metas) == 1 else self._parts(result))
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
 
-    def _parts(self, packed: Value) -> Iterator[Tensor]:
+    def _parts(self, packed: Tensor) -> Iterator[Tensor]:
         for form, start in zip(self._metas, self._starts, strict=True):
-            options = {"start": start, "shape": form.shape, "dtype": form.dtype}
-            found = plan(UNPACK, (packed.meta,), options)
-            yield Tensor(self._issue(UNPACK, found, (packed,), options, self._runtime.lanes[self._device].compute))
-
-    def _issue(self, op: Op, found: Plan, args: tuple[Value, ...], options: Any, lanes: Any) -> Value:
-        return issue(self._runtime, self._device, op, found, args, None, options, lanes=lanes)
+            yield apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype})
 
     def __repr__(self) -> str:
         return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"

@@ -159,11 +159,11 @@ class Methods(Unread):
 
     def sum(self, axis: _Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> Self:
         """The sum along the axes."""
-        return self._summed("sum", axis, dtype, keepdims)
+        return self._op("sum", axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
     def prod(self, axis: _Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> Self:
         """The product along the axes."""
-        return self._summed("prod", axis, dtype, keepdims)
+        return self._op("prod", axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
     def max(self, axis: _Axis = None, *, keepdims: bool = False) -> Self:
         """The largest element along the axes."""
@@ -298,11 +298,6 @@ class Methods(Unread):
             elif name.endswith("_") and not name.startswith("_"):
                 cures = {name: "`t = ...` or `t[...] = value`: nothing else changes a tensor"} | TENSOR
             raise no_attribute("a Tensor", name, cures, type(self))
-
-    def _summed(self, name: str, axis: _Axis, dtype: DTypeLike | None, keepdims: bool) -> Self:
-        if dtype is None:
-            return self._op(name, axis=axes(axis), keepdims=keepdims)
-        return self._op(name, axis=axes(axis), keepdims=keepdims, dtype=dtype_of(dtype))
 
     def _running(self, name: str, axis: int | None, dtype: DTypeLike | None) -> Self:
         lines = self.ravel() if axis is None and self.ndim != 1 else self

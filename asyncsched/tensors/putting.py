@@ -88,15 +88,10 @@ def _importable(source: Any, target: Device) -> Any:
             return target.adopt(source)
         if not hasattr(source, "__array__"):
             return np.from_dlpack(source)
-    array = source if isinstance(source, np.ndarray) else _array_of(source)
-    return np.asarray(array).view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy
-
-
-def _array_of(source: Any) -> Any:
-    """What NumPy makes of a list, a number and the like."""
     if isinstance(source, Mapping):
         raise TypeError(f"put takes one array, not {type(source).__name__}: put each that is in it by itself")
     try:
-        return np.asarray(source)
+        array = np.asarray(source)
     except ValueError as error:  # rows of different lengths, or several arrays
         raise ValueError(f"put takes one array, so put each of several by itself: {error}") from None
+    return array.view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy

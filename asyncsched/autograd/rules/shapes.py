@@ -21,12 +21,16 @@ def _concat(g: Tensor, call: Any) -> Tensor:
     return back(g[along(axis or 0, g.ndim, slice(start, start + lengths[call.place]))], call)
 
 
+def _axis_of(call: Any) -> tuple[int, tuple[int, ...]]:
+    """The axis, and the shape that it is one of: without one, that of the flattened operand."""
+    axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
+    return (0, (prod(shape),)) if axis is None else (normalize_axis_index(axis, len(shape)), shape)
+
+
 def _repeat(g: Tensor, call: Any) -> Tensor:
-    axis, repeats, shape = call.options.get("axis"), call.options["repeats"], call.metas[0].shape or (1,)
-    if axis is None:
-        axis, shape = 0, (prod(shape),)
-    axis = normalize_axis_index(axis, len(shape)) + 1
-    return back(g.reshape(*shape[:axis], repeats, *shape[axis:]).sum(axis=axis), call)
+    axis, shape = _axis_of(call)
+    axis += 1
+    return back(g.reshape(*shape[:axis], call.options["repeats"], *shape[axis:]).sum(axis=axis), call)
 
 
 def _tile(g: Tensor, call: Any) -> Tensor:
@@ -67,9 +71,7 @@ def _assigned(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
 
 
 def _take(g: Tensor, y: Any, call: Any) -> Tensor:
-    axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
-    if axis is None:
-        axis, shape = 0, (prod(shape),)
+    axis, shape = _axis_of(call)
     return back(scatter(g, along(axis, len(shape), y if isinstance(y, Tensor) else int(y)), shape), call)
 
 
