@@ -22,23 +22,19 @@ _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_t
 _OWN = ("asarray", "finfo", "from_dlpack")
 
 
-def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+def _wrapped(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
     """A function of tensors as one of arrays, with its name, signature and documentation."""
 
     @functools.wraps(function)
     def of_arrays(*args: Any, **options: Any) -> Any:
-        return issue(function, *args, **options)
+        return call(function, *args, **options)
 
     return of_arrays
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(function)
-    def of_arrays(*args: Any, **options: Any) -> Any:
-        given, named = map_leaves(lambda leaf: leaf._tensor if isinstance(leaf, Array) else leaf, (args, options))
-        return function(*given, **named)
-
-    return of_arrays
+def _call_plainly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    given, named = map_leaves(lambda leaf: leaf._tensor if isinstance(leaf, Array) else leaf, (args, options))
+    return function(*given, **named)
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:
@@ -46,10 +42,8 @@ def namespace(module: ModuleType) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name in module.__all__:
         thing = getattr(module, name)
-        if name in _PLAIN:
-            found[name] = _plain(thing)
-        elif callable(thing) and not isinstance(thing, type):
-            found[name] = wrapped(thing)
+        if callable(thing) and not isinstance(thing, type):
+            found[name] = _wrapped(thing, _call_plainly if name in _PLAIN else issue)
         elif not isinstance(thing, ModuleType):
             found[name] = thing
     return found

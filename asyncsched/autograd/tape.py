@@ -141,17 +141,14 @@ class Node:
         if tracked and self.op is not None and self.op.name in COMPOSED:
             rule = COMPOSED[self.op.name]
             partial = rule[min(place, len(rule) - 1)]
-        if gradient.dtype.kind == "c":
-            gradient = self._turned(gradient)
+        gradient = self._turned(gradient)
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
-        found = partial(**given)
-        if found.dtype.kind == "c":
-            found = self._turned(found)
-        return fit(found, _meta(self.operands[place]))
+        return fit(self._turned(partial(**given)), _meta(self.operands[place]))
 
     def _turned(self, x: Tensor) -> Tensor:
         """Conjugates what goes into a rule for real numbers, and what comes out, where the numbers are complex."""
-        return functions.conj(x) if self.op is not None and self.op.name in HOLOMORPHIC else x
+        holomorphic = x.dtype.kind == "c" and self.op is not None and self.op.name in HOLOMORPHIC
+        return functions.conj(x) if holomorphic else x
 
     def _argument(self, name: str, place: int, gradient: Tensor, tracked: bool) -> Any:
         if name == "g":

@@ -307,9 +307,12 @@ class ReduceLROnPlateau(Schedule):
         """
         if isinstance(metrics, Tensor):
             raise TypeError("ReduceLROnPlateau goes by a number that is there: `schedule.step(await loss.item())`")
+        metrics = float(metrics)
         self.last_epoch += 1
-        better = self._is_better(float(metrics))
-        self.best = float(metrics) if better else self.best
+        margin = self.threshold if self.mode == "max" else -self.threshold
+        bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
+        better = metrics > bound if self.mode == "max" else metrics < bound
+        self.best = metrics if better else self.best
         self.num_bad_epochs = 0 if better or self.cooldown_counter else self.num_bad_epochs + 1
         self.cooldown_counter = max(self.cooldown_counter - 1, 0)
         if self.num_bad_epochs > self.patience:
@@ -317,11 +320,6 @@ class ReduceLROnPlateau(Schedule):
             for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
                 lr = max(group["lr"] * self.factor, least)
                 group["lr"] = lr if group["lr"] - lr > self.eps else group["lr"]
-
-    def _is_better(self, number: float) -> bool:
-        margin = self.threshold if self.mode == "max" else -self.threshold
-        bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
-        return number > bound if self.mode == "max" else number < bound
 
 
 def _of_each_group(optimizer: Optimizer, name: str, given: float | Sequence[float]) -> list[float]:

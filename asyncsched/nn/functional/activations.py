@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ...tensors.functions import permute_dims
+from ...tensors.functions import moveaxis
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 
@@ -58,8 +58,4 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 def _along(x: Tensor, axis: int, *, log: bool) -> Tensor:
     if axis in (-1, x.ndim - 1):
         return op("softmax", x, log=log)
-    if not -x.ndim <= axis < x.ndim:
-        raise ValueError(f"softmax: axis {axis} is out of bounds for a tensor with {x.ndim} axes")
-    axes = list(range(x.ndim))
-    axes[axis], axes[-1] = axes[-1], axes[axis]
-    return permute_dims(op("softmax", permute_dims(x, tuple(axes)), log=log), tuple(axes))
+    return moveaxis(op("softmax", moveaxis(x, axis, -1), log=log), -1, axis)
