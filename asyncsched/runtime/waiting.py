@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from dataclasses import dataclass
 from threading import get_ident
 from types import coroutine
 from typing import Any, Final
@@ -28,16 +29,14 @@ ANSWERED: Final = 1
 ENDED: Final = 2
 
 
+@dataclass(slots=True, eq=False)
 class Waiter:
     """Settles a future when `count` tasks have got as far as `stage`; if `eager`, also when one has failed."""
 
-    __slots__ = ("count", "eager", "future", "stage")
-
-    def __init__(self, count: int, future: asyncio.Future[None], stage: int, eager: bool) -> None:
-        self.count = count
-        self.future = future
-        self.stage = stage
-        self.eager = eager
+    count: int
+    future: asyncio.Future[None]
+    stage: int
+    eager: bool
 
     def __call__(self, task: Task) -> bool:
         """Note a change of a task. Returns True when it has got there, and need not be reported again."""
@@ -64,10 +63,10 @@ def wait(
 
     The tasks are those of `runtime`, and of `others` if there are any.
     """
-    if runtime.thread != get_ident():
-        runtime.check_waiting()
-    for other in others:
-        other.check_waiting()
+    runtimes = (runtime, *others)
+    for each in runtimes:
+        if each.thread != get_ident():
+            each.check_waiting()
     loop = runtime.loop
     assert loop is not None
     future: asyncio.Future[None] = loop.create_future()
@@ -75,9 +74,8 @@ def wait(
     for task in tasks:
         if not waiter(task):
             task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
-    runtime.dispatch()
-    for other in others:
-        other.dispatch()
+    for each in runtimes:
+        each.dispatch()
     if observer is not None:
         observer.wait_began(tasks)
     try:
@@ -89,16 +87,14 @@ def wait(
                 runtime.refuse()
             if runtime.interrupted is not None:  # the task was lost
                 runtime.interrupted.rethrow()
-            runtime.parked[future] = (asyncio.current_task(loop), tasks)
-            for other in others:
-                other.parked[future] = runtime.parked[future]
+            for each in runtimes:
+                each.parked[future] = (asyncio.current_task(loop), tasks)
             yield from future
     finally:
         if observer is not None:
             observer.wait_ended(tasks)
-        runtime.parked.pop(future, None)
-        for other in others:
-            other.parked.pop(future, None)
+        for each in runtimes:
+            each.parked.pop(future, None)
         for task in tasks:
             if task.waiters is not None and waiter in task.waiters:
                 task.waiters.remove(waiter)

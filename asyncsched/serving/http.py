@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 from typing import Any, Final, NamedTuple
@@ -30,6 +31,7 @@ logger = Log("asyncsched.serving")
 _LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
 
 
+@dataclass(slots=True, eq=False)
 class Exchange:
     """One request, and what is known of its response.
 
@@ -45,22 +47,17 @@ class Exchange:
         on_complete: called once the response is complete.
     """
 
-    __slots__ = (
-        *("_send", "cancelled", "complete", "disconnected", "headers", "left", "on_complete"),
-        *("receive", "scope", "status", "tenant"),
-    )
-
-    def __init__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        self.scope = scope
-        self.receive = receive
-        self._send = send
-        self.tenant: Hashable = None
-        self.status: int | None = None
-        self.headers: Iterable[tuple[bytes, bytes]] = ()
-        self.complete = False
-        self.disconnected = False
-        self.cancelled = self.left = False
-        self.on_complete: Callable[[], None] | None = None
+    scope: ASGIScope
+    receive: Receive
+    _send: Send
+    tenant: Hashable = None
+    status: int | None = None
+    headers: Iterable[tuple[bytes, bytes]] = ()
+    complete: bool = False
+    disconnected: bool = False
+    cancelled: bool = False
+    left: bool = False
+    on_complete: Callable[[], None] | None = None
 
     @property
     def name(self) -> str:

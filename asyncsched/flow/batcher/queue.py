@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -32,20 +33,16 @@ class Tenant(Member):
         self.items: OrderedDict[Waiting, None] = OrderedDict()
 
 
+@dataclass(slots=True, eq=False)
 class Waiting:
     """An item on its way, and the future its caller waits for."""
 
-    __slots__ = ("arrived", "cost", "deadline", "future", "item", "tenant")
-
-    def __init__(
-        self, item: Any, cost: float, future: asyncio.Future[Any], arrived: float, deadline: float, tenant: Tenant
-    ) -> None:
-        self.item = item
-        self.cost = cost
-        self.future = future
-        self.arrived = arrived
-        self.deadline = deadline
-        self.tenant = tenant
+    item: Any
+    cost: float
+    future: asyncio.Future[Any]
+    arrived: float
+    deadline: float
+    tenant: Tenant
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""

@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import weakref
 from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic
@@ -237,16 +238,14 @@ class Runners:
             self._since = now
 
 
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What is computed at once: what the queue has, or a part of a batch that failed."""
 
-    __slots__ = ("__weakref__", "begun", "formed", "items", "part")
-
-    def __init__(self, part: list[Waiting] | None) -> None:
-        self.part = part
-        self.items: list[Waiting] = []  # once it is formed
-        self.formed = False
-        self.begun = False  # the function was called: what is raised from then on may be its own
+    part: list[Waiting] | None
+    items: list[Waiting] = field(default_factory=list)  # once it is formed
+    formed: bool = False
+    begun: bool = False  # the function was called: what is raised from then on may be its own
 
 
 def _leave_scopes() -> None:

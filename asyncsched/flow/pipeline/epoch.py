@@ -83,7 +83,6 @@ class Items(AsyncIterator[T]):
         self._on_enter = on_enter  # raises if no epoch may begin now
         self._position = progress.position
         self._work: asyncio.Task[None] | None = None
-        self._links: list[Link] = []
         self._stages: list[Stage] = []
         self._source: SourceStage | None = None
         self._out = Link(0)
@@ -185,10 +184,9 @@ class Items(AsyncIterator[T]):
     def _build(self, iterable: Any) -> None:
         link = Link(self._plan.buffer)
         self._source = make_source(iterable, self._position.copy(), link)
-        self._links, self._stages = [self._source.source, link], [self._source]
+        self._stages = [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, Link(plan.capacity)
-            self._links.append(link)
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
         self._out = link
 
@@ -196,11 +194,11 @@ class Items(AsyncIterator[T]):
         """Drop all but the report: what was read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
-        for link in self._links:
-            link.close()
         for stage in self._stages:
+            stage.source.close()
+            stage.out.close()
             stage.error = None
-        self._links, self._stages, self._source, self._out = [], [], None, Link(0)
+        self._stages, self._source, self._out = [], None, Link(0)
         self._progress.open = False
 
     def statistics(self) -> PipelineStatistics:

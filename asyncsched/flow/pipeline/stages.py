@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -111,17 +112,15 @@ class Stage:
         return error
 
 
+@dataclass(slots=True, eq=False)
 class Call:
     """One call of a stage's function, and what came of it."""
 
-    __slots__ = ("done", "error", "item", "origin", "seconds")
-
-    def __init__(self, origin: Origin, item: Any) -> None:
-        self.origin = origin
-        self.item = item  # what goes in, then what comes out, or in brief what went in if there is an error
-        self.error: BaseException | None = None
-        self.seconds = 0.0
-        self.done = False
+    origin: Origin
+    item: Any  # what goes in, then what comes out, or in brief what went in if there is an error
+    error: BaseException | None = None
+    seconds: float = 0.0
+    done: bool = False
 
 
 class ReorderBuffer:
