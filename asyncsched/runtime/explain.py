@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum, auto
-from functools import cache
+from functools import cache, partial
 from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
@@ -25,6 +24,7 @@ from .awaiting import where_it_waits
 from .deadlock import BUDGET, investigate, reserves
 from .runtime import Runtime
 
+_ENDED: Final = "has ended, as the event loop learns at its next turn"
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
 _WAITERS: Final = 8  # of those who wait, that are told of
 _LONGEST: Final = 300  # characters of what an exception says
@@ -116,26 +116,11 @@ def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
     return told + [line for link in links[_FIRST:][-_LAST:] for line in chain.told(link)]
 
 
-class _Wait(Enum):
-    """What a task waits for, in the order in which a task travels."""
-
-    INPUT = auto()  # a producer that is pending
-    QUEUE = auto()  # the head of its queue
-    SLOT = auto()
-    BYTES = auto()
-    EARMARK = auto()  # a head for which freed bytes are kept
-    TURN = auto()  # nothing: it goes at the next turn of the event loop
-    STREAM = auto()  # those before it on its stream
-    ELSEWHERE = auto()  # a producer on another stream
-    BODY = auto()  # its own body, which runs
-    LOOP = auto()  # the event loop, which has not learned yet that it ended
-
-
 class _Link(NamedTuple):
-    """A task, what it waits for, and the task behind that, if one is."""
+    """A task, what it waits for, in words or what gives these, and the task behind that, if one is."""
 
     task: Task
-    wait: _Wait
+    waits: str | Callable[[], list[str]]
     behind: Task | None
 
 
@@ -153,80 +138,60 @@ class _Chain:
         todo: Task | None = task
         while todo is not None and todo not in seen:  # what moves meanwhile, under another thread, might make a circle
             seen.add(todo)
-            link = _Link(todo, *self._step(todo))
+            link = self._on_its_stream(todo) if todo.state == LAUNCHED else self._before_its_stream(todo)
             yield link
             todo = link.behind
 
-    def _charged_to(self, account: Account) -> list[Task]:
-        """The tasks in flight of an account, the oldest first."""
-        return [task for task in self._in_flight if task.scope.account is account]
+    def told(self, link: _Link) -> list[str]:
+        """One link of a chain of waits, in words."""
+        if not isinstance(link.waits, str):
+            return link.waits()
+        then = "" if link.behind is None else f": {_label(link.behind)}{_in_commit(link.behind)}"
+        return [f"which {link.waits}{then}"]
 
-    def _step(self, task: Task) -> tuple[_Wait, Task | None]:
-        if task.state == LAUNCHED:
-            return self._on_its_stream(task)
+    def _before_its_stream(self, task: Task) -> _Link:
         if task.state != PENDING:
-            return _Wait.LOOP, None
+            return _Link(task, _ENDED, None)
         if task.blockers:
             producers = [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
-            return _Wait.INPUT, min(producers, key=_age, default=None)
-        head = task.scope.queue.peek()
+            more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
+            return _Link(task, f"waits for an input{more}", min(producers, key=_age, default=None))
+        queue, account, ledger = task.scope.queue, task.scope.account, self._engine.ledger
+        head = queue.peek()
         if head is not task and head is not None:
-            return _Wait.QUEUE, head
-        account = task.scope.account
-        if task.lanes and self._engine.ledger.free <= 0:
-            return _Wait.SLOT, next(iter(self._in_flight), None)
+            before = counted(len(list(takewhile(lambda other: other is not task, queue.tasks()))), "other")
+            return _Link(task, f"is behind {before} in the queue of {_name_of(task.scope)}, whose head is", head)
+        if task.lanes and ledger.free <= 0:
+            taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
+            return _Link(task, f"waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None))
         if not account.fits(task):
-            return _Wait.BYTES, next(iter(self._charged_to(account)), None)
+            oldest = next(iter(self._charged_to(account)), None)
+            return _Link(task, partial(self._bytes, task, oldest), oldest)  # who holds them is asked if it is told
         if account.earmark is not None and account.earmark is not task and not account.grace:
-            return _Wait.EARMARK, account.earmark
-        return _Wait.TURN, None
+            return _Link(task, "waits for bytes that are kept for one it went before often enough", account.earmark)
+        return _Link(task, "nothing keeps: it is launched at the next turn of the event loop", None)
 
-    def _on_its_stream(self, task: Task) -> tuple[_Wait, Task | None]:
+    def _on_its_stream(self, task: Task) -> _Link:
         lane = task.lane
         if lane is None or lane.stream.finished.count >= task.number:
-            return _Wait.LOOP, None
+            return _Link(task, _ENDED, None)
         first = lane.stream.finished.count + 1
         if first < task.number:
             running = next((t for t in self._in_flight if t.lane is lane and t.number == first), None)
-            return _Wait.STREAM, running
+            before = counted(max(1, task.number - first), "other")
+            return _Link(task, f"is launched on {lane.stream.name} behind {before}, the first", running)
         for value in task.inputs:
             producer = value.task
             if producer is not None and producer.state == LAUNCHED and (other := producer.lane) not in (None, lane):
                 assert other is not None
                 if other.stream.finished.count < producer.number:
-                    return _Wait.ELSEWHERE, producer
-        return _Wait.BODY, None
+                    waits = f"is the next on {lane.stream.name}, and waits for an input on another stream"
+                    return _Link(task, waits, producer)
+        return _Link(task, f"{'copies' if lane.copies else 'runs'} on {lane.stream.name}{_where_it_runs(task)}", None)
 
-    def told(self, link: _Link) -> list[str]:
-        """One link of a chain of waits, in words."""
-        task, wait, behind = link
-        ledger, then = self._engine.ledger, "" if behind is None else f": {_label(behind)}"
-        stream = "" if task.lane is None else task.lane.stream.name
-        if wait is _Wait.INPUT:
-            more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
-            return [f"which waits for an input{more}{then}{_in_commit(behind)}"]
-        if wait is _Wait.QUEUE:
-            queue = task.scope.queue
-            before = len(list(takewhile(lambda other: other is not task, queue.tasks())))
-            where = f"which is behind {counted(before, 'other')} in the queue of {_name_of(task.scope)}"
-            return [f"{where}, whose head is{then[1:]}"]
-        if wait is _Wait.SLOT:
-            taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
-            return [f"which waits for a slot: {taken}, the oldest{then}"]
-        if wait is _Wait.BYTES:
-            return self._bytes(task, behind)
-        if wait is _Wait.EARMARK:
-            return [f"which waits for bytes that are kept for one it went before often enough{then}"]
-        if wait is _Wait.STREAM:
-            return [f"which is launched on {stream} behind {counted(_ahead(task), 'other')}, the first{then}"]
-        if wait is _Wait.ELSEWHERE:
-            return [f"which is the next on {stream}, and waits for an input on another stream{then}"]
-        if wait is _Wait.BODY:
-            does = "copies" if task.lane is not None and task.lane.copies else "runs"
-            return [f"which {does} on {stream}{_where_it_runs(task)}"]
-        if wait is _Wait.LOOP:
-            return ["which has ended, as the event loop learns at its next turn"]
-        return ["which nothing keeps: it is launched at the next turn of the event loop"]
+    def _charged_to(self, account: Account) -> list[Task]:
+        """The tasks in flight of an account, the oldest first."""
+        return [task for task in self._in_flight if task.scope.account is account]
 
     def _bytes(self, task: Task, behind: Task | None) -> list[str]:
         account, engine = task.scope.account, self._engine
@@ -267,11 +232,6 @@ def _in_commit(task: Task | None) -> str:
 
 def _name_of(scope: Scope) -> str:
     return "the scheduler" if scope.parent is None else f"scope {scope.name!r}"
-
-
-def _ahead(task: Task) -> int:
-    assert task.lane is not None
-    return max(1, task.number - 1 - int(task.lane.stream.finished.count))
 
 
 def _where(value: Value) -> str:

@@ -45,7 +45,7 @@ async def test_down_from_an_input_to_a_body_that_runs(gate):
         assert found == [
             f"add #3 ({y_line}) is pending",
             f"which waits for an input: ones #2 ({x_line})",
-            f"which is behind 1 other in the queue of the scheduler, whose head is pow #1 ({pow_line})",
+            f"which is behind 1 other in the queue of the scheduler, whose head is: pow #1 ({pow_line})",
             f"which waits for a slot: 1 of 1 tasks (max_ops) are in flight, the oldest: slow #0 ({slow_line})",
         ]
         assert last.startswith("which runs on cpu stream 0, now at ")
