@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import deadlock
+from asyncsched.runtime import awaiting, deadlock
 from asyncsched.runtime.holders import Walk
 from tests.waiting import cancelled, held, until
 
@@ -190,3 +191,40 @@ async def test_what_others_may_drop_lets_another_in_who_then_drops_more(looks: l
         await looked(looks)
         KEPT.clear()
         await asyncio.gather(large, waiting)
+
+
+async def holds_what_another_lacks(s: asc.Scheduler) -> None:
+    """Hold a block, and wait for a task that wants another, in an async generator."""
+
+    async def blocks() -> AsyncIterator[Any]:
+        yield await s.put(BLOCK)
+
+    async def wants() -> None:
+        async for _ in blocks():
+            pass
+
+    kept = await s.put(BLOCK)
+    await asyncio.create_task(wants())
+    del kept
+
+
+async def test_a_chain_of_awaits_is_seen_through_a_task_and_an_async_generator(looks: list[deadlock.Finding]) -> None:
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        with pytest.raises(asc.MemoryDeadlockError):
+            await asyncio.create_task(holds_what_another_lacks(s))
+
+
+@pytest.mark.parametrize("hidden", ["awaited_by", "steps_of"])
+async def test_where_no_chain_is_seen_it_is_a_stall(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """As where Python has other names for its links."""
+    if hidden == "awaited_by":
+        monkeypatch.setattr(deadlock, "awaited_by", lambda task: None)
+    else:
+        monkeypatch.setattr(awaiting, "_AWAITED", ())
+        monkeypatch.setattr(awaiting, "_SUSPENDED", ())
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1, stall_timeout=0.1) as s:
+        with pytest.raises(asc.SchedulerStalled):
+            await asyncio.create_task(holds_what_another_lacks(s))
+    assert not any(finding.deadlock for finding in looks)
