@@ -162,8 +162,7 @@ class Scope(Submitter):
         self._share = share
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
         self._inner: CoreScope | None = None
-        self._entered = False  # not yet while it waits for its reserve, when nobody may use it
-        self._link: Ambient | None = None  # once it is entered
+        self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
 
     @property
     def name(self) -> str:
@@ -198,7 +197,6 @@ class Scope(Submitter):
         except BaseException:
             engine.close_scope(core)
             raise
-        self._entered = True
         return core
 
     async def __aexit__(
@@ -280,7 +278,7 @@ class Scope(Submitter):
             ) from error
 
     def _core(self) -> CoreScope:
-        if self._inner is None or not self._entered:
+        if self._inner is None or self._link is None:
             raise RuntimeError("the scope is not entered yet: use `async with s.scope() as scope`")
         if self._inner.closed:
             raise SchedulerClosed(

@@ -148,6 +148,17 @@ async def test_a_batch_that_the_consumer_itself_keeps_out_is_a_deadlock_and_told
         await s.barrier()
 
 
+async def test_a_batch_that_the_reserve_of_its_consumer_keeps_out_is_told_to_it() -> None:
+    """It may leave what it has reserved, and go on."""
+    limit = 3 * BLOCK.nbytes
+    async with asc.Scheduler("cpu", max_bytes=limit) as s, s.pipeline([BLOCK] * 3).to_device().open() as items:
+        async with s.scope(reserve=limit - 1):
+            with pytest.raises(asc.MemoryDeadlockError, match="reserved by scope"):
+                await anext(items)
+        found = [await x.sum().item() async for x in items]
+        assert found == [BLOCK.size] * 3
+
+
 async def test_a_batch_that_never_fits_is_told() -> None:
     async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes) as s:
         with pytest.raises(asc.TaskTooLarge, match=r"needs 160,000 bytes .* the limit is 80,000"):
