@@ -92,8 +92,8 @@ FOUND: Final = (
         "NumPy written by hand",
     ),
     (
-        "whole networks with AdamW: a perceptron, a small CNN",
-        "{networks.mlp asyncsched}, {networks.cnn asyncsched}",
+        "a whole network with AdamW, a perceptron",
+        "{networks.mlp asyncsched}",
         "PyTorch",
     ),
     (

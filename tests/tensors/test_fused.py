@@ -290,6 +290,7 @@ class Compiler:
 @pytest.fixture
 def compiler(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Compiler:
     """As in a fresh process where numba is installed."""
+    compiled.finish()  # what an earlier test began: numba looks for the module that stands in for its own here
     found = Compiler(gate)
     monkeypatch.setattr(compiled, "_installed", lambda: True)
     monkeypatch.setattr(compiled, "_runs", WeakValueDictionary(), raising=False)
