@@ -290,18 +290,18 @@ def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
 def trace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The sum along a diagonal; a sample tells the dtype."""
     array = as_meta(operands[0])
-    diagonal = view_rule_of_diagonal(array, options["offset"])
+    diagonal = _diagonal_shape(array, options["offset"])
     dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
     return Inferred(meta(diagonal[:-1], dtype, array.contiguous))
 
 
 def diagonal_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A view."""
-    view_rule_of_diagonal(as_meta(operands[0]), options["offset"])
+    _diagonal_shape(as_meta(operands[0]), options["offset"])
     return view_rule(op, operands, options)
 
 
-def view_rule_of_diagonal(array: Meta, offset: int) -> Known:
+def _diagonal_shape(array: Meta, offset: int) -> Known:
     """The shape of a diagonal of the last two dimensions."""
     if len(array.bound) < 2:
         raise ValueError(f"a diagonal needs at least two dimensions, not {len(array.bound)}")
