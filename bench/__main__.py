@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import importlib
+import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
 from bench.harness import against, results
-from bench.harness.rows import SUBJECTS, Result, Row, Together, Unavailable, chosen
+from bench.harness.rows import SUBJECTS, Result, Row, Together, Unavailable, chosen, module_of
 from bench.harness.turns import Turns
 
 
@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     found: list[Result] = []
     for subject, rows in subjects.items():
-        whole = subject in options.rows or not options.rows
+        whole = not options.contestants and (subject in options.rows or not options.rows)
         kept = options.results if whole or options.results != results.RESULTS else None
         try:
             found.append(measured(subject, rows, _turns(options), kept))
@@ -43,10 +43,7 @@ def _turns(options: argparse.Namespace) -> Turns:
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    subjects = "\n".join(f"  {name:<14}{what}" for name, what in SUBJECTS.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m bench", formatter_class=argparse.RawDescriptionHelpFormatter, epilog=f"subjects:\n{subjects}"
-    )
+    parser = argparse.ArgumentParser(prog="python -m bench", epilog=f"subjects: {', '.join(SUBJECTS)}")
     parser.add_argument("rows", nargs="*", help="subjects, as `beside`, or rows of them, as `beside.softmax` (all)")
     parser.add_argument("--against", metavar="REV", help="this tree beside another revision: ratios with their spread")
     parser.add_argument("--rounds", type=int, default=7, help="how often each takes its turn (7)")
@@ -68,7 +65,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measured(subject: str, rows: Sequence[Row | Together], turns: Turns, folder: Path | None) -> Result:
     """All these rows, printed, and kept in a folder. Raises Unavailable where the subject cannot run here."""
     started = time.monotonic()
-    around = getattr(importlib.import_module(f"bench.{subject}"), "around", nullcontext)
+    around = getattr(module_of(subject), "around", nullcontext)
     result = results.begun(subject, turns.rounds, turns.quick)
     with turns, around(result):  # which may add to it, and name another file
         for row in rows:
@@ -76,19 +73,21 @@ def measured(subject: str, rows: Sequence[Row | Together], turns: Turns, folder:
             result["rows"] += _measured(row, turns)
             result |= {"contestants": turns.facts, "missing": turns.missing}
             if folder:  # now, since a machine may be lent for a short while only
-                results.save(folder / f"{result.get('file', subject)}.json", result)
+                path = folder / f"{result.get('file', subject)}.json"
+                path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     results.show(result)
     return result
 
 
-def _measured(row: Row | Together, turns: Turns) -> list[Result]:
+def _measured(row: Row | Together, turns: Turns) -> Iterator[Result]:
     if isinstance(row, Row):
-        return [turns.measure(row)]
+        yield turns.measure(row)
+        return
     try:
-        return list(row.measure(turns))
+        yield from row.measure(turns)
     except Exception as error:  # whatever it raises is why it has no number; the others go on
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
-        return [Row(row.key, row.key, "count", {"measured": ("", "")}).result({}, {"measured": reason})]
+        yield Row(row.key, row.key, "count").result({}, {"all of it": reason})
 
 
 def _say(text: str) -> None:

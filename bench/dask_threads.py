@@ -1,7 +1,7 @@
 """`asyncsched.cluster.get` beside Dask's threaded scheduler: what a task costs, and how much a graph of roots holds.
 
-*Tree*: 20,010 tasks that add two integers each. *Roots*: the mean of 96 blocks of 8 MiB, four by four, under a limit of
-192 MiB, each time in a process of its own. Both with eight threads.
+*Tree*: some 20,000 tasks that add two integers each. *Roots*: the mean of 96 blocks of 8 MiB, four by four, under a
+limit of 192 MiB, each time in a process of its own. Both with eight threads.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from operator import add
 from time import perf_counter, process_time
 from typing import Any
 
-from .harness.contestant import Prepare, Run, Work
-from .harness.rows import Row
+from .harness.contestant import Run, Work
+from .harness.rows import OURS, Row
 from .libraries import Library
 from .perceptron import new_peak, resident
 
-THREADS, LEAVES, BLOCKS, LIMIT = 8, 10_001, 96, "192 MiB"
+THREADS, TASKS, BLOCKS, LIMIT = 8, 20_000, 96, "192 MiB"
 
 
 def scheduler(library: Library) -> tuple[Any, dict[str, Any]]:
@@ -43,61 +43,50 @@ def tree(leaves: int) -> tuple[dict[Any, Any], Any]:
     return graph, ("x", level, 0)
 
 
-def adding(clock: Any) -> Prepare:
-    """Seconds of a task, of the clock or of processors."""
+async def adding(library: Library, tasks: int) -> Run:
+    leaves = tasks // 2
+    graph, top = tree(leaves)
+    get, options = await asyncio.to_thread(scheduler, library)
 
-    async def prepare(library: Library, leaves: int) -> Run:
-        graph, top = tree(leaves)
-        get, options = await asyncio.to_thread(scheduler, library)
+    async def run(count: int) -> None:
+        for _ in range(count):
+            assert await asyncio.to_thread(get, graph, top, **options) == leaves * (leaves - 1) // 2
 
-        async def run(count: int) -> float:
-            began = clock()
-            for _ in range(count):
-                assert await asyncio.to_thread(get, graph, top, **options) == leaves * (leaves - 1) // 2
-            return (clock() - began) * leaves / len(graph)  # a time has as many operations as leaves
-
-        return run
-
-    return prepare
+    return run
 
 
-def roots(memory: bool) -> Prepare:
+async def roots(library: Library, blocks: int, *, memory: bool) -> Run:
     """The mean of so many blocks: seconds, or bytes by which the process grew at most."""
+    import dask.array as da
 
-    async def prepare(library: Library, blocks: int) -> Run:
-        import dask.array as da
+    def mean(fields: int) -> Any:
+        x = da.random.default_rng(0).random((fields, 1024, 1024), chunks=(1, 1024, 1024))
+        return x.mean(axis=0).std()
 
-        def mean(fields: int) -> Any:
-            x = da.random.default_rng(0).random((fields, 1024, 1024), chunks=(1, 1024, 1024))
-            return x.mean(axis=0).std()
+    get, options = await asyncio.to_thread(scheduler, library)
+    await asyncio.to_thread(mean(2).compute, scheduler=get, **options)
+    before = new_peak()
 
-        get, options = await asyncio.to_thread(scheduler, library)
-        compute = partial(asyncio.to_thread, lambda fields: mean(fields).compute(scheduler=get, **options))
-        await compute(2)
-        before = new_peak()
+    async def run(count: int) -> float:
+        began = perf_counter()
+        await asyncio.to_thread(mean(blocks).compute, scheduler=get, **options)
+        return float(resident("VmHWM") - before) if memory else perf_counter() - began
 
-        async def run(count: int) -> float:
-            began = perf_counter()
-            await compute(blocks)
-            return float(resident("VmHWM") - before) if memory else perf_counter() - began
-
-        return run
-
-    return prepare
+    return run
 
 
 WORKS: dict[str, Work] = {
-    "task": Work(adding(perf_counter), LEAVES, 100),
-    "processors": Work(adding(process_time), LEAVES, 100),
-    "roots": Work(roots(memory=False), BLOCKS, 4, once=True),
-    "memory": Work(roots(memory=True), BLOCKS, 4, once=True),
+    "task": Work(adding, TASKS, 100),
+    "processors": Work(adding, TASKS, 100, clock=process_time),
+    "roots": Work(partial(roots, memory=False), BLOCKS, 4, once=True),
+    "memory": Work(partial(roots, memory=True), BLOCKS, 4, once=True),
 }
 _ROOTS = " OPENBLAS_NUM_THREADS=1 MALLOC_MMAP_THRESHOLD_=1048576"
 
 
-def _row(key: str, title: str, unit: str, settings: str = "", *, fresh: bool = False) -> Row:
-    cells = {"Dask's threads": (f"dask{settings}", f"dask_threads.{key}")}
-    return Row(key, title, unit, cells | {"asyncsched": (f"asyncsched{settings}", f"dask_threads.{key}")}, fresh=fresh)
+def _row(key: str, title: str, unit: str, words: str = "", *, fresh: bool = False) -> Row:
+    work = f"dask_threads.{key}"
+    return Row(key, title, unit, {"Dask's threads": (f"dask{words}", work), OURS: (OURS + words, work)}, fresh=fresh)
 
 
 ROWS = (

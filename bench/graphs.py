@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from time import perf_counter
@@ -39,11 +40,19 @@ def ones(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     return np.ones(shape, np.float32)
 
 
+def normal(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
 def add_repeatedly(x: Any, n: int) -> Any:
     """`y = x + 1`, n times."""
     for _ in range(n):
         y = x + 1
     return y
+
+
+def keep_each(x: Any, n: int) -> Any:
+    return [x + 1 for _ in range(n)]
 
 
 def add_in_a_row(x: Any, n: int) -> Any:
@@ -56,19 +65,30 @@ def add_in_a_row(x: Any, n: int) -> Any:
 # -- small graphs -------------------------------------------------------------------------------------------------
 
 
-def graphs(issue: Callable[[Library, Any, int], list[Any]], shape: tuple[int, ...]) -> Prepare:
-    """A work that issues a graph and waits for all of it."""
+def on(
+    shape: tuple[int, ...], times: Callable[[Library, Any, int], Awaitable[object]], *, random: bool = False
+) -> Prepare:
+    """A work on an array of that shape, given how it is done so many times."""
 
     async def prepare(library: Library, n: int) -> Run:
-        x = await library.put(ones(shape) / shape[-1])
+        x = await library.put(normal(shape) if random else ones(shape) / shape[-1])
 
         async def run(count: int) -> None:
             for _ in range(count):
-                await library.finish(issue(library, x, n))
+                await times(library, x, n)
 
         return run
 
     return prepare
+
+
+def graphs(shape: tuple[int, ...], issue: Callable[[Library, Any, int], list[Any]]) -> Prepare:
+    """A work that issues a graph and waits for all of it."""
+
+    async def times(library: Library, x: Any, n: int) -> None:
+        await library.finish(issue(library, x, n))
+
+    return on(shape, times)
 
 
 def increments(library: Library, x: Any, n: int) -> list[Any]:
@@ -106,41 +126,8 @@ def fan_out(library: Library, x: Any, n: int) -> list[Any]:
     return [apply(multiply, x, x) for _ in range(n)]
 
 
-def awaited(shape: tuple[int, ...]) -> Prepare:
+async def await_each(library: Library, x: Any, n: int) -> None:
     """Each operation waited for before the next."""
-
-    async def prepare(library: Library, n: int) -> Run:
-        x = await library.put(ones(shape))
-
-        async def run(count: int) -> None:
-            await _await_each(library, x, n * count)
-
-        return run
-
-    return prepare
-
-
-def beside_a_callable(prepare: Prepare) -> Prepare:
-    """A work beside a callable that runs all the while, for a second at most."""
-
-    async def prepare_both(library: Library, n: int) -> Run:
-        work = await prepare(library, n)
-
-        async def run(count: int) -> None:
-            assert library.call is not None
-            gate = threading.Event()
-            waiting = asyncio.ensure_future(library.call(gate.wait, 1.0))
-            await asyncio.sleep(0)
-            await work(count)
-            gate.set()
-            await waiting
-
-        return run
-
-    return prepare_both
-
-
-async def _await_each(library: Library, x: Any, n: int) -> None:
     apply, call, wait = library.apply, library.call, library.wait
     if apply is None and wait is None and call is None:
         add_repeatedly(x, n)
@@ -156,13 +143,24 @@ async def _await_each(library: Library, x: Any, n: int) -> None:
             wait(x + 1 if apply is None else apply(plus_one, x))
 
 
+async def await_beside(library: Library, x: Any, n: int) -> None:
+    """The same beside a callable that runs all the while, for a second at most."""
+    assert library.call is not None
+    gate = threading.Event()
+    waiting = asyncio.ensure_future(library.call(gate.wait, 1.0))
+    await asyncio.sleep(0)
+    await await_each(library, x, n)
+    gate.set()
+    await waiting
+
+
 def tanh_gelu(xp: Any, x: Any) -> Any:
     return 0.5 * x * (1 + xp.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
 
 
 async def captured(library: Library, n: int) -> Run:
     """A chain of elementwise operations, as one thing where the library can make it one."""
-    x = await library.put(np.random.default_rng(0).standard_normal((1024, 2048)).astype(np.float32))
+    x = await library.put(normal((1024, 2048)))
     chain = await library.compiled(tanh_gelu, x)
 
     async def run(count: int) -> None:
@@ -172,22 +170,12 @@ async def captured(library: Library, n: int) -> Run:
     return run
 
 
-def called(fn: Callable[[Any], Any], shape: tuple[int, ...]) -> Prepare:
+async def call(library: Library, x: Any, n: int, *, fn: Callable[[Any], Any] = plus_one) -> None:
     """A function of an array, awaited."""
-
-    async def prepare(library: Library, n: int) -> Run:
-        x = await library.put(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
-        call = library.call
-        if call is None:
-            raise NotImplementedError(f"{library.module} has no functions to await")
-
-        async def run(count: int) -> None:
-            for _ in range(n * count):
-                await call(fn, x)
-
-        return run
-
-    return prepare
+    if library.call is None:
+        raise NotImplementedError(f"{library.module} has no functions to await")
+    for _ in range(n):
+        await library.call(fn, x)
 
 
 async def dot_in_a_thread(library: Library, n: int) -> Run:
@@ -222,79 +210,77 @@ async def first_of(library: Any, n: int, *, queued: int) -> Run:
 # -- what is pending ----------------------------------------------------------------------------------------------
 
 
-def fill(s: Any, gate: threading.Event) -> None:
-    """Take every slot until the gate opens, so that what is issued meanwhile is pending."""
-    while s.statistics().tasks_in_flight < s.statistics().max_ops:
-        s.submit_nowait(gate.wait)
+@asynccontextmanager
+async def waiting(library: Library) -> AsyncIterator[tuple[Any, Any, threading.Event]]:
+    """A scheduler in which all waits until the gate is opened, and a tensor."""
+    async with library.xp.Scheduler("cpu", **{"max_pending": None, **library.options}) as s:
+        x, gate = await s.put(ones(TINY)), threading.Event()
+        while s.statistics().tasks_in_flight < s.statistics().max_ops:
+            s.submit_nowait(gate.wait)
+        yield s, x, gate
 
 
-def pending(*, chain: bool = False, issued: bool = False, collect: bool = True) -> Prepare:
+async def pending(
+    library: Library,
+    n: int,
+    *,
+    issue: Callable[[Any, int], Any] = add_repeatedly,
+    issued: bool = False,
+    collect: bool = True,
+    clock: Callable[[], float] = perf_counter,
+) -> Run:
     """Operations that all wait behind callables until the last is issued.
 
     Python's garbage collector visits what is pending over and over as it grows, about five times each, which costs as
     much as issuing does: without it, the scheduler's growth is told from the collector's.
 
     Args:
-        chain: Each adds to the one before.
         issued: Count the time until the last is issued; else until all are done, without the wait for the gate.
         collect: Let Python collect garbage meanwhile.
     """
 
-    async def prepare(library: Library, n: int) -> Run:
-        async def once() -> float:
-            async with library.xp.Scheduler("cpu", max_pending=None) as s:
-                x = await s.put(ones(TINY))
-                gate = threading.Event()
-                fill(s, gate)
-                started = perf_counter()
-                y = add_in_a_row(x, n) if chain else add_repeatedly(x, n)
-                took = perf_counter() - started
-                gate.set()
-                await s.barrier()
-                took = took if issued else perf_counter() - started
-                await y
-            return took
+    async def run(count: int) -> float:
+        took = 0.0
+        if not collect:
+            gc.disable()
+        try:
+            for _ in range(count):
+                async with waiting(library) as (s, x, gate):
+                    started = clock()
+                    y = issue(x, n)
+                    ended = clock()
+                    gate.set()
+                    await s.barrier()
+                    took += (ended if issued else clock()) - started
+                    del y
+        finally:
+            gc.enable()
+        return took
 
-        async def run(count: int) -> float:
-            if not collect:
-                gc.disable()
-            try:
-                return sum([await once() for _ in range(count)])
-            finally:
-                gc.enable()
-
-        return run
-
-    return prepare
+    return run
 
 
-def descriptors(hold: Callable[[Any, Any, int], Any]) -> Prepare:
+async def descriptors(library: Library, n: int, *, hold: Callable[[Any, Any, int], Any]) -> Run:
     """Bytes that Python allocated and keeps for each operation while all are pending."""
 
-    async def prepare(library: Library, n: int) -> Run:
-        async def run(count: int) -> float:
-            async with library.xp.Scheduler("cpu", max_pending=None) as s:
-                x = await s.put(ones(TINY))
-                gate = threading.Event()
-                fill(s, gate)
-                gc.collect()
-                tracemalloc.start()
-                held = hold(s, x, n)
-                nbytes, _ = tracemalloc.get_traced_memory()
-                tracemalloc.stop()
-                gate.set()
-                await s.barrier()
-                del held
-            return nbytes / n
+    async def run(count: int) -> float:
+        async with waiting(library) as (s, x, gate):
+            gc.collect()
+            tracemalloc.start()
+            held = hold(s, x, n)
+            nbytes, _ = tracemalloc.get_traced_memory()
+            tracemalloc.stop()
+            gate.set()
+            await s.barrier()
+            del held
+        return nbytes / n
 
-        return run
-
-    return prepare
+    return run
 
 
 async def importing(library: Library, n: int) -> Run:
     """Processor time of an import, in a new process."""
-    folder = Path(library.xp.__file__).parents[1]
+    folder = Path(str(library.xp.__file__)).parents[1]
     code = f"from time import process_time as t; a = t(); import {library.module}; print(t() - a)"
     compiled = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
@@ -309,37 +295,45 @@ async def importing(library: Library, n: int) -> Run:
 
 
 COUNTS = (10, 100, 1_000, 10_000, 50_000, 100_000, 1_000_000)
+_PENDING: dict[str, dict[str, Any]] = {
+    "pending ": {},
+    "pending, issued ": {"issued": True},
+    "chain ": {"issue": add_in_a_row},
+    "chain, issued ": {"issue": add_in_a_row, "issued": True},
+    "no gc ": {"collect": False},
+    "no gc, issued ": {"collect": False, "issued": True},
+}
+_HELD: dict[str, Callable[[Any, Any, int], Any]] = {
+    "kept": lambda _, x, n: keep_each(x, n),
+    "dropped": lambda _, x, n: add_repeatedly(x, n),
+    "callables": lambda s, x, n: [s.submit_nowait(plus_one, x) for _ in range(n)],
+}
 WORKS: dict[str, Work] = {
-    "tiny": Work(graphs(increments, TINY), 10_000, small=True),
-    "8 KiB": Work(graphs(increments, MEDIUM), 10_000, small=True),
-    "64 KiB": Work(graphs(increments, (16, 1024)), 5_000, small=True),
-    "large": Work(graphs(increments, LARGE), 50),
-    "chain": Work(graphs(chain, TINY), 1_000, small=True),
-    "diamonds": Work(graphs(diamonds, (256, 256)), 50),
-    "fan-out": Work(graphs(fan_out, (64, 64)), 10_000),
-    "tiny awaited": Work(awaited(TINY), 1_000, small=True),
-    "8 KiB awaited": Work(awaited(MEDIUM), 1_000),
-    "64 KiB awaited": Work(awaited((16, 1024)), 1_000),
-    "128 KiB awaited": Work(awaited((32, 1024)), 1_000),  # too large to run on the loop's thread: it takes a stream
-    "8 KiB awaited beside": Work(beside_a_callable(awaited(MEDIUM)), 1_000),
+    "tiny": Work(graphs(TINY, increments), 10_000, small=True),
+    "8 KiB": Work(graphs(MEDIUM, increments), 10_000, small=True),
+    "64 KiB": Work(graphs((16, 1024), increments), 5_000, small=True),
+    "large": Work(graphs(LARGE, increments), 50),
+    "chain": Work(graphs(TINY, chain), 1_000, small=True),
+    "diamonds": Work(graphs((256, 256), diamonds), 50),
+    "fan-out": Work(graphs((64, 64), fan_out), 10_000),
+    "tiny awaited": Work(on(TINY, await_each), 1_000, small=True),
+    "8 KiB awaited": Work(on(MEDIUM, await_each), 1_000),
+    "64 KiB awaited": Work(on((16, 1024), await_each), 1_000),
+    # Too large to run on the loop's thread: it takes a stream.
+    "128 KiB awaited": Work(on((32, 1024), await_each), 1_000),
+    "8 KiB awaited beside": Work(on(MEDIUM, await_beside), 1_000),
     "captured": Work(captured, 10),
-    "call": Work(called(plus_one, TINY), 1_000),
-    "svd": Work(called(np.linalg.svd, (200, 200))),
+    "call": Work(on(TINY, call), 1_000),
+    "svd": Work(on((200, 200), partial(call, fn=np.linalg.svd), random=True)),
     "dot in to_thread": Work(dot_in_a_thread),
     "a product": Work(partial(first_of, queued=1)),
     "first of ten products": Work(partial(first_of, queued=10)),
-    **{f"width {n}": Work(graphs(fan_out, (64, 64)), n) for n in (1, *COUNTS[:3])},
-    **{f"issued {n}": Work(graphs(increments, TINY), n) for n in COUNTS},
-    **{f"pending {n}": Work(pending(), n) for n in COUNTS},
-    **{f"pending, issued {n}": Work(pending(issued=True), n) for n in COUNTS},
-    **{f"chain {n}": Work(pending(chain=True), n) for n in COUNTS},
-    **{f"chain, issued {n}": Work(pending(chain=True, issued=True), n) for n in COUNTS},
-    **{f"no gc {n}": Work(pending(collect=False), n) for n in COUNTS},
-    **{f"no gc, issued {n}": Work(pending(collect=False, issued=True), n) for n in COUNTS},
-    "bytes, kept": Work(descriptors(lambda _, x, n: [x + 1 for _ in range(n)]), 100_000, 2_000, once=True),
-    "bytes, dropped": Work(descriptors(lambda _, x, n: add_repeatedly(x, n)), 100_000, 2_000, once=True),
-    "bytes, callables": Work(
-        descriptors(lambda s, x, n: [s.submit_nowait(plus_one, x) for _ in range(n)]), 100_000, 2_000, once=True
-    ),
+    **{f"width {n}": Work(graphs((64, 64), fan_out), n) for n in (1, *COUNTS[:3])},
+    **{f"issued {n}": Work(graphs(TINY, increments), n) for n in COUNTS},
+    **{f"{name}{n}": Work(partial(pending, **how), n) for name, how in _PENDING.items() for n in COUNTS},
+    **{
+        f"bytes, {name}": Work(partial(descriptors, hold=hold), 100_000, 2_000, once=True)
+        for name, hold in _HELD.items()
+    },
     "import": Work(importing),
 }

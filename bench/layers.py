@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -81,7 +81,13 @@ async def layer(library: Any, n: int, *, layer: Layer, back: bool = False) -> Ru
     for operand in operands:
         operand.requires_grad = True
     gradient = await library.put(np.ones(tuple(function().shape), np.float32))
-    return _repeated(library, partial(_there_and_back, function, operands, gradient))
+
+    def there_and_back() -> None:
+        for operand in operands:
+            operand.grad = None
+        function().backward(gradient)
+
+    return _repeated(library, there_and_back)
 
 
 def _function(library: Library, layer: Layer, args: list[Any]) -> Callable[[], Any]:
@@ -91,12 +97,6 @@ def _function(library: Library, layer: Layer, args: list[Any]) -> Callable[[], A
     if layer.name == "softmax" and torch:
         options["dim"] = -1
     return partial(getattr(library.xp.nn.functional if torch else library.xp.nn, layer.name), *args, **options)
-
-
-def _there_and_back(function: Callable[[], Any], operands: Sequence[Any], gradient: Any) -> None:
-    for operand in operands:
-        operand.grad = None
-    function().backward(gradient)
 
 
 def _repeated(library: Any, function: Callable[[], Any]) -> Run:

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from .harness.rows import Row, Target
+from .harness.rows import OURS, Row, Target, alike, ours
 
 COUNTS = (1_000, 10_000, 100_000, 1_000_000)
-OURS = "asyncsched"
 _FLAT = "a cost does not grow with the number of operations"
+_HELD = {"`x + 1`, handle kept": "kept", "handle dropped": "dropped", "submit_nowait(fn, x)": "callables"}
+_LARGER = {
+    "8 KiB": "8 KiB awaited", "64 KiB": "64 KiB awaited", "128 KiB (a stream)": "128 KiB awaited", "s.call": "call",
+}  # fmt: skip
+_FIRST = {
+    "NumPy, one": ("numpy", "graphs.a product"),
+    "asyncsched, one": (OURS, "graphs.a product"),
+    "first of ten": (OURS, "graphs.first of ten products"),
+    "one stream, first of ten": ("asyncsched streams=1", "graphs.first of ten products"),
+}
 
 
-def _awaited(key: str, loop: str = "") -> Row:
+def _awaited(key: str, loop: str, words: str) -> Row:
     """Each awaited before the next; what is larger, too."""
-    executor, ours = f"run_in_executor{loop}", f"asyncsched{loop}"
-    cells = {
-        "run_in_executor": (executor, "graphs.tiny awaited"),
-        "to_thread": (f"to_thread{loop}", "graphs.tiny awaited"),
-        "NumPy": (f"numpy{loop}", "graphs.tiny awaited"),
-        OURS: (ours, "graphs.tiny awaited"),
-        "8 KiB": (ours, "graphs.8 KiB awaited"),
-        "64 KiB": (ours, "graphs.64 KiB awaited"),
-        "128 KiB (a stream)": (ours, "graphs.128 KiB awaited"),
-        "s.call": (ours, "graphs.call"),
-    }
-    targets = {OURS: Target(1 / 3, "no hop to a thread and back; 0.1x is aimed at")}
-    return Row(key, f"`x + 1` on (1, 2), each awaited, {loop.strip() or 'asyncio'}", "us", cells, targets)
+    cells = alike("graphs.tiny awaited", "run_in_executor", "to_thread", "NumPy", OURS, words=words)
+    cells |= {column: (OURS + words, f"graphs.{work}") for column, work in _LARGER.items()}
+    third = ours(1 / 3, "no hop to a thread and back; 0.1x is aimed at")
+    return Row(key, f"`x + 1` on (1, 2), each awaited, {loop}", "us", cells, third)
 
 
 def _grown(key: str, title: str, work: str) -> Row:
@@ -34,41 +32,17 @@ def _grown(key: str, title: str, work: str) -> Row:
     return Row(key, title, "us", cells, {f"{n:,}": Target(1.4, _FLAT) for n in COUNTS[1:]})
 
 
-def _bytes() -> Row:
-    works = {"`x + 1`, handle kept": "kept", "handle dropped": "dropped", "submit_nowait(fn, x)": "callables"}
-    cells = {column: (OURS, f"graphs.bytes, {work}") for column, work in works.items()}
-    targets: Mapping[str, Target] = {column: Target(1024, "1 KiB", absolute=True) for column in works}
-    return Row("bytes", "bytes for each of 100,000 that are pending", "bytes", cells, targets)
-
-
 ROWS = (
     Row(
-        "tiny",
-        "`x + 1` on (1, 2), 10,000 issued, one barrier",
-        "us",
-        {
-            "NumPy": ("numpy", "graphs.tiny"),
-            OURS: (OURS, "graphs.tiny"),
-            "executor": ("run_in_executor", "graphs.tiny"),
-        },
-        {OURS: Target(6, "3x is aimed at")},
+        "tiny", "`x + 1` on (1, 2), 10,000 issued, one barrier", "us",
+        alike("graphs.tiny", "NumPy", OURS, "run_in_executor"), ours(6, "3x is aimed at"),
     ),
-    _awaited("awaited"),
-    _awaited("awaited-uvloop", " uvloop"),
+    _awaited("awaited", "asyncio", ""),
+    _awaited("awaited-uvloop", "uvloop", " uvloop"),
     Row(
-        "first",
-        "the first of ten products of 1000 x 1000 that are queued; with several streams, as many run at once",
-        "ms",
-        {
-            "NumPy, one": ("numpy", "graphs.a product"),
-            "asyncsched, one": (OURS, "graphs.a product"),
-            "first of ten": (OURS, "graphs.first of ten products"),
-            "one stream, first of ten": ("asyncsched streams=1", "graphs.first of ten products"),
-        },
-        {
-            name: Target(1.2, "it waits for none of the others")
-            for name in ("asyncsched, one", "one stream, first of ten")
-        },
+        "first", "the first of ten products of 1000 x 1000 that are queued; with several streams, as many run at once",
+        "ms", _FIRST,
+        dict.fromkeys(("asyncsched, one", "one stream, first of ten"), Target(1.2, "it waits for none of the others")),
     ),
     _grown("issued", "tiny operations: cost of one as their number grows", "issued"),
     _grown("pending-issued", "really pending: until issued", "pending, issued"),
@@ -77,12 +51,10 @@ ROWS = (
     _grown("chain", "a chain, pending: until all are done", "chain"),
     _grown("no-gc-issued", "pending, without Python's collector: until issued", "no gc, issued"),
     _grown("no-gc", "pending, without Python's collector: until all are done", "no gc"),
-    _bytes(),
     Row(
-        "import",
-        "import, processor time",
-        "ms",
-        {"NumPy": ("numpy", "graphs.import"), OURS: (OURS, "graphs.import")},
-        {OURS: Target(2, "as much again as NumPy's own, and no more")},
+        "bytes", "bytes for each of 100,000 that are pending", "bytes",
+        {column: (OURS, f"graphs.bytes, {work}") for column, work in _HELD.items()},
+        {column: Target(1024, "1 KiB", absolute=True) for column in _HELD},
     ),
-)
+    Row("import", "import, processor time", "ms", alike("graphs.import", "NumPy", OURS), ours(2, "NumPy's own, again")),
+)  # fmt: skip

@@ -6,8 +6,8 @@ one function.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -18,19 +18,11 @@ from .harness.contestant import Run, Work
 from .libraries import Library
 
 RATE = 1e-3
-
-
-@dataclass(frozen=True)
-class Size:
-    """Rows of a batch, and the widths of the layers."""
-
-    batch: int
-    widths: tuple[int, ...]
-
-
-SIZES = {"full": Size(1024, (512, 2048, 512, 1)), "quick": Size(128, (128, 512, 128, 1))}
+SIZES = {"full": (1024, (512, 2048, 512, 1)), "quick": (128, (128, 512, 128, 1))}
+"""Rows of a batch, and the widths of the layers."""
 Array = np.ndarray[Any, Any]
-Batches = list[tuple[Any, Any]]
+Started = tuple[Any, Callable[[Any, Any, Any], Any]]
+"""Weights, or nothing, and what a step makes of them, a batch and its target."""
 
 
 def size(quick: bool) -> str:
@@ -42,7 +34,7 @@ def parameters(size: str) -> list[Array]:
     """Weights and biases, layer by layer."""
     rng = np.random.default_rng(0)
     found: list[Array] = []
-    for inputs, outputs in pairwise(SIZES[size].widths):
+    for inputs, outputs in pairwise(SIZES[size][1]):
         weights = rng.standard_normal((inputs, outputs)) / inputs**0.5
         found += [weights.astype(np.float32), np.zeros(outputs, np.float32)]
     return found
@@ -51,8 +43,8 @@ def parameters(size: str) -> list[Array]:
 def batches(size: str) -> list[tuple[Array, Array]]:
     """A few batches, used in turn."""
     rng = np.random.default_rng(1)
-    shape = SIZES[size].batch, SIZES[size].widths[0]
-    draws = [rng.standard_normal(shape).astype(np.float32) for _ in range(4)]
+    rows, widths = SIZES[size]
+    draws = [rng.standard_normal((rows, widths[0])).astype(np.float32) for _ in range(4)]
     return [(x, x[:, :1] * 2 + 1) for x in draws]
 
 
@@ -92,157 +84,121 @@ def resident(field: str) -> int:
 # -- as each library is used --------------------------------------------------------------------------------------
 
 
-async def training(library: Library, n: int, *, fresh: bool) -> Run:
-    """Steps of training: each batch new from the host, where it is `fresh`, else there already."""
-    data: Batches = batches(_size(library))
+async def training(library: Library, n: int, *, fresh: bool = True, written: bool = False) -> Run:
+    """Steps of training: each batch new from the host, where it is `fresh`, else there already.
+
+    What is `written` by hand runs ahead as far as the bounds let it.
+    """
+    data: list[tuple[Any, Any]] = batches(size(library.quick))
     if not fresh:
         data = [(await library.put(x), await library.put(target)) for x, target in data]
-    trainer = _as_function if library.apply is not None else _TRAINERS[library.module]
-    return await trainer(library, data, fresh)
-
-
-def _size(library: Library) -> str:
-    return size(library.quick)
-
-
-async def _by_hand(library: Library, data: Batches, fresh: bool) -> Run:
-    weights = parameters(_size(library))
+    window = nullcontext() if written else library.window(2)
+    start = _by_hand if written else _as_function if library.apply is not None else _STARTS[library.module]
+    weights, one = await start(library)
 
     async def run(count: int) -> None:
         nonlocal weights
-        for i in range(count):
+        for i in range(count * n):
             x, target = data[i % len(data)]
-            if fresh:
-                x, target = x.copy(), target.copy()
-            weights = step(weights, x, target)
+            async with window:
+                if fresh:
+                    x, target = await library.put(x), await library.put(target)
+                weights = one(weights, x, target)
+                if library.apply is not None:
+                    await library.finish([weights])
+        await library.finish([weights])
 
     return run
 
 
-async def _as_function(library: Library, data: Batches, fresh: bool) -> Run:
-    """Each step one function, whose result stays where it was computed."""
-    weights: Any = parameters(_size(library))
-    apply, call = library.apply, library.call
+async def _by_hand(library: Library) -> Started:
+    return [await library.put(array) for array in parameters(size(library.quick))], step
+
+
+async def _as_function(library: Library) -> Started:
+    """One function, whose result stays where it was computed."""
+    apply, keep = library.apply, library.module == "dask"
     assert apply is not None
 
-    async def run(count: int) -> None:
-        nonlocal weights
-        for i in range(count):
-            x, target = data[i % len(data)]
-            if call is not None:
-                weights = await call(step, weights, x, target)
-                continue
-            if fresh:
-                x, target = await library.put(x), await library.put(target)
-            weights = apply(step, weights, x, target)
-            weights = weights.persist() if library.module == "dask" else weights
-            await library.finish([weights])
+    def one(weights: Any, x: Any, target: Any) -> Any:
+        weights = apply(step, weights, x, target)
+        return weights.persist() if keep else weights
 
-    return run
+    return parameters(size(library.quick)), one
 
 
-async def _jax(library: Library, data: Batches, fresh: bool) -> Run:
+async def _jax(library: Library) -> Started:
     jax = library.xp
-    weights = [jax.numpy.array(array) for array in parameters(_size(library))]
 
     def loss(weights: Any, x: Any, target: Any) -> Any:
         w1, b1, w2, b2, w3, b3 = weights
         a2 = jax.nn.relu(jax.nn.relu(x @ w1 + b1) @ w2 + b2)
         return ((a2 @ w3 + b3 - target) ** 2).mean()
 
-    @jax.jit  # type: ignore[untyped-decorator]
-    def step(weights: Any, x: Any, target: Any) -> Any:
+    def one(weights: Any, x: Any, target: Any) -> Any:
         gradients = jax.grad(loss)(weights, x, target)
         return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
 
-    async def run(count: int) -> None:
-        nonlocal weights
-        for i in range(count):
-            x, target = data[i % len(data)]
-            if fresh:
-                x, target = jax.numpy.array(x), jax.numpy.array(target)
-            weights = step(weights, x, target)
-        jax.block_until_ready(weights)
-
-    return run
+    return (await _by_hand(library))[0], jax.jit(one)
 
 
-async def _mxnet(library: Library, data: Batches, fresh: bool) -> Run:
-    mx = library.xp
+async def _mxnet(library: Library) -> Started:
+    mx, (rows, widths) = library.xp, SIZES[size(library.quick)]
     model = mx.gluon.nn.HybridSequential()
-    for inputs, outputs in pairwise(SIZES[_size(library)].widths):
+    for inputs, outputs in pairwise(widths):
         model.add(mx.gluon.nn.Dense(outputs, in_units=inputs, activation="relu" if outputs > 1 else None))
     model.initialize()
     model.hybridize(static_alloc=True)
     trainer = mx.gluon.Trainer(model.collect_params(), "sgd", {"learning_rate": RATE})
     loss = mx.gluon.loss.L2Loss()
 
-    async def run(count: int) -> None:
-        for i in range(count):
-            x, target = data[i % len(data)]
-            if fresh:
-                x, target = await library.put(x), await library.put(target)
-            with mx.autograd.record():
-                lost = loss(model(x), target)
-            lost.backward()
-            trainer.step(SIZES[_size(library)].batch)
-        await library.finish([])
+    def one(weights: None, x: Any, target: Any) -> None:
+        with mx.autograd.record():
+            lost = loss(model(x), target)
+        lost.backward()
+        trainer.step(rows)
 
-    return run
+    return None, one
 
 
-def network(nn: Any, size: str, **options: Any) -> Any:
-    """The layers, in the words of PyTorch."""
-    layers: list[Any] = []
-    for inputs, outputs in pairwise(SIZES[size].widths):
-        layers += [nn.Linear(inputs, outputs, **options), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-async def _as_module(library: Any, data: Batches, fresh: bool) -> Run:
-    nn = library.xp.nn
+async def _as_module(library: Library) -> Started:
+    nn, layers = library.xp.nn, list[Any]()
+    for inputs, outputs in pairwise(SIZES[size(library.quick)][1]):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    model = nn.Sequential(*layers[:-1])
     mse_loss = nn.functional.mse_loss if library.module == "torch" else nn.mse_loss
-    model, window = network(nn, _size(library)), library.window(2)
     optimizer = library.xp.optim.SGD(model.parameters(), lr=RATE)
 
-    async def run(count: int) -> None:
-        for i in range(count):
-            x, target = data[i % len(data)]
-            async with window:
-                if fresh:
-                    x, target = await library.put(x), await library.put(target)
-                mse_loss(model(x), target).backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        await library.finish([])
+    def one(weights: None, x: Any, target: Any) -> None:
+        mse_loss(model(x), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
-    return run
+    return None, one
 
 
-async def peak(library: Library, n: int) -> Run:
-    """Bytes by which the process grew at most in some steps of training, with all that they need."""
+_STARTS = {"numpy": _by_hand, "torch": _as_module, "jax": _jax, "mxnet": _mxnet, "asyncsched": _as_module}
+
+
+async def peak(library: Any, n: int, *, written: bool = False, tracked: bool = False) -> Run:
+    """Bytes at the peak of some steps: by which the process grew with all that they need, or that are tracked."""
     before = new_peak()
 
     async def run(count: int) -> float:
-        train = await training(library, n, fresh=True)
-        await train(n)
-        return resident("VmHWM") - before
+        train = await training(library, n, written=written)
+        await train(count)
+        return float(library.s.statistics().peak_bytes if tracked else resident("VmHWM") - before)
 
     if not before or library.module == "ray":
         raise NotImplementedError("its memory is in other processes" if before else "no /proc to read it from")
     return run
 
 
-_TRAINERS: dict[str, Callable[[Any, Batches, bool], Awaitable[Run]]] = {
-    "numpy": _by_hand,
-    "torch": _as_module,
-    "jax": _jax,
-    "mxnet": _mxnet,
-    "asyncsched": _as_module,
-}
-
 WORKS: dict[str, Work] = {
-    "training": Work(partial(training, fresh=True)),
+    "training": Work(training),
     "training, data on the device": Work(partial(training, fresh=False)),
     "peak": Work(peak, 20, once=True),
+    "by hand": Work(partial(training, written=True), 20, 1),
+    "by hand, tracked": Work(partial(peak, written=True, tracked=True), 60, 1, once=True),
+    "by hand, resident": Work(partial(peak, written=True), 60, 1, once=True),
 }

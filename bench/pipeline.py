@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 from .harness.contestant import Run, Work
-from .harness.rows import Row, Target
+from .harness.rows import OURS, Row, Target, alike, ours
 from .libraries import Library
 
 STAGES = 3
@@ -31,6 +31,10 @@ async def nothing(item: Any) -> Any:
 
 def nothing_in_a_thread(item: Any) -> Any:
     return item
+
+
+async def in_a_thread(item: Any) -> Any:
+    return await asyncio.to_thread(nothing_in_a_thread, item)
 
 
 async def wait(item: Any) -> Any:
@@ -115,68 +119,33 @@ WORKS: dict[str, Work] = {
     "a generator": Work(partial(pipeline, stages=0, source=lambda items: (i for i in items)), 50_000, 200),
     "queues": Work(queues, 20_000, 200),
     "queues of 1": Work(partial(queues, size=1), 20_000, 200),
-    "queues, to_thread": Work(partial(queues, fn=partial(asyncio.to_thread, nothing_in_a_thread)), 3_000, 100),
+    "queues, to_thread": Work(partial(queues, fn=in_a_thread), 3_000, 100),
     "torchdata": Work(torchdata, 3_000, 100),
     "one wait": Work(one_wait, 300, 20),
 }
-_THIRD = Target(1 / 3, "items travel several at a time")
+_HAND = "numpy"
+_THIRD, _WAITING = ours(1 / 3, "items travel several at a time"), ours(1.15, "they wait at the same time")
+_COROUTINES = {
+    "asyncio.Queue(16)": (_HAND, "pipeline.queues"),
+    "asyncio.Queue(1)": (_HAND, "pipeline.queues of 1"),
+    OURS: (OURS, "pipeline.coroutines"),
+}
+_WAITS = {"one wait": (_HAND, "pipeline.one wait"), OURS: (OURS, "pipeline.waits")}
+_QUEUES = {"asyncio.Queue(16), to_thread": (_HAND, "pipeline.queues, to_thread")}
+_THREADS = {OURS: (OURS, "pipeline.threads")}
+_SOURCES = {name: (OURS, f"pipeline.{name}") for name in ("a list", "a generator")}
 
 
-def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], target: Target) -> list[Row]:
+def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], targets: dict[str, Target]) -> list[Row]:
     """On asyncio's loop, and on uvloop's."""
-    return [
-        Row(
-            f"{key}{'-' * bool(loop)}{loop.strip()}",
-            f"{title}{',' * bool(loop)}{loop}",
-            "us",
-            {column: (who + loop, f"pipeline.{work}") for column, (who, work) in cells.items()},
-            {"asyncsched": target},
-        )
-        for loop in ("", " uvloop")
-    ]
+    on_uvloop = {column: (f"{who} uvloop", work) for column, (who, work) in cells.items()}
+    return [Row(key, title, "us", cells, targets), Row(f"{key}-uvloop", f"{title}, uvloop", "us", on_uvloop, targets)]
 
 
 ROWS = (
-    *_rows(
-        "coroutines",
-        "three stages of coroutines that do nothing, an item",
-        {
-            "asyncio.Queue(16)": ("numpy", "queues"),
-            "asyncio.Queue(1)": ("numpy", "queues of 1"),
-            "asyncsched": ("asyncsched", "coroutines"),
-        },
-        _THIRD,
-    ),
-    Row(
-        "threads",
-        "three stages of functions in threads that do nothing, an item",
-        "us",
-        {
-            "asyncio.Queue(16), to_thread": ("numpy", "pipeline.queues, to_thread"),
-            "asyncsched": ("asyncsched", "pipeline.threads"),
-        },
-        {"asyncsched": _THIRD},
-    ),
-    Row(
-        "torchdata",
-        "the same, beside torchdata",
-        "us",
-        {"torchdata": ("torchdata", "pipeline.torchdata"), "asyncsched": ("asyncsched", "pipeline.threads")},
-        {"asyncsched": _THIRD},
-    ),
-    *_rows(
-        "waits",
-        "three stages that each wait 5 ms, an item",
-        {"one wait": ("numpy", "one wait"), "asyncsched": ("asyncsched", "waits")},
-        Target(1.15, "they wait at the same time"),
-    ),
-    Row(
-        "sources",
-        "reading a source, an item",
-        "us",
-        {
-            "a list": ("asyncsched", "pipeline.a list"),
-            "a generator, in a thread": ("asyncsched", "pipeline.a generator"),
-        },
-    ),
+    *_rows("coroutines", "three stages of coroutines that do nothing, an item", _COROUTINES, _THIRD),
+    Row("threads", "three stages of functions in threads that do nothing, an item", "us", _QUEUES | _THREADS, _THIRD),
+    Row("torchdata", "the same, beside torchdata", "us", alike("pipeline.torchdata", "torchdata") | _THREADS, _THIRD),
+    *_rows("waits", "three stages that each wait 5 ms, an item", _WAITS, _WAITING),
+    Row("sources", "reading a list, and a generator in a thread, an item", "us", _SOURCES),
 )

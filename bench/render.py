@@ -6,16 +6,18 @@ pictures beside the results. No number is typed.
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any, Final
 
-from . import peers
 from .harness.pictures import draw_bars, draw_growth
-from .harness.results import RESULTS, amount, contestants, load, markdown, missed, notes, number, setting, tables
-from .harness.rows import ROOT, SUBJECTS, Result
+from .harness.results import RESULTS, amount, contestants, markdown, missed, notes, number, setting, tables
+from .harness.rows import ROOT, SUBJECTS, Result, module_of
 
 README: Final = ROOT / "README.md"
 ALL: Final = ROOT / "bench" / "README.md"
+FOUND: Final = ROOT / "bench" / "found.md"
+"""What each bench found: `{subject.row column}` stands for a cell's ratio, with `; value` for what was measured."""
 _REFERENCE: Final = re.compile(r"\{(\w+)\.([\w-]+) ([^};]+)(; value)?\}")
 _ISSUE_LESS = "Dask, distributed and Ray issue a tenth of the smallest operations: ratios are of the time of one"
 _HEAD = """# What the benches measured
@@ -32,135 +34,6 @@ with pauses of 120 ms, so that no threads of the last one spin into the next.
 ratio: that is how a change is judged. `heart` has what the scheduler itself costs, `beside` every kind of work.
 """
 
-# What each bench found, for the README: `{subject.row column}` is a cell's ratio, with `; value` what was measured.
-FOUND: Final = (
-    (
-        "`y = x + 1` on shape (1, 2), 10,000 times without an await, then one barrier",
-        "{overhead.tiny asyncsched} (an executor {overhead.tiny executor})",
-        "NumPy inline",
-    ),
-    (
-        "awaiting each of 10,000 such operations",
-        "{overhead.awaited asyncsched} (asyncio), {overhead.awaited-uvloop asyncsched} (uvloop)",
-        "`run_in_executor`",
-    ),
-    (
-        "awaiting an operation of 8 KiB, of 64 KiB, which run at once",
-        "{overhead.awaited 8 KiB}, {overhead.awaited 64 KiB} (asyncio),"
-        " {overhead.awaited-uvloop 8 KiB}, {overhead.awaited-uvloop 64 KiB} (uvloop)",
-        "`run_in_executor`",
-    ),
-    (
-        "awaiting one of 128 KiB, which goes through a stream; `s.call` of a function that does nothing",
-        "{overhead.awaited 128 KiB (a stream)}, {overhead.awaited s.call} (asyncio),"
-        " {overhead.awaited-uvloop 128 KiB (a stream)},"
-        " {overhead.awaited-uvloop s.call} (uvloop)",
-        "`run_in_executor`",
-    ),
-    (
-        "`x + 1` on shape (1000, 1000), 1,000 times, two streams",
-        "{throughput.additions two streams} (one stream {throughput.additions one stream}, an executor with two"
-        " workers {throughput.additions run_in_executor})",
-        "NumPy inline",
-    ),
-    (
-        "the first of ten queued matmuls, awaited, `streams=1`",
-        "{overhead.first one stream, first of ten}",
-        "one matmul",
-    ),
-    (
-        "the synthetic training loop, `max_ops=64`",
-        "{throughput.training asyncsched} the time, {throughput.tracked asyncsched} the tracked bytes",
-        "unbounded",
-    ),
-    ("cost per tiny operation, a million against a thousand", "{overhead.issued 1,000,000}", ""),
-    (
-        "cost per operation really pending, a million against a thousand: independent, a chain",
-        "{overhead.pending 1,000,000}, {overhead.chain 1,000,000};"
-        " with Python's collector off {overhead.no-gc 1,000,000}",
-        "",
-    ),
-    (
-        "bytes of descriptor per pending operation: an operator, a callable",
-        "{overhead.bytes handle dropped; value}, {overhead.bytes submit_nowait(fn, x); value}",
-        "",
-    ),
-    ("`import asyncsched`", "{overhead.import asyncsched}", "`import numpy`"),
-    (
-        "a training step of the synthetic perceptron, with autograd and SGD",
-        "{training.step asyncsched}; PyTorch {training.step PyTorch}",
-        "NumPy written by hand",
-    ),
-    (
-        "a whole network with AdamW, a perceptron",
-        "{networks.mlp asyncsched}",
-        "PyTorch",
-    ),
-    (
-        "a PyTorch module trained by tasks: data ready; images decoded",
-        "{guests.ready asyncsched}; {guests.decoded asyncsched} (`DataLoader(num_workers=2)`"
-        " {guests.decoded DataLoader(num_workers=2)})",
-        "PyTorch's plain loop",
-    ),
-    (
-        "growth of the resident set over 1,000 such steps, after the first 50",
-        "{training.growth asyncsched; value}",
-        "",
-    ),
-    (
-        "a pipeline of three stages in threads, overhead per item",
-        "{pipeline.torchdata asyncsched}; {pipeline.threads asyncsched} of asyncio queues with `to_thread`",
-        "torchdata",
-    ),
-    ("three stages that each wait 5 ms", "{pipeline.waits asyncsched}", "one such wait"),
-    (
-        "time per answer of a model of 5 ms a row, batched",
-        "{serving.capacity-time asyncsched} (an executor {serving.capacity-time executor}, LitServe"
-        " {serving.capacity-time litserve})",
-        "the handler inline",
-    ),
-    (
-        "the same, 99th percentile of latency",
-        "{serving.capacity-p99 asyncsched} (LitServe {serving.capacity-p99 litserve})",
-        "an executor",
-    ),
-    (
-        "three times as many requests as it can answer, for 60 s: time per good answer, p99 of the accepted",
-        "{serving.overload-time asyncsched}, {serving.overload-p99 asyncsched}; refusals in"
-        " {serving.overload-refusals asyncsched; value}, `/healthz` in"
-        " {serving.overload-healthz asyncsched; value} (p99)",
-        "at capacity",
-    ),
-    (
-        "one tenant at ten times its share, p99 of the others",
-        "{serving.tenants asyncsched}",
-        "all at their share",
-    ),
-    (
-        "Dask's graphs on `cluster.get`: processor time a task; memory and time of a mean over 96 blocks",
-        "{dask_threads.processors asyncsched}; {dask_threads.memory asyncsched}, {dask_threads.roots asyncsched}",
-        "Dask's threads",
-    ),
-    (
-        "on a cluster of two processes: a tiny product; twenty operations on 256 x 256, one by one, captured",
-        "{cluster.product-8 cluster; value}; {cluster.one-by-one cluster; value}, {cluster.captured cluster; value}",
-        "",
-    ),
-    (
-        "what `replan` predicts of a loader and a training at the limit between: time, peak",
-        "{replan.loader-between-time predicted}, {replan.loader-between-peak predicted};"
-        " {replan.training-between-time predicted}, {replan.training-between-peak predicted}",
-        "what happens",
-    ),
-    (
-        "lag of a 5 ms ticker beside saturated streams, 99th percentile",
-        "{loop_lag.asyncio one stream; value}, two streams"
-        " {loop_lag.asyncio two streams; value} (inline {loop_lag.asyncio inline; value},"
-        " `to_thread` {loop_lag.asyncio to_thread; value})",
-        "",
-    ),
-)
-
 
 def main() -> None:
     README.write_text(rendered(README.read_text("utf-8")), "utf-8")
@@ -172,7 +45,8 @@ def main() -> None:
 
 
 def _load(subject: str) -> Result:
-    return load(RESULTS / f"{subject}.json")
+    result: Result = json.loads((RESULTS / f"{subject}.json").read_text("utf-8"))
+    return result
 
 
 def rendered(readme: str) -> str:
@@ -185,16 +59,14 @@ def rendered(readme: str) -> str:
 
 
 def peers_table(result: Result) -> str:
-    (table,) = tables(result)
-    heads = ["what", *[column for column in peers.PEERS if column in table[0]]]
-    text = markdown([[line[table[0].index(head)] for head in heads] for line in table])
+    text = "\n\n".join(map(markdown, tables(result)))
     missing = "".join(f" {peer}: {reason}." for peer, reason in result["missing"].items())
     why = "A dash: no number, for the reason in `bench/results/peers.json`."
     return f"{text}\n\n{setting(result)}. {contestants(result)}. {_ISSUE_LESS}. {why}{missing}"
 
 
 def found_table() -> str:
-    """What each bench found, and when and where."""
+    """What each bench found, with its numbers, and when and where."""
     used: dict[str, Result] = {}
 
     def value(found: re.Match[str]) -> str:
@@ -204,7 +76,7 @@ def found_table() -> str:
         cell: dict[str, Any] = row["cells"][column]
         return amount(cell["value"], row["unit"]) if value else f"{number(cell['ratio'])}x"
 
-    text = markdown([["what", "ratio", "to"], *[[_REFERENCE.sub(value, cell) for cell in cells] for cells in FOUND]])
+    text = _REFERENCE.sub(value, FOUND.read_text("utf-8")).strip()
     dates = sorted(result["date"][:10] for result in used.values())
     cpus = sorted({result["machine"]["cpus"] for result in used.values()})
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
@@ -214,9 +86,9 @@ def found_table() -> str:
 def page() -> str:
     """All tables of all subjects that have results, each with its picture."""
     parts = [_HEAD]
-    for path in sorted(RESULTS.glob("*.json"), key=lambda path: [*SUBJECTS].index(path.stem.partition("-")[0])):
-        result = load(path)
-        parts.append(f"## {path.stem}\n\n{SUBJECTS[result['bench']]}. {setting(result)}.\n")
+    for path in sorted(RESULTS.glob("*.json"), key=lambda path: SUBJECTS.index(path.stem.partition("-")[0])):
+        result = _load(path.stem)
+        parts.append(f"## {path.stem}\n\n{module_of(result['bench']).__doc__.strip()}\n\n{setting(result)}.\n")
         parts += [markdown(table) + "\n" for table in tables(result)]
         if path.with_suffix(".png").exists():
             parts.append(f"![{path.stem}](results/{path.stem}.png)\n")

@@ -83,8 +83,14 @@ def _replayed(program: Program, limit: int | None) -> Outcome:
     return program.run(Limits(64, limit), streams_of(program))
 
 
-def _predicted(key: str, title: str, work: Work, rounds: int) -> Iterator[Result]:
-    """Rows for the smallest limit that a replay finishes under, what the program takes without any, and between."""
+def _predicted(key: str, title: str, program_of: Any, sizes: tuple[Any, Any], turns: Turns) -> Iterator[Result]:
+    """Rows for the smallest limit that a replay finishes under, what the program takes without any, and between.
+
+    Args:
+        sizes: The steps and the size of `program_of`; and those of a smoke run.
+    """
+    steps, size = sizes[turns.quick]
+    work: Work = partial(program_of, steps=steps, size=size)
     asyncio.run(_timed(work, None))  # warm
     program = _recorded(work)
     # A replay tells the smallest limit to within 1%, and a real run holds a small result more at one time or another.
@@ -93,28 +99,21 @@ def _predicted(key: str, title: str, work: Work, rounds: int) -> Iterator[Result
     limits = {"smallest": smallest, "between": int((smallest * peak) ** 0.5), "most": peak}
     at = {"smallest": "the smallest limit", "between": "a limit between", "most": "what it takes"}
     found: dict[str, list[tuple[float, ...]]] = {which: [] for which in limits}
-    for _ in range(rounds):
+    for _ in range(min(turns.rounds, 5)):
         program = _recorded(work, limits["between"])
         for which, limit in limits.items():
-            seconds, tracked = asyncio.run(_timed(work, limit))
+            seconds, peak = asyncio.run(_timed(work, limit))
             told = _replayed(program, limit)
-            found[which].append((seconds, told.seconds, tracked / MIB, told.peak_bytes / MIB))
+            found[which].append((seconds, told.seconds, peak / MIB, told.peak_bytes / MIB))
     for which, results in found.items():
-        seconds, told, tracked, peaks = (list(column) for column in zip(*results, strict=True))
+        real, predicted, tracked, peaks = (list(column) for column in zip(*results, strict=True))
         times = Row(f"{key}-{which}-time", f"{title}, {at[which]}: time", "s", targets=TIME)
         bytes_ = Row(f"{key}-{which}-peak", f"{title}, {at[which]}: peak", "MiB", targets=PEAK)
-        yield times.result({HAPPENS: seconds, PREDICTED: told}, off=True)
+        yield times.result({HAPPENS: real, PREDICTED: predicted}, off=True)
         yield bytes_.result({HAPPENS: tracked, PREDICTED: peaks}, off=True)
 
 
-def loading(turns: Turns) -> Iterator[Result]:
-    work = partial(loader, steps=6 if turns.quick else 40, size=128 if turns.quick else 768)
-    yield from _predicted("loader", "a loader", work, min(turns.rounds, 5))
-
-
-def learning(turns: Turns) -> Iterator[Result]:
-    work = partial(training, steps=3 if turns.quick else 40, size=64 if turns.quick else 512)
-    yield from _predicted("training", "training", work, min(turns.rounds, 5))
-
-
-ROWS = (Together("loader", loading), Together("training", learning))
+ROWS = (
+    Together("loader", partial(_predicted, "loader", "a loader", loader, ((40, 768), (6, 128)))),
+    Together("training", partial(_predicted, "training", "training", training, ((40, 512), (3, 64)))),
+)

@@ -1,12 +1,10 @@
-"""What the GPU benchmarks share: which card this is, a clock, a gate, and what results say of the card."""
+"""What the GPU benchmarks share: which card this is, a gate, and what results say of the card."""
 
 from __future__ import annotations
 
-import asyncio
 import re
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from importlib.util import find_spec
 from shutil import which
 from time import perf_counter
@@ -16,7 +14,7 @@ import numpy as np
 
 from asyncsched.devices.cuda.device import CUDADevice, usable
 
-from ..harness.rows import Here, Result, Unavailable
+from ..harness.rows import Result, Unavailable
 
 FAKE = "fake"
 WAYS: dict[str, dict[str, Any]] = {"spin 20 us": {"spin": 20e-6}, "inline_launch": {"inline_launch": True}}
@@ -90,45 +88,12 @@ def fitting(side: int, arrays: int) -> int:
     return side
 
 
-class Clock:
-    """Seconds on the host, each time around a synchronise of the device; and beside them, what CUDA's events say.
+def now() -> float:
+    """The host's time, with the device idle."""
+    import cupy
 
-    An event tells when its stream came to it, so they are recorded on the streams that do the work.
-    """
-
-    def __init__(self) -> None:
-        self._by_events = 0.0  # the last time
-
-    def start(self, *streams: Any) -> None:
-        """Begin, with the device idle. The streams are those that will work."""
-        import cupy
-
-        self._cuda = cupy.cuda
-        self._cuda.runtime.deviceSynchronize()
-        self._spans = [(stream, cupy.cuda.Event(), cupy.cuda.Event()) for stream in streams]
-        self._began = perf_counter()
-        for stream, begin, _ in self._spans:
-            begin.record(stream)
-
-    def stop(self) -> float:
-        for stream, _, end in self._spans:
-            end.record(stream)
-        self._cuda.runtime.deviceSynchronize()
-        seconds = perf_counter() - self._began
-        if hasattr(self._cuda, "get_elapsed_time"):  # the fake's events have no time
-            spans = [self._cuda.get_elapsed_time(begin, end) for _, begin, end in self._spans]
-            self._by_events = max(spans)
-        return seconds
-
-    def note(self) -> str:
-        """What the events said."""
-        return f"the last round by events {self._by_events:.2f} ms" if self._by_events else ""
-
-
-def streams_of(s: Any) -> list[Any]:
-    """The CUDA streams of a scheduler's first device, those for copies too."""
-    first = s.devices[0]
-    return [stream.cuda for stream in (*first.streams, first.copier, first._copies_out)]
+    cupy.cuda.runtime.deviceSynchronize()
+    return perf_counter()
 
 
 class Gate:
@@ -167,26 +132,12 @@ class Gate:
         self._paused.close()
 
 
-def here(run: Callable[[Clock], float], ops: int = 1) -> Here:
-    """A contestant that is timed by a clock of its own."""
-    clock = Clock()
-    return Here(partial(run, clock), ops, clock.note)
-
-
-def on_loop(main: Callable[[], Coroutine[Any, Any, float]]) -> float:
-    """What a coroutine function returns, in an event loop of its own."""
-    return asyncio.run(main())
-
-
 def not_checked() -> str:
     """One line of what neither this nor the tests can check on this machine."""
     import cupy
 
-    torch = find_spec("torch") is not None and __import__("torch").cuda.is_available()
-    unchecked = {
-        "copies between two devices": cupy.cuda.runtime.getDeviceCount() < 2,
-        "PyTorch's tensors": not torch,
-        "compute-sanitizer": which("compute-sanitizer") is None,
-    }
-    missing = [what for what, lacks in unchecked.items() if lacks]
+    missing = ["copies between two devices"] * (cupy.cuda.runtime.getDeviceCount() < 2)
+    if find_spec("torch") is None or not __import__("torch").cuda.is_available():
+        missing.append("PyTorch's tensors")
+    missing += ["compute-sanitizer"] * (which("compute-sanitizer") is None)
     return f"not checked: {', '.join([*missing, 'other cards, drivers and versions of CUDA and CuPy'])}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ import asyncsched as asc
 
 from ..harness.rows import Here, Result, Row, Target
 from ..harness.turns import Turns
-from .card import Clock, device, here, on_loop, streams_of
+from .card import device, now
 
 DEPTH = 4  # batches between their copy in and their copy out
 
@@ -23,9 +22,9 @@ def copies(turns: Turns) -> Iterator[Result]:
     """100 batches; the longest of the three alone, then all."""
     bench = Batches(*((3, 64) if turns.quick else (100, 2048)))
     cells = {
-        "the longest of three": Here(bench.longest, bench.count, bench.note),
-        "CuPy, one stream": here(bench.plain, bench.count),
-        "asyncsched": here(partial(bench.timed, bench.all), bench.count),
+        "the longest of three": Here(bench.longest, bench.count),
+        "CuPy, one stream": Here(bench.plain, bench.count),
+        "asyncsched": Here(partial(bench.timed, bench.all), bench.count),
     }
     targets = {"asyncsched": Target(1.1, "the three overlap")}
     title = f"{bench.count} batches copied in, computed on, copied out: a batch"
@@ -40,25 +39,22 @@ class Batches:
     def __init__(self, count: int, side: int) -> None:
         self.count = count
         self.hosts = [np.full((side, side), i / side, np.float32) for i in range(4)]
-        self.alone: dict[str, float] = {}
 
-    def timed(self, work: Callable[[asc.Scheduler], Awaitable[None]], clock: Clock) -> float:
+    def timed(self, work: Callable[[asc.Scheduler], Awaitable[None]]) -> float:
         async def main() -> float:
             async with asc.Scheduler(device()) as s:
                 await self.all(s, DEPTH)
-                clock.start(*streams_of(s))
+                began = now()
                 await work(s)
-                return clock.stop()
+                return now() - began
 
-        return on_loop(main)
+        return asyncio.run(main())
 
-    def longest(self) -> float:
+    def longest(self) -> tuple[float, str]:
         parts = {"copies in": self.copies_in, "computing": self.computing, "copies out": self.copies_out}
-        self.alone = {name: self.timed(work, Clock()) for name, work in parts.items()}
-        return max(self.alone.values())
-
-    def note(self) -> str:
-        return ", ".join(f"{name} {seconds / self.count * 1e3:.2f} ms" for name, seconds in self.alone.items())
+        alone = {name: self.timed(work) for name, work in parts.items()}
+        each = ", ".join(f"{name} {seconds / self.count * 1e3:.2f} ms" for name, seconds in alone.items())
+        return max(alone.values()), each
 
     def batch(self, i: int) -> Any:
         return self.hosts[i % len(self.hosts)]
@@ -87,23 +83,21 @@ class Batches:
     async def all(self, s: asc.Scheduler, count: int | None = None) -> None:
         w = await s.put(self.batch(1))
 
-        async def one(i: int) -> Any:
-            return await self.step(await s.put(self.batch(i)), w).numpy()
+        room = asyncio.Semaphore(DEPTH)
 
-        flying: deque[asyncio.Task[Any]] = deque()
-        for i in range(count or self.count):
-            flying.append(asyncio.create_task(one(i)))
-            if len(flying) > DEPTH:
-                await flying.popleft()
-        await asyncio.gather(*flying)
+        async def one(i: int) -> None:
+            async with room:
+                await self.step(await s.put(self.batch(i)), w).numpy()
 
-    def plain(self, clock: Clock) -> float:
+        await asyncio.gather(*[one(i) for i in range(count or self.count)])
+
+    def plain(self) -> float:
         import cupy
 
         with cupy.cuda.Stream(non_blocking=True) as stream:
             w = cupy.asarray(self.batch(1))
             self.step(w, w).get(stream=stream)
-            clock.start(stream)
+            began = now()
             for i in range(self.count):
                 self.step(cupy.asarray(self.batch(i)), w).get(stream=stream)
-            return clock.stop()
+            return now() - began

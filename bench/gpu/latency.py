@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -16,42 +16,25 @@ import asyncsched as asc
 from ..harness.rows import Here, Result, Row, Target
 from ..harness.turns import Turns
 from ..loop_lag import ticks
-from .card import WAYS, Gate, device, on_loop
+from .card import WAYS, Gate, device
 
 DEPTH = 32  # products in one iteration; two iterations are in flight
-
-
-class Latency:
-    """Times from the moment that a kernel may end until the loop runs whoever waits for it."""
-
-    def __init__(self, way: Callable[[Gate, int], Awaitable[list[float]]], count: int) -> None:
-        self._way = way
-        self._count = count
-        self._all: list[float] = []
-
-    def round(self) -> float:
-        """The median."""
-        return on_loop(self._round)
-
-    async def _round(self) -> float:
-        found = await self._way(Gate(), self._count)
-        self._all += found
-        return float(np.median(found))
-
-    def note(self) -> str:
-        return "p50 {:.0f} us, p99 {:.0f} us".format(*np.percentile(self._all, (50, 99)) * 1e6)
 
 
 _HOW = {"asleep": {}, **WAYS}
 
 
 def latency(turns: Turns) -> Iterator[Result]:
-    """`await` against `event.synchronize()` in a thread."""
+    """`await` against `event.synchronize()` in a thread, from the moment that a kernel may end."""
     ways: dict[str, Any] = {"event.synchronize() in a thread": _in_thread}
     ways |= {f"await, {name}": partial(_awaited, how) for name, how in _HOW.items()}
-    found = {name: Latency(way, 5 if turns.quick else 200) for name, way in ways.items()}
-    cells = {name: Here(way.round, note=way.note) for name, way in found.items()}
+    cells = {name: Here(partial(_median, way, 5 if turns.quick else 200)) for name, way in ways.items()}
     yield turns.measure(Row("latency", "from the end of a kernel to the end of its await", "us", cells))
+
+
+def _median(way: Callable[[Gate, int], Coroutine[Any, Any, list[float]]], count: int) -> tuple[float, str]:
+    p50, p99 = np.percentile(asyncio.run(way(Gate(), count)), (50, 99))
+    return float(p50), f"in the last round p99 {p99 * 1e6:.0f} us"
 
 
 async def _awaited(how: dict[str, Any], gate: Gate, count: int) -> list[float]:
@@ -91,50 +74,33 @@ async def _opened(gate: Gate, waited: Awaitable[Any]) -> float:
     return perf_counter() - opened
 
 
-class Busy:
-    """The lag of a ticker beside a card that never runs dry, and what the library's threads cost meanwhile."""
+def lag(turns: Turns) -> Iterator[Result]:
+    """A 5 ms ticker beside a card that never runs dry; processor time of the streams' threads."""
+    seconds, side = (0.1, 64) if turns.quick else (3.0, 4096)
+    cells = {name: Here(partial(_lag, seconds, side, how)) for name, how in _HOW.items()}
+    targets = {"asleep": Target(2, "nothing blocks the loop", absolute=True)}
+    yield turns.measure(Row("lag", "lag of a 5 ms ticker beside a busy card, 99th percentile", "ms", cells, targets))
 
-    def __init__(self, seconds: float, side: int, how: dict[str, Any]) -> None:
-        self._seconds = seconds
-        self._how = how
-        self._array = np.full((side, side), 1 / side, np.float32)
-        self._lags: list[float] = []
-        self._shares: dict[str, float] = {}
 
-    def round(self) -> float:
-        """The 99th percentile of the lags."""
-        return on_loop(self._round)
+def _lag(seconds: float, side: int, how: dict[str, Any]) -> tuple[float, str]:
+    """The 99th percentile, and what the library's threads cost meanwhile."""
 
-    async def _round(self) -> float:
-        before, started = _thread_seconds(), perf_counter()
-        lags = await ticks(self._seconds, self._saturate())
-        spent = {kind: total - before.get(kind, 0.0) for kind, total in _thread_seconds().items()}
-        self._shares = {kind: seconds / (perf_counter() - started) for kind, seconds in spent.items()}
-        self._lags += lags
-        return float(np.percentile(lags, 99))
-
-    async def _saturate(self) -> None:
-        async with asc.Scheduler(device(**self._how)) as s:
-            x = await s.put(self._array)
-            window = s.window(2)
+    async def saturate() -> None:
+        async with asc.Scheduler(device(**how)) as s:
+            x, window = await s.put(np.full((side, side), 1 / side, np.float32)), s.window(2)
             while True:
                 async with window:
                     for _ in range(DEPTH):
                         x @ x
 
-    def note(self) -> str:
-        p50, worst = np.percentile(self._lags, (50, 100)) * 1e3
-        shares = ", ".join(f"{kind}s {share:.1%}" for kind, share in self._shares.items())
-        return f"p50 {p50:.2f} ms, max {worst:.1f} ms; of a processor: {shares}"
+    async def main() -> tuple[float, str]:
+        before, started = _thread_seconds(), perf_counter()
+        p50, p99, worst = np.percentile(await ticks(seconds, saturate()), (50, 99, 100)) * 1e3
+        took = perf_counter() - started
+        shares = [f"{kind}s {(spent - before[kind]) / took:.1%}" for kind, spent in _thread_seconds().items()]
+        return float(p99) / 1e3, f"p50 {p50:.2f} ms, max {worst:.1f} ms; of a processor: {', '.join(shares)}"
 
-
-def lag(turns: Turns) -> Iterator[Result]:
-    """A 5 ms ticker while the card is saturated; processor time of the streams' threads."""
-    seconds, side = (0.1, 64) if turns.quick else (3.0, 4096)
-    found = {name: Busy(seconds, side, how) for name, how in _HOW.items()}
-    cells = {name: Here(busy.round, note=busy.note) for name, busy in found.items()}
-    targets = {"asleep": Target(2, "nothing blocks the loop", absolute=True)}
-    yield turns.measure(Row("lag", "lag of a 5 ms ticker beside a busy card, 99th percentile", "ms", cells, targets))
+    return asyncio.run(main())
 
 
 def _thread_seconds() -> dict[str, float]:

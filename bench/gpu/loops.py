@@ -4,6 +4,7 @@ up, and what is saved by captured steps, whose elementwise rows are one kernel.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +16,7 @@ import asyncsched as asc
 
 from ..harness.rows import Here, Result, Row, Target
 from ..harness.turns import Turns
-from .card import WAYS, Clock, device, fitting, here, on_loop, streams_of
+from .card import WAYS, device, fitting, now
 
 GRAPH = 100  # operations in one captured step
 FUSED_SIDE = 1448  # 8 MiB of float32
@@ -42,7 +43,7 @@ def small(turns: Turns) -> Iterator[Result]:
     for name, of in (("add", _add), ("matmul", _square)):
         loop = Loop(of, partial(_filled, 64), 200 if turns.quick else 5_000)
         captured = f"captured, {GRAPH} at a time"
-        cells = _cells(loop) | {captured: here(partial(_scheduled, loop, {}, GRAPH), loop.count)}
+        cells = _cells(loop) | {captured: Here(partial(_scheduled, loop, {}, GRAPH), loop.count)}
         targets = {"asyncsched": Target(2.0, "a task is more than a launch")}
         if of is _add:  # CuPy captures no matrix product
             targets[captured] = Target(0.5, "one launch for all")
@@ -70,7 +71,7 @@ def fused(turns: Turns) -> Iterator[Result]:
             ways["CuPy's fuse"] = partial(_plain, loop, cupy.fuse(kernel_name="fused")(partial(of, cupy)))
         ways["asyncsched"] = partial(_scheduled, loop, {"streams": 1}, 0)
         ways["captured"] = partial(_scheduled, loop, {"streams": 1}, 1)
-        cells = {way: here(run, count) for way, run in ways.items()}
+        cells = {way: Here(run, count) for way, run in ways.items()}
         targets = {"captured": Target(0.6, "one pass over memory")}
         yield turns.measure(Row(f"fused-{name.split()[0]}", f"{name} on 8 MiB", "us", cells, targets))
 
@@ -104,23 +105,23 @@ def _ten(xp: Any, x: Any) -> Any:
 def _cells(loop: Loop) -> dict[str, Here]:
     ways: dict[str, Any] = {"CuPy, one stream": partial(_plain, loop, partial(loop.of, None))}
     ways |= {way: partial(_scheduled, loop, how, 0) for way, how in {"asyncsched": {}, **WAYS}.items()}
-    return {way: here(run, loop.count) for way, run in ways.items()}
+    return {way: Here(run, loop.count) for way, run in ways.items()}
 
 
-def _plain(loop: Loop, step: Callable[[Any], Any], clock: Clock) -> float:
+def _plain(loop: Loop, step: Callable[[Any], Any]) -> float:
     import cupy
 
-    with cupy.cuda.Stream(non_blocking=True) as stream:
+    with cupy.cuda.Stream(non_blocking=True):
         x = cupy.asarray(loop.array())
         y = loop.run(x, step, loop.count)  # compiles
-        clock.start(stream)
+        began = now()
         y = loop.run(x, step, loop.count)
-        seconds = clock.stop()
+        seconds = now() - began
         del x, y
     return seconds
 
 
-def _scheduled(loop: Loop, how: dict[str, Any], captured: int, clock: Clock) -> float:
+def _scheduled(loop: Loop, how: dict[str, Any], captured: int) -> float:
     """With so many operations in a captured step, or none."""
 
     async def main() -> float:
@@ -131,8 +132,8 @@ def _scheduled(loop: Loop, how: dict[str, Any], captured: int, clock: Clock) -> 
                 step = await s.capture(partial(loop.run, step=step, count=captured), x)
             count = loop.count // max(captured, 1)
             await loop.run(x, step, count)  # compiles, and fills the pool
-            clock.start(*streams_of(s))
+            began = now()
             await loop.run(x, step, count)
-            return clock.stop()
+            return now() - began
 
-    return on_loop(main)
+    return asyncio.run(main())

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,9 @@ import numpy as np
 import asyncsched as asc
 
 from .. import perceptron
-from ..harness.rows import ROOT, Result, Row, Target
+from ..harness.rows import ROOT, Here, Result, Row, Target
 from ..harness.turns import Turns
-from .card import Clock, device, fake, here, on_loop, streams_of
+from .card import device, fake, now
 
 LIMIT = 256 << 20
 BOUNDS: dict[str, dict[str, Any]] = {
@@ -28,59 +29,47 @@ BOUNDS: dict[str, dict[str, Any]] = {
 }
 
 
-class Training:
-    """One of the ways; remembers the most bytes its pool ever took from the device."""
-
-    def __init__(self, steps: int, size: str, bounds: str) -> None:
-        self._steps = steps
-        self._size = size
-        self._bounds = BOUNDS[bounds]
-        self.reserved = 0
-
-    def round(self, clock: Clock) -> float:
-        return on_loop(partial(self._round, clock))
-
-    async def _round(self, clock: Clock) -> float:
-        data = perceptron.batches(self._size)
-        async with asc.Scheduler(device(), **self._bounds) as s:
-            weights: list[Any] = [await s.put(w) for w in perceptron.parameters(self._size)]
-            memory = s.devices[0].memory
-            for part in (2, self._steps):  # the first compiles
-                clock.start(*streams_of(s))
-                for i in range(part):
-                    x, target = data[i % len(data)]
-                    weights = perceptron.step(weights, await s.put(x), await s.put(target))
-                    self.reserved = max(self.reserved, memory.pool.reserved())
-                await asc.gather(*weights)
-                seconds = clock.stop()
-            self.reserved = max(self.reserved, memory.pool.reserved())
-        return seconds
-
-
 def train(turns: Turns) -> Iterator[Result]:
-    """Bounded against unbounded, plain CuPy beside them."""
+    """Bounded against unbounded, plain CuPy beside them; and the most bytes that each's pool took from the device."""
     steps, size = 2 if turns.quick else 300, perceptron.size(turns.quick)
-    ways = {name: Training(steps, size, name) for name in BOUNDS}
-    cells = {name: here(way.round, steps) for name, way in ways.items()}
-    cells["CuPy, one stream"] = here(partial(_plain, steps, size), steps)
+    peaks: dict[str, float] = {}
+    cells = {name: Here(partial(_round, steps, size, name, peaks), steps) for name in BOUNDS}
+    cells["CuPy, one stream"] = Here(partial(_plain, steps, size), steps)
     targets = {"bounded": Target(1.03, "a bound costs nothing")}
     yield turns.measure(Row("training", "a step of the perceptron, written by hand", "ms", cells, targets))
-    peaks = {name: way.reserved for name, way in ways.items()}
     yield _reserved("training-peak", "most bytes that its pool had", peaks, LIMIT)
 
 
-def _plain(steps: int, size: str, clock: Clock) -> float:
+def _round(steps: int, size: str, bounds: str, peaks: dict[str, float]) -> float:
+    async def main() -> float:
+        data = perceptron.batches(size)
+        async with asc.Scheduler(device(), **BOUNDS[bounds]) as s:
+            weights: list[Any] = [await s.put(w) for w in perceptron.parameters(size)]
+            for part in (2, steps):  # the first compiles
+                began = now()
+                for i in range(part):
+                    x, target = data[i % len(data)]
+                    weights = perceptron.step(weights, await s.put(x), await s.put(target))
+                    peaks[bounds] = max(peaks.get(bounds, 0.0), s.devices[0].memory.pool.reserved())
+                await asc.gather(*weights)
+                seconds = now() - began
+        return seconds
+
+    return asyncio.run(main())
+
+
+def _plain(steps: int, size: str) -> float:
     import cupy
 
     data = perceptron.batches(size)
-    with cupy.cuda.Stream(non_blocking=True) as stream:
+    with cupy.cuda.Stream(non_blocking=True):
         weights = [cupy.asarray(w) for w in perceptron.parameters(size)]
         for part in (2, steps):
-            clock.start(stream)
+            began = now()
             for i in range(part):
                 x, target = data[i % len(data)]
                 weights = perceptron.step(weights, cupy.asarray(x), cupy.asarray(target))
-            seconds = clock.stop()
+            seconds = now() - began
     return seconds
 
 
@@ -92,27 +81,26 @@ def run_ahead(turns: Turns) -> Iterator[Result]:
     limit = 16 << 20 if turns.quick else min(4 << 30, free // 4)
     each = limit // 16
     count = 50 if turns.quick else int(1.5 * total / each)
-    reserved = on_loop(partial(_ahead, count, each, limit))
-    note = f"{count * each / 2**30:.1f} GiB of results, the card has {total / 2**30:.1f} GiB"
+
+    async def ahead() -> float:
+        """Everything is issued before anything is awaited."""
+        async with asc.Scheduler(device(), max_bytes=limit) as s:
+            summed = await s.put(np.zeros((), np.float32))
+            for i in range(count):
+                summed = summed + asc.full((each // 4,), i % 3, dtype="float32").mean()
+            assert await summed.item() == sum(i % 3 for i in range(count))
+            reserved: float = s.devices[0].memory.pool.reserved()
+            return reserved
+
     title = "running ahead of all memory: most bytes that the pool had"
-    yield _reserved("run_ahead", title, {"bounded": reserved}, limit, note)
+    note = f"{count * each / 2**30:.1f} GiB of results, the card has {total / 2**30:.1f} GiB"
+    yield _reserved("run_ahead", title, {"bounded": asyncio.run(ahead())}, limit, note)
 
 
 def _reserved(key: str, title: str, peaks: dict[str, float], limit: int, note: str = "") -> Result:
     row = Row(key, title, "MiB", targets={"bounded": Target(1.0, "a limit is a limit")})
     values = {"the limit": [limit / 2**20]} | {name: [peak / 2**20] for name, peak in peaks.items()}
     return row.result(values, notes={"bounded": note})
-
-
-async def _ahead(count: int, each: int, limit: int) -> float:
-    """The bytes that the pool had at most. Everything is issued before anything is awaited."""
-    async with asc.Scheduler(device(), max_bytes=limit) as s:
-        total = await s.put(np.zeros((), np.float32))
-        for i in range(count):
-            total = total + asc.full((each // 4,), i % 3, dtype="float32").mean()
-        assert await total.item() == sum(i % 3 for i in range(count))
-        reserved: float = s.devices[0].memory.pool.reserved()
-        return reserved
 
 
 def sanitize(turns: Turns) -> Iterator[Result]:
@@ -136,4 +124,4 @@ def sanitize(turns: Turns) -> Iterator[Result]:
 
 
 if __name__ == "__main__":
-    Training(int(sys.argv[1]), "full", "bounded").round(Clock())
+    _round(int(sys.argv[1]), "full", "bounded", {})

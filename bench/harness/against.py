@@ -13,11 +13,10 @@ from contextlib import contextmanager
 from statistics import quantiles
 
 from .results import amount, number, print_table
-from .rows import ROOT, Result, Row, Together
+from .rows import OURS, ROOT, Cell, Here, Result, Row, Together
 from .turns import Turns
 
 HERE = "here"
-OURS = "asyncsched"
 _FAR = 1.05  # a ratio that is worth a look
 
 
@@ -61,14 +60,14 @@ def _pairs(revision: str, folder: str, subjects: Mapping[str, Sequence[Row | Tog
     """What asyncsched does in these rows, once each, as rows of two columns."""
     seen = set()
     for subject, rows in subjects.items():
-        for row in rows:
-            for column, cell in row.cells.items() if isinstance(row, Row) else ():
-                if not isinstance(cell, tuple) or cell[0].split()[0] != OURS or cell in seen:
+        for row in [row for row in rows if isinstance(row, Row)]:
+            for column, cell in row.cells.items():
+                if isinstance(cell, Here) or cell[0].split()[0] != OURS or cell in seen:
                     continue
                 seen.add(cell)
                 who, work = cell
                 name = f"{subject}.{row.key}" if column == OURS else f"{subject}.{row.key}: {column}"
-                both = {revision: (f"{who} package={folder}", work), HERE: cell}
+                both: dict[str, Cell] = {revision: (f"{who} package={folder}", work), HERE: cell}
                 yield Row(name, row.title, row.unit, both, fresh=row.fresh)
 
 

@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any, TextIO
@@ -21,6 +22,7 @@ Run = Callable[[int], Awaitable[float | tuple[float, str] | None]]
 """Does a work so many times, up to a barrier; may tell a time, or bytes, of its own, and a note."""
 Prepare = Callable[..., Awaitable[Run]]
 """Given the library, and how many operations one time has."""
+Timed = Callable[[int], Awaitable[tuple[float, str]]]
 ROUND = 0.2  # seconds that a round takes at least
 
 
@@ -36,6 +38,8 @@ class Work:
     """Whether what is slow may do fewer operations."""
     once: bool = False
     """Whether a round is one time of it, however short, and what it tells counts for one."""
+    clock: Callable[[], float] = perf_counter
+    """What times it, where it does not tell a time of its own."""
 
     def count(self, library: Any) -> int:
         """The operations of one time."""
@@ -81,7 +85,7 @@ class Contestant:
 
     def __init__(self, library: Any) -> None:
         self.library = library
-        self.ready: dict[str, tuple[Run, int, int]] = {}  # with the operations of a time, and the times of a round
+        self.ready: dict[str, tuple[Timed, int, int]] = {}  # with the operations of a time, and the times of a round
 
     async def answer(self, question: dict[str, Any]) -> Any:
         if "facts" in question:
@@ -95,31 +99,31 @@ class Contestant:
             self.ready[name] = await self._prepared(name)
         if "ready" in question:
             return None
-        run, ops, count = self.ready[name]
-        seconds, note = await _timed(run, count)
+        timed, ops, count = self.ready[name]
+        seconds, note = await timed(count)
         return seconds / (ops * count), note
 
-    async def _prepared(self, name: str) -> tuple[Run, int, int]:
+    async def _prepared(self, name: str) -> tuple[Timed, int, int]:
         """Ready, with how many times a round takes."""
         module, _, key = name.partition(".")
         work: Work = importlib.import_module(f"bench.{module}").WORKS[key]
         ops = work.count(self.library)
-        run = await work.prepare(self.library, ops)
+        timed = partial(_timed, await work.prepare(self.library, ops), work.clock)
         if self.library.quick or work.once:
-            return run, 1 if work.once else ops, 1
-        took, _ = await _timed(run, 1)
+            return timed, 1 if work.once else ops, 1
+        took, _ = await timed(1)
         if took < ROUND:  # what was slow once is not slow again
-            took, _ = await _timed(run, 1)
+            took, _ = await timed(1)
         if took < ROUND / 10:
             trial = ceil(ROUND / 10 / max(took, 1e-6))
-            took = (await _timed(run, trial))[0] / trial
-        return run, ops, ceil(1.1 * ROUND / max(took, 1e-6))
+            took = (await timed(trial))[0] / trial
+        return timed, ops, ceil(1.1 * ROUND / max(took, 1e-6))
 
 
-async def _timed(run: Run, count: int) -> tuple[float, str]:
-    started = perf_counter()
+async def _timed(run: Run, clock: Callable[[], float], count: int) -> tuple[float, str]:
+    started = clock()
     own = await run(count)
-    took = perf_counter() - started
+    took = clock() - started
     if own is None:
         return took, ""
     return own if isinstance(own, tuple) else (own, "")

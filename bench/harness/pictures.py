@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from .results import setting
 from .rows import Result
 
@@ -19,7 +21,7 @@ MARKS = "os^Dv<>PX*"
 def draw_bars(path: Path, result: Result, title: str, ours: Sequence[str]) -> None:
     """Writes it, with bars for `ours` and marks for the others."""
     rows = [row for row in reversed(result["rows"]) if row["reference"] not in (None, *ours)]
-    figure = _blank(11, 1.8 + 0.45 * len(rows))
+    figure = Figure((11, 1.8 + 0.45 * len(rows)), layout="constrained")
     axes = figure.subplots()
     found = {column for row in rows for column in row["cells"] if _has(row, column)}
     bars = [column for column in ours if column in found]
@@ -34,9 +36,7 @@ def draw_bars(path: Path, result: Result, title: str, ours: Sequence[str]) -> No
     peers = [c for c in dict.fromkeys(c for row in rows for c in row["cells"]) if c not in bars and c in found]
     for mark, column in zip(MARKS, peers, strict=False):
         at = [(row["cells"][column]["ratio"], y) for y, row in enumerate(rows) if _has(row, column)]
-        axes.plot(
-            *zip(*at, strict=True), mark, label=column, markersize=6, markeredgecolor="white", linestyle="", zorder=4
-        )
+        axes.plot(*zip(*at, strict=True), mark, label=column, markeredgecolor="white", linestyle="", zorder=4)
     axes.axvline(1, color="black", linewidth=0.8)
     axes.set(xscale="log", yticks=range(len(rows)), ylim=(-0.6, len(rows) - 0.4))
     axes.set_yticklabels([row["work"].replace("`", "") for row in rows])
@@ -71,7 +71,7 @@ _STYLES = ("-", "--", ":", "-.")
 
 def draw_growth(path: Path, result: Result) -> None:
     """Writes a panel for processors, and one for each kind of growth."""
-    figure = _blank(17, 4.6)
+    figure = Figure((17, 4.6), layout="constrained")
     first, *panels = figure.subplots(1, 4)
     _draw_processors(first, [row for row in result["rows"] if _kind(row) not in _PANELS])
     for axes, (kind, title) in zip(panels, _PANELS.items(), strict=True):
@@ -121,10 +121,3 @@ def _plain_numbers(axis: Any) -> None:
 
 def _size(row: Mapping[str, Any]) -> int:
     return int(row["work"].partition(" ")[2].replace(",", ""))
-
-
-def _blank(width: float, height: float) -> Any:
-    """A figure to draw on, of so many inches."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")

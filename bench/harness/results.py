@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from .rows import ROOT, SUBJECTS, Result
+from bench.libraries import cpus
+
+from .rows import ROOT, Result
 
 RESULTS = ROOT / "bench" / "results"
 _BUSY = 0.5  # a load average at the start that ratios suffer from
-
-
-def load(path: Path) -> Result:
-    result: Result = json.loads(path.read_text("utf-8"))
-    return result
-
-
-def save(path: Path, result: Result) -> None:
-    path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
 
 
 def begun(subject: str, rounds: int, quick: bool) -> Result:
@@ -43,7 +36,7 @@ def begun(subject: str, rounds: int, quick: bool) -> Result:
 
 def machine() -> dict[str, Any]:
     return {
-        "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cpus": cpus(),
         "processor": _processor(),
         "system": platform.system(),
         "python": platform.python_version(),
@@ -53,11 +46,10 @@ def machine() -> dict[str, Any]:
 
 def _processor() -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+        named = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text("utf-8"))
     except OSError:
-        return platform.processor() or platform.machine()
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return next(iter(named), platform.machine())
+        named = None
+    return named[1] if named else platform.processor() or platform.machine()
 
 
 # -- in words -----------------------------------------------------------------------------------------------------
@@ -156,7 +148,7 @@ def markdown(table: Table) -> str:
 
 def show(result: Result) -> None:
     """Print it."""
-    print(f"{result['bench']}: {SUBJECTS[result['bench']]}: {setting(result)}")
+    print(f"{result['bench']}: {setting(result)}")
     if result["quick"]:
         print("QUICK: the numbers mean nothing")
     for table in tables(result):

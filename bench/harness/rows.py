@@ -15,24 +15,11 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 """Where child processes start, to find this package."""
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20, "bytes": 1.0, "count": 1.0}
-SUBJECTS: Mapping[str, str] = {
-    "peers": "What a user would pick instead, side by side",
-    "beside": "Every kind of work beside what one would pick instead, held against targets",
-    "growth": "Costs as work grows: with processors, with operations, with the width of a graph",
-    "heart": "What the scheduler itself costs, in time of the loop's thread",
-    "overhead": "What one operation costs",
-    "throughput": "How fast streams run, and what bounds cost and save",
-    "loop_lag": "How late a coroutine wakes that sleeps 5 ms at a time beside products of 1000 x 1000",
-    "training": "Training with autograd, layers and an optimiser",
-    "networks": "Layers there and back, and whole networks, beside PyTorch",
-    "pipeline": "Pipelines: what an item costs, and how well stages overlap",
-    "guests": "PyTorch trained as a guest, beside PyTorch's own loop",
-    "serving": "A model behind HTTP: capacity, overload, clients that leave, tenants, shutting down",
-    "replan": "What `python -m asyncsched replan` predicts, beside what happens",
-    "dask_threads": "`asyncsched.cluster.get` beside Dask's threaded scheduler",
-    "cluster": "What an operation costs on a cluster of processes, and from which size on one pays",
-    "gpu": "On a card, against plain CuPy",
-}
+SUBJECTS = (
+    *("peers", "beside", "growth", "heart", "overhead", "throughput", "loop_lag", "training", "networks", "pipeline"),
+    *("guests", "serving", "replan", "dask_threads", "cluster", "gpu"),
+)
+"""Modules, each of which has `ROWS`, and says in its docstring what it measures."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +36,39 @@ class Target:
 
 @dataclass(frozen=True)
 class Here:
-    """A contestant in this process, for what children cannot do: a round returns seconds, or bytes."""
+    """A contestant in this process, for what children cannot do: a round returns seconds, or bytes; maybe a note."""
 
-    round: Callable[[], float]
+    round: Callable[[], float | tuple[float, str]]
     ops: int = 1
-    note: Callable[[], str] | None = None
-    """What else to print, asked for after each round."""
 
 
+OURS = "asyncsched"
+CONTESTANTS = {
+    "NumPy": "numpy",
+    "PyTorch": "torch",
+    "JAX": "jax",
+    "JAX, jit": "jax jit",
+    "MXNet": "mxnet",
+    "Dask": "dask",
+    "Ray": "ray",
+    "one stream": "asyncsched streams=1",
+    "two streams": "asyncsched streams=2",
+    "with numba": "asyncsched numba",
+    "unbounded": "asyncsched max_ops=null max_bytes=null max_pending=null",
+}
+"""By the column that they have, where that has another name."""
 Cell = tuple[str, str] | Here
 """A contestant's name (see `contestant.Who`) and its work (see `contestant.Work`); or one in this process."""
 Result = dict[str, Any]
+
+
+def alike(work: str, *columns: str, words: str = "") -> dict[str, Cell]:
+    """Cells of those who do the same work, each with these words more after its name."""
+    return {column: (CONTESTANTS.get(column, column) + words, work) for column in columns}
+
+
+def ours(limit: float, why: str, *, absolute: bool = False) -> dict[str, Target]:
+    return {OURS: Target(limit, why, absolute)}
 
 
 @dataclass(frozen=True)
@@ -125,13 +134,8 @@ class Unavailable(Exception):
     """Who or what cannot run here, and why."""
 
 
-def rows_of(subject: str) -> Sequence[Row | Together]:
-    """Raises Unavailable where the subject needs what is not there."""
-    try:
-        rows: Sequence[Row | Together] = importlib.import_module(f"bench.{subject}").ROWS
-    except ModuleNotFoundError as error:
-        raise Unavailable(f"{error.name} is not installed") from None
-    return rows
+def module_of(subject: str) -> Any:
+    return importlib.import_module(f"bench.{subject}")
 
 
 def chosen(names: Sequence[str]) -> dict[str, list[Row | Together]]:
@@ -145,9 +149,9 @@ def chosen(names: Sequence[str]) -> dict[str, list[Row | Together]]:
         subject, _, key = name.partition(".")
         if subject not in SUBJECTS:
             raise SystemExit(f"no subject {subject!r}; there are: {', '.join(SUBJECTS)}")
-        rows = [row for row in rows_of(subject) if key in ("", row.key)]
+        known: Sequence[Row | Together] = module_of(subject).ROWS
+        rows = [row for row in known if key in ("", row.key)]
         if not rows:
-            known = ", ".join(row.key for row in rows_of(subject))
-            raise SystemExit(f"{subject} has no row {key!r}; it has: {known}")
+            raise SystemExit(f"{subject} has no row {key!r}; it has: {', '.join(row.key for row in known)}")
         found.setdefault(subject, []).extend(rows)
     return found

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing
 
 from .child import Child
 from .rows import UNITS, Here, Result, Row, Unavailable
 
 PAUSE = 0.12
-FEWER = ((8.0, 1), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
+FEWER = ((8.0, 2), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
 FRESH = 3  # rounds of what needs a new process for each
 
 
@@ -64,13 +63,16 @@ class Turns:
             return self._turn_here(cell, counts)
         contestant, work = cell
         if fresh:
-            with self._fresh(contestant) as child:
+            with closing(self._opened(contestant)) as child:
                 return child.work(work)
         if contestant not in self._children:
             self._children[contestant] = self._opened(contestant)
         child = self._children[contestant]
         try:
-            return child.work(work) if counts else child.get_ready(work)
+            if counts:
+                return child.work(work)
+            child.get_ready(work)
+            return None
         finally:
             if not child.alive():  # the next work starts another
                 self._children.pop(contestant).close()
@@ -80,10 +82,11 @@ class Turns:
             return None
         gc.collect()  # so that nobody pays for what another left behind
         try:
-            value = cell.round() / cell.ops
+            found = cell.round()
         except Exception as error:  # whatever it raises is why it has no number
             raise Unavailable(f"{type(error).__name__}: {error}".split("\n")[0]) from None
-        return (value, cell.note() if cell.note else "") if counts else None
+        value, note = found if isinstance(found, tuple) else (found, "")
+        return (value / cell.ops, note) if counts else None
 
     def _opened(self, contestant: str) -> Child:
         if contestant in self.missing:
@@ -95,14 +98,6 @@ class Turns:
             raise
         self.facts[contestant] = child.facts
         return child
-
-    @contextmanager
-    def _fresh(self, contestant: str) -> Iterator[Child]:
-        child = self._opened(contestant)
-        try:
-            yield child
-        finally:
-            child.close()
 
     def _forget(self) -> None:
         for contestant, child in list(self._children.items()):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from bench.harness.rows import Result, Row, Target, Together
 from bench.harness.turns import Turns
 
-from .ends import leaving, rudeness, stopping
+from .ends import leaving, stopping
 from .load import request
 from .servers import CONNECTIONS, LIMIT, OURS, Found, Server, answer, beside, counted
 
@@ -124,4 +124,4 @@ def tenants(turns: Turns) -> Iterator[Result]:
     yield beside("tenants", title, "ms", share, p99[1], p99[10], target, f"the one heard {counts}")
 
 
-ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, leaving, tenants, stopping, rudeness))
+ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, leaving, tenants, stopping))

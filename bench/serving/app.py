@@ -15,12 +15,12 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import psutil
 
 import asyncsched as asc
 from asyncsched.serving import Exchange, Problem, Serving
 from asyncsched.serving.endpoints import ENDPOINTS
 from asyncsched.serving.http import App, ASGIScope, Receive, Send
+from bench.perceptron import resident
 
 from .load import many_files, quantiles
 
@@ -68,23 +68,14 @@ def application(predict: Predict) -> App:
     return app
 
 
-def inline(width: int) -> App:
-    layers = weights(width)
-
-    async def predict(row: Row) -> int:
-        return int(forward(layers, row[None], np.maximum).argmax())
-
-    return application(predict)
-
-
-def executor(width: int) -> App:
+def row_by_row(width: int, *, in_a_thread: bool) -> App:
     layers = weights(width)
 
     def compute(row: Row) -> int:
         return int(forward(layers, row[None], np.maximum).argmax())
 
     async def predict(row: Row) -> int:
-        return await asyncio.get_running_loop().run_in_executor(None, compute, row)
+        return await asyncio.get_running_loop().run_in_executor(None, compute, row) if in_a_thread else compute(row)
 
     return application(predict)
 
@@ -137,7 +128,7 @@ class Batched:
         s, items = serving.scheduler.statistics(), self.batcher.statistics()
         found = {
             "lag": quantiles(self._lags),
-            "rss": psutil.Process().memory_info().rss,
+            "rss": resident("VmRSS"),
             "peak_bytes": s.peak_bytes,
             "max_bytes": s.max_bytes,
             "in_flight": s.tasks_in_flight + s.tasks_pending,
@@ -165,13 +156,12 @@ def main(kind: str, port: str, options: str) -> None:
     found: dict[str, Any] = json.loads(options)
     import uvicorn
 
-    apps: dict[str, Callable[[], App]] = {
-        "inline": lambda: inline(found["width"]),
-        "executor": lambda: executor(found["width"]),
-        "asyncsched": lambda: Batched(**found).serving,
-    }
+    if kind == "asyncsched":
+        app: App = Batched(**found).serving
+    else:
+        app = row_by_row(found["width"], in_a_thread=kind == "executor")
     settings = {"log_level": "error", "access_log": False, "backlog": 16_384, "timeout_keep_alive": 120}
-    uvicorn.run(apps[kind](), host="127.0.0.1", port=int(port), **settings)  # type: ignore[arg-type]
+    uvicorn.run(app, host="127.0.0.1", port=int(port), **settings)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
-"""Requests that end before their time: clients that leave or misbehave, a server that stops; for `bench.serving`."""
+"""Requests that end before their time: clients that leave, a server that stops; for `bench.serving`."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import signal
 import time
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from collections.abc import Iterator
 from bench.harness.rows import Result
 from bench.harness.turns import Turns
 
-from .load import BODY, Connection, connect, many_files, request, run
+from .load import Connection, connect, many_files, request, run
 from .servers import CONNECTIONS, DRAIN, Found, Server, answer, counted
 
 
@@ -46,7 +45,7 @@ async def _open_and_drop(port: int, count: int) -> list[int]:
     control = await connect(port)
     await _in_progress(control, count)
     for connection in connections[::2]:
-        connection.abort()
+        connection.transport.abort()
     await _in_progress(control, count // 2)
     await control.ask(request("/release", b"", method="GET"))
     return list(await asyncio.gather(*asked))
@@ -83,37 +82,6 @@ def stopping(turns: Turns) -> Iterator[Result]:
         seconds = time.monotonic() - started
         statuses = answer(load)["statuses"]
     note = f"{statuses.get('200', 0)} answered, {statuses.get('503', 0)} told 503"
-    yield counted(
-        "stopping-unanswered", "SIGTERM: requests without an answer", statuses.get("0", 0), "all are told", note
-    )
-    yield counted(
-        "stopping-seconds", "SIGTERM: until the process ended", seconds, "the drain timeout", most=DRAIN, unit="s"
-    )
-
-
-CHUNK = b"10000\r\n" + bytes(2**16) + b"\r\n"
-RUDE = {  # what is sent to a server that takes 64 KiB, and what it should answer
-    "a body that does not come": (408, request(body=BODY[:10], more=100)),
-    "1 GiB, announced": (413, request(more=2**30)),
-    "too much, in chunks": (413, request(chunks=2 * CHUNK)),
-    "malformed JSON": (400, request(body=b'{"x": [1, 2')),
-    "wrong shape": (422, request(body=b'{"x": [1, 2]}')),
-    "NaN": (422, request(body=json.dumps({"x": [math.nan] * 64}).encode())),
-    "a good one": (200, request()),
-}
-
-
-def rudeness(turns: Turns) -> Iterator[Result]:
-    """Clients that are killed, that are slow, too large, or talk nonsense."""
-    quick = turns.quick
-    with Server("asyncsched", quick, max_body="64 KiB", body_timeout=1.0) as server:
-        killed = server.load(seconds=30, connections=CONNECTIONS)
-        time.sleep(1 if quick else 3)
-        killed.kill()
-        killed.communicate()
-        heard = {name: server.ask(data)[0] for name, (_, data) in RUDE.items()}
-        after = _settled(server)
-    wrong = sum(heard[name] != status for name, (status, _) in RUDE.items())
-    note = ", ".join(f"{name}: {status}" for name, status in heard.items())
-    yield counted("rudeness-statuses", "rude clients: wrong statuses", wrong, "each is told what is wrong", note)
-    yield counted("rudeness-ledgers", "rude clients, one killed: left in the ledgers", _left(after), "nothing leaks")
+    lost, title = statuses.get("0", 0), "SIGTERM: until the process ended"
+    yield counted("stopping-unanswered", "SIGTERM: requests without an answer", lost, "all are told", note)
+    yield counted("stopping-seconds", title, seconds, "the drain timeout", most=DRAIN, unit="s")

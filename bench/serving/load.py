@@ -117,20 +117,9 @@ def quantiles(seconds: list[float]) -> dict[str, float]:
     return {"p50": float(p50), "p99": float(p99), "max": float(most)}
 
 
-def request(
-    path: str = "/predict",
-    body: bytes = BODY,
-    *,
-    method: str = "POST",
-    tenant: str = "",
-    more: int = 0,
-    chunks: bytes | None = None,
-) -> bytes:
-    """A request; `more` bytes of body are announced that do not come with it. Or one whose body is these chunks."""
+def request(path: str = "/predict", body: bytes = BODY, *, method: str = "POST", tenant: str = "") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\nx-tenant: {tenant}\r\n"
-    if chunks is not None:
-        return f"{head}transfer-encoding: chunked\r\n\r\n".encode() + chunks
-    return f"{head}content-length: {len(body) + more}\r\n\r\n".encode() + body
+    return f"{head}content-length: {len(body)}\r\n\r\n".encode() + body
 
 
 class Connection(asyncio.Protocol):
@@ -139,11 +128,11 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self.closed = False
         self.text = b""
-        self._transport: Any = None
+        self.transport: Any = None
         self._answer: asyncio.Future[int] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
+        self.transport = transport
 
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
@@ -152,11 +141,8 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.text += data
         head, found, body = self.text.partition(b"\r\n\r\n")
-        if not found:
-            return
         lower = head.lower()
-        length = int(lower.partition(b"content-length: ")[2].partition(b"\r\n")[0])
-        if len(body) >= length:
+        if found and len(body) >= int(lower.partition(b"content-length: ")[2].partition(b"\r\n")[0]):
             self.closed = self.closed or b"connection: close" in lower
             self._settle(int(head[9:12]))
 
@@ -164,18 +150,12 @@ class Connection(asyncio.Protocol):
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(status)
 
-    def write(self, data: bytes) -> None:
-        self._transport.write(data)
-
-    def abort(self) -> None:
-        self._transport.abort()
-
     async def ask(self, data: bytes) -> int:
         """The status of the answer, whose text is in `text`; 0 if there was none."""
         self.text, self._answer = b"", asyncio.get_running_loop().create_future()
         if self.closed:
             return _GONE
-        self.write(data)
+        self.transport.write(data)
         return await self._answer
 
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from bench.harness.rows import ROOT, Result, Row, Target
+from bench.harness.rows import OURS, ROOT, Result, Row, Target
 
 from .load import connect, request, run
 
@@ -22,9 +22,6 @@ LIMIT = 72  # requests in progress
 MEMORY = "1 GiB"
 DRAIN = 10.0  # seconds
 Found = dict[str, Any]
-
-
-OURS = "asyncsched"
 
 
 def beside(key: str, title: str, unit: str, of: str, to: float, value: float, target: Target, note: str = "") -> Result:
@@ -89,7 +86,7 @@ class Server:
         async def main() -> tuple[int, str]:
             connection = await connect(self.port)
             status = await asyncio.wait_for(connection.ask(data), 60)
-            connection.abort()
+            connection.transport.abort()
             return status, connection.text.partition(b"\r\n\r\n")[2].decode()
 
         found: tuple[int, str] = run(main)

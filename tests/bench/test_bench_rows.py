@@ -13,7 +13,7 @@ import pytest
 
 from bench.harness.contestant import Who
 from bench.harness.environments import NEEDS
-from bench.harness.rows import ROOT, SUBJECTS, Row, rows_of
+from bench.harness.rows import ROOT, SUBJECTS, Row, module_of
 from bench.libraries import LIBRARIES
 from bench.render import ALL
 
@@ -25,7 +25,7 @@ OWN = {
     "serving": (
         "capacity-time; capacity-p99; overload-time; overload-p99; overload-refusals; overload-healthz; overload-lag"
         "; overload-tracked; overload-resident; overload-counts; leaving-computed; leaving-ledgers; tenants"
-        "; stopping-unanswered; stopping-seconds; rudeness-statuses; rudeness-ledgers"
+        "; stopping-unanswered; stopping-seconds"
     ),
     "replan": "; ".join(
         f"{work}-{limit}-{what}"
@@ -39,7 +39,7 @@ TOGETHER = [subject for subject in SUBJECTS if subject not in ("gpu", *OWN)]
 
 
 def rows(subject: str) -> list[Row]:
-    return [row for row in rows_of(subject) if isinstance(row, Row)]
+    return [row for row in module_of(subject).ROWS if isinstance(row, Row)]
 
 
 def contestants() -> set[str]:
