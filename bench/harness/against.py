@@ -23,7 +23,7 @@ _FAR = 1.05  # a ratio that is worth a look
 def compare(revision: str, subjects: Mapping[str, Sequence[Row | Together]], turns: Turns) -> None:
     """Print a line for each row and contestant: the ratio of this tree to the revision, and its spread."""
     with _clone(revision) as folder, turns:
-        pairs = list(_pairs(revision, folder, subjects))
+        pairs = [pair for pair in _pairs(revision, folder, subjects) if turns.wanted(pair.cells[HERE])]
         found = []
         for number_, row in enumerate(pairs, 1):
             print(f"{number_} of {len(pairs)}: {row.key}", flush=True)

@@ -13,7 +13,7 @@ import time
 from contextlib import closing
 
 from .child import Child
-from .rows import UNITS, Here, Result, Row, Unavailable
+from .rows import UNITS, Cell, Here, Result, Row, Unavailable
 
 PAUSE = 0.12
 FEWER = ((8.0, 2), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
@@ -34,7 +34,7 @@ class Turns:
     def measure(self, row: Row) -> Result:
         measured: dict[str, list[float]] = {}
         failed, notes = dict[str, str](), dict[str, str]()
-        cells = [(column, cell) for column, cell in row.cells.items() if self._wanted(cell)]
+        cells = [(column, cell) for column, cell in row.cells.items() if self.wanted(cell)]
         rounds = {column: FRESH if row.fresh else self.rounds for column, _ in cells}
         for number in range(self.rounds + 1):  # in the first all get ready
             for column, cell in reversed(cells) if number and number % 2 == 0 else cells:
@@ -54,10 +54,11 @@ class Turns:
         self._forget()
         return row.result({c: values for c, values in measured.items() if c not in failed}, failed, notes)
 
-    def _wanted(self, cell: object) -> bool:
-        return not self._only or not isinstance(cell, tuple) or cell[0] in self._only
+    def wanted(self, cell: Cell) -> bool:
+        """Whether its contestant takes part, whatever package it has."""
+        return not self._only or isinstance(cell, Here) or cell[0].partition(" package=")[0] in self._only
 
-    def _turn(self, cell: tuple[str, str] | Here, fresh: bool, *, counts: bool) -> tuple[float, str] | None:
+    def _turn(self, cell: Cell, fresh: bool, *, counts: bool) -> tuple[float, str] | None:
         """A round, if it counts; else getting ready for some."""
         if isinstance(cell, Here):
             return self._turn_here(cell, counts)

@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from bench.harness.rows import Result, Row, Target, Together
+from bench.harness.rows import OURS, Result, Row, Target, Together
 from bench.harness.turns import Turns
 
 from .ends import leaving, stopping
 from .load import request
-from .servers import CONNECTIONS, LIMIT, OURS, Found, Server, answer, beside, counted
+from .servers import CONNECTIONS, LIMIT, Found, Server, answer, beside, counted
 
 AT_CAPACITY = "at capacity"
 
