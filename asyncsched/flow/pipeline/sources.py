@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
@@ -45,7 +45,7 @@ def make_source(iterable: Any, skip: Position, out: Link) -> SourceStage:
         return IndexedSource(iterable, skip, out)
     if hasattr(iterable, "__aiter__"):
         return AsyncSource(iterable, skip, out)
-    return ThreadSource(_by_index(iterable, skip) if _is_map(iterable) else iterable, skip, out)
+    return (MapSource if _is_map(iterable) else ThreadSource)(iterable, skip, out)
 
 
 def _is_map(source: Any) -> bool:
@@ -170,7 +170,7 @@ class ThreadSource(SourceStage):
             while room := self._room.get():
                 while room and not self._stopped:
                     started = perf_counter()
-                    item = next(self._iterator)
+                    item = self._get(number)
                     self._seconds += perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
@@ -194,6 +194,10 @@ class ThreadSource(SourceStage):
         except StopIteration as error:  # it would mean an end
             raise passable(error, "`__iter__` of the source raised") from error
 
+    def _get(self, number: int) -> Any:
+        """The next item, which has this number. Raises StopIteration at the end."""
+        return next(self._iterator)
+
     def _close(self) -> None:
         iterator, self._iterator = self._iterator, None
         try:
@@ -212,10 +216,18 @@ class ThreadSource(SourceStage):
         self._feeding.cancel()
 
 
-def _by_index(source: Any, skip: Position) -> Iterator[Any]:
-    """The items of what has a length and items by index. Those that were received are left out, and not read."""
-    for number in range(len(source)):
+class MapSource(ThreadSource):
+    """What has a length and items by index, which may block."""
+
+    def _open(self) -> None:
+        self._length = len(self.iterable)
+
+    def _get(self, number: int) -> Any:
+        if number >= self._length:
+            raise StopIteration
+        if self.skip.has(number):
+            return None  # it is left out, and need not be read
         try:
-            yield None if skip.has(number) else source[number]
+            return self.iterable[number]
         except StopIteration as error:  # it would mean an end
             raise passable(error, "`__getitem__` of the source raised") from error
