@@ -145,9 +145,9 @@ def unique_counts(x: Tensor, /) -> UniqueCountsResult:
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
     ...         values, counts = asc.unique_counts(await s.put(np.array([3, 1, 3])))
-    ...         print(values.shape, *await asc.gather(values, counts))
+    ...         print(*await asc.gather(values, counts))
     >>> asc.run(main)
-    (None,) [1 3] [1 2]
+    [1 3] [1 2]
     """
     return UniqueCountsResult(*_unique("unique_counts", x, index=False, inverse=False, counts=True))
 
