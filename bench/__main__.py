@@ -73,6 +73,7 @@ def measured(subject: str, rows: Sequence[Row | Together], turns: Turns, folder:
             result["rows"] += _measured(row, turns)
             result |= {"contestants": turns.facts, "missing": turns.missing}
             if folder:  # now, since a machine may be lent for a short while only
+                folder.mkdir(parents=True, exist_ok=True)
                 path = folder / f"{result.get('file', subject)}.json"
                 path.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     results.show(result)
