@@ -1,74 +1,67 @@
-"""Questions about the engine's state, which change nothing: bytes of every kind."""
+"""Questions about tasks and their bytes, which change nothing."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
 
-from .admission import Admission
-from .ledger import Ledger
 from .model import LAUNCHED, Account, Scope, Task, Value
 from .refcounts import references
 
 
-class Audit:
-    """Answers about the state of one engine."""
+def launched(root: Scope) -> list[Task]:
+    """Every task that has a slot."""
+    return [task for task in root.unfinished() if task.state == LAUNCHED]
 
-    def __init__(self, root: Scope, ledger: Ledger, admission: Admission) -> None:
-        self._root = root
-        self._ledger = ledger
-        self._admission = admission
 
-    def launched(self) -> list[Task]:
-        """Every task that has a slot."""
-        return [task for task in self._root.unfinished() if task.state == LAUNCHED]
+def in_flight_bytes(root: Scope) -> int:
+    """Output and workspace of the tasks in flight, and results that only those still read.
 
-    def in_flight_bytes(self) -> int:
-        """Output and workspace of the tasks in flight, and results that only those still read.
+    They drain by themselves.
+    """
+    tasks = launched(root)
+    total = sum(task.cost for task in tasks)
+    readers = Counter(id(value) for task in tasks for value in task.inputs)
+    for task in tasks:
+        held = [task.reads]  # read once: the stream's thread may set it to () at any time
+        inputs = held[0] if type(held[0]) is tuple else held
+        for i in range(len(inputs)):  # by index and not in a variable, which would be a reference: see `refcounts`
+            count = readers.pop(id(inputs[i]), 0)
+            if not count or not inputs[i].charge or _being_made(inputs[i]):
+                continue
+            if references(inputs, i) <= count + (inputs is held):  # the list is one more reference
+                total += inputs[i].charge
+    return total
 
-        They drain by themselves.
-        """
-        launched = self.launched()
-        total = sum(task.cost for task in launched)
-        readers = Counter(id(value) for task in launched for value in task.inputs)
-        for task in launched:
-            held = [task.reads]  # read once: the stream's thread may set it to () at any time
-            inputs = held[0] if type(held[0]) is tuple else held
-            for i in range(len(inputs)):  # by index and not in a variable, which would be a reference: see `refcounts`
-                count = readers.pop(id(inputs[i]), 0)
-                if not count or not inputs[i].charge or _being_made(inputs[i]):
-                    continue
-                if references(inputs, i) <= count + (inputs is held):  # the list is one more reference
-                    total += inputs[i].charge
-        return total
 
-    def unused_reserve(self) -> int:
-        """Bytes that open scopes have reserved and do not use."""
-        return sum([max(0, scope.reserve - scope.account.used) for scope in self._root.tree() if scope.reserve])
+def unused_reserve(root: Scope) -> int:
+    """Bytes that open scopes have reserved and do not use."""
+    return sum([max(0, scope.reserve - scope.account.used) for scope in root.tree() if scope.reserve])
 
-    def held_by_pending(self) -> int:
-        """Bytes of finished results that nothing but pending tasks holds."""
-        tasks = self._admission.tasks()
-        solely = _solely_held(value for task in tasks for value in task.inputs if value.charge)
-        return sum([value.charge for value in solely])
 
-    def sufficient_limit(self, account: Account) -> int:
-        """A limit under which every pending task of an account could run, one after the other by age.
+def held_by_pending(pending: Iterable[Task]) -> int:
+    """Bytes of finished results that nothing but pending tasks holds."""
+    solely = _solely_held(value for task in pending for value in task.inputs if value.charge)
+    return sum([value.charge for value in solely])
 
-        It assumes that user code drops nothing meanwhile; what only pending tasks hold is free after its last reader.
-        """
-        tasks = [task for task in self._admission.tasks() if task.scope.account is account]
-        last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
-        freed: Counter[Task] = Counter()
-        for value in _solely_held(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
-            if value.account.open is account:
-                freed[last[id(value)]] += value.nbytes
-        used = most = account.used
-        for task in tasks:
-            used += task.cost
-            most = max(most, used)
-            used -= task.cost - (0 if task.value is None else task.value.nbytes) + freed[task]
-        return most
+
+def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
+    """A limit under which every pending task of an account could run, one after the other by age.
+
+    It assumes that user code drops nothing meanwhile; what only pending tasks hold is free after its last reader.
+    """
+    tasks = [task for task in pending if task.scope.account is account]
+    last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
+    freed: Counter[Task] = Counter()
+    for value in _solely_held(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
+        if value.account.open is account:
+            freed[last[id(value)]] += value.nbytes
+    used = most = account.used
+    for task in tasks:
+        used += task.cost
+        most = max(most, used)
+        used -= task.cost - (0 if task.value is None else task.value.nbytes) + freed[task]
+    return most
 
 
 def _solely_held(held: Iterable[Value]) -> list[Value]:

@@ -13,7 +13,7 @@ waits. It is called after every submission that might go at once, when the loop 
 waits. Notices are given only there, after what has moved; so whoever is told finds all of it done.
 
 The engine is made of parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks
-end, `Scopes` keeps their tree, and `Audit` answers questions. A method of a part is called within a method of the
+end, and `Scopes` keeps their tree. A method of a part is called within a method of the
 engine, so that two things are seen to in one place:
 
 *Finalisers.* The collector may run a user's finaliser between any two steps of a change, and that may submit or cancel.
@@ -43,7 +43,6 @@ from typing import Any, Final, NoReturn, TypeVar, cast
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
-from .audit import Audit
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
@@ -106,7 +105,6 @@ class Engine:
         self.ledger = Ledger(limits, completions, runtime)
         self.admission = Admission(self.ledger, completions.returning)
         self.root = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
-        self.audit = Audit(self.root, self.ledger, self.admission)
         self.interrupted: BaseException | None = None
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)

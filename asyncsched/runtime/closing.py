@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from .._arguments import counted
+from .._core.audit import launched
 from .._core.model import Scope as CoreScope
 from ..errors import AsyncSchedError, add_note
 from .life import Life
@@ -65,7 +66,7 @@ def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
     """Drop what is pending and close though bodies run: the error that names them."""
     root = runtime.engine.root
     runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
-    running = ", ".join(task.name for task in runtime.engine.audit.launched())
+    running = ", ".join(task.name for task in launched(runtime.engine.root))
     runtime.close()
     late = TimeoutError(
         f"after {timeout:g} s these tasks still run: {running} (they end by themselves, and their results are dropped)"

@@ -25,6 +25,7 @@ from operator import itemgetter
 from time import thread_time
 from typing import Any
 
+from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
 from .awaiting import Timer, awaited_by, in_wait_for, timers_of, where_it_waits
@@ -143,7 +144,7 @@ class _Case:
             for future, (waiter, tasks) in runtime.parked.items()
             if waiter is not None and not future.done()
         ]
-        launched = runtime.engine.audit.launched()
+        launched = audit.launched(runtime.engine.root)
         self.unknown: dict[Account, float] = {}
         for account in accounts:
             in_flight = sum([task.cost for task in launched if task.scope.account.open is account])

@@ -17,6 +17,7 @@ from itertools import islice, takewhile
 from typing import Final, NamedTuple
 
 from .._arguments import counted
+from .._core.audit import launched, sufficient_limit
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
@@ -130,7 +131,7 @@ class _Chain:
     def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
         self._engine = runtime.engine
         self._holders = holders
-        self._in_flight = sorted(runtime.engine.audit.launched(), key=_age)
+        self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
     def links(self, task: Task) -> Iterator[_Link]:
         """What a task waits for, what the task behind that waits for, and so on."""
@@ -211,7 +212,7 @@ class _Chain:
             for _, scope in reserves(engine.root, {account}):
                 lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if behind is None:
-            enough = engine.audit.sufficient_limit(account)
+            enough = sufficient_limit(engine.admission.tasks(), account)
             return [*lines, f"  (a limit of {enough:,} bytes would have sufficed for all that waits)"]
         return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
 

@@ -44,6 +44,7 @@ from collections.abc import Sequence
 from math import inf
 from time import perf_counter, thread_time
 
+from .._core.audit import held_by_pending, sufficient_limit
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
@@ -192,7 +193,7 @@ class StallWatch:
                 self._tell(task, self._deadlock(task, finding))
                 return
             if late or log_it:
-                text = self._text(task, finding, runtime.engine.audit.sufficient_limit(task.scope.account))
+                text = self._text(task, finding, self._sufficient_limit(task))
             if log_it:
                 log.warning("%s", text)
             if late:
@@ -212,12 +213,18 @@ class StallWatch:
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine
-        return account is engine.ledger.account and account.used > 0 and engine.audit.held_by_pending() == account.used
+        return (
+            account is engine.ledger.account
+            and account.used > 0
+            and held_by_pending(engine.admission.tasks()) == account.used
+        )
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
-        account = task.scope.account
-        needed = self._runtime.engine.audit.sufficient_limit(account)
-        return MemoryDeadlockError(self._text(task, finding, needed), needed, account.limit)
+        needed = self._sufficient_limit(task)
+        return MemoryDeadlockError(self._text(task, finding, needed), needed, task.scope.account.limit)
+
+    def _sufficient_limit(self, task: Task) -> int:
+        return sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
 
     def _tell(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and the next until enough of those who wait are woken, or bytes come free."""

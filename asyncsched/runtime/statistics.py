@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._core.audit import in_flight_bytes, unused_reserve
 from .._core.model import CANCELLED, DONE, FAILED
 from .runtime import Runtime
 
@@ -76,7 +77,7 @@ def statistics_of(runtime: Runtime) -> Statistics:
     engine = runtime.engine
     runtime.check_waiting()
     engine.drain()
-    in_flight = engine.audit.in_flight_bytes()
+    in_flight = in_flight_bytes(engine.root)
     ledger = engine.ledger
     return Statistics(
         tasks_submitted=ledger.submitted + ledger.ran_at_once,
@@ -87,7 +88,7 @@ def statistics_of(runtime: Runtime) -> Statistics:
         tasks_in_flight=ledger.in_flight,
         peak_tasks_in_flight=ledger.peak_in_flight,
         bytes_in_flight=in_flight,
-        bytes_retained=max(0, ledger.account.used - engine.audit.unused_reserve() - in_flight),
+        bytes_retained=max(0, ledger.account.used - unused_reserve(engine.root) - in_flight),
         bytes_reserved=ledger.reserved,
         peak_bytes=ledger.peak_bytes,
         max_ops=ledger.limits.max_ops,

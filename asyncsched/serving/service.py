@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from .._core.audit import launched
 from .._core.model import Lane, Task
 from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
@@ -118,7 +119,7 @@ class Service:
         if self._scheduler is None or not (bodies := self.bodies()):
             return False
         runtime, first = self._scheduler._runtime, dict[Lane | None, Task]()
-        for task in sorted(runtime.engine.audit.launched(), key=lambda task: task.number):  # as a stream runs them
+        for task in sorted(launched(runtime.engine.root), key=lambda task: task.number):  # as a stream runs them
             first.setdefault(task.lane, task)
         return all(first.get(lane) in bodies for lanes in runtime.lanes.values() for lane in lanes.compute)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from asyncsched._core.audit import unused_reserve
 from asyncsched.errors import TaskTooLarge
 from tests.validate import validate
 
@@ -122,7 +123,7 @@ def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent(rig):
     _, kept = rig.submit(cost=30, scope=inner)
     rig.run()
     assert (rig.engine.ledger.account.used, account.used, inner.account.used) == (80, 50, 30)
-    assert rig.engine.audit.unused_reserve() == 30 + 20
+    assert unused_reserve(rig.root) == 30 + 20
     rig.engine.close_scope(inner)
     assert (rig.engine.ledger.account.used, account.used) == (80, 30)
     rig.engine.close_scope(outer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from asyncsched._core.audit import held_by_pending, in_flight_bytes
+
 from .rig import Rig, execute
 
 
@@ -12,11 +14,11 @@ def test_bytes_that_only_pending_tasks_hold():
     rig.run()
     rig.submit(x, y, cost=60 - 10)
     rig.submit(x, x, cost=51 - 1)
-    assert rig.engine.audit.held_by_pending() == 0  # there are handles
+    assert held_by_pending(rig.engine.admission.tasks()) == 0  # there are handles
     del x
-    assert rig.engine.audit.held_by_pending() == 30
+    assert held_by_pending(rig.engine.admission.tasks()) == 30
     del y
-    assert rig.engine.audit.held_by_pending() == 50
+    assert held_by_pending(rig.engine.admission.tasks()) == 50
 
 
 def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
@@ -27,9 +29,9 @@ def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
     rig.dispatch()
     rig.submit(x, cost=10)
     rig.submit(x, x, cost=10)
-    assert rig.engine.audit.held_by_pending() == 0
+    assert held_by_pending(rig.engine.admission.tasks()) == 0
     del x
-    assert rig.engine.audit.held_by_pending() == 30
+    assert held_by_pending(rig.engine.admission.tasks()) == 30
 
 
 def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
@@ -40,13 +42,13 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
     rig.submit(x, y, cost=5)
     rig.submit(x, x, cost=6)
     rig.dispatch()
-    assert rig.engine.audit.in_flight_bytes() == 11
+    assert in_flight_bytes(rig.root) == 11
     del x
-    assert rig.engine.audit.in_flight_bytes() == 41
+    assert in_flight_bytes(rig.root) == 41
     del y
-    assert rig.engine.audit.in_flight_bytes() == 61
+    assert in_flight_bytes(rig.root) == 61
     rig.submit(cost=1)
-    assert rig.engine.audit.in_flight_bytes() == 61
+    assert in_flight_bytes(rig.root) == 61
 
 
 def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
@@ -58,7 +60,7 @@ def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
     del value
     rig.streams[made.lane].remove(made)
     execute(made, 60)
-    assert rig.engine.audit.in_flight_bytes() == rig.engine.ledger.account.used == 65
+    assert in_flight_bytes(rig.root) == rig.engine.ledger.account.used == 65
     rig.post(made)
     rig.dispatch()
-    assert rig.engine.audit.in_flight_bytes() == rig.engine.ledger.account.used == 65
+    assert in_flight_bytes(rig.root) == rig.engine.ledger.account.used == 65
