@@ -228,4 +228,5 @@ class Ledger:
         account.earmark = None
         outer.changed = True
         self.reserved -= scope.reserve
+        scope.reserve = 0
         self.note_peak(0)

@@ -68,9 +68,9 @@ class Scopes:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
-        if scope.closed or parent is None:  # the scheduler closed meanwhile, and with it what was left open
-            return
         self._closed(scope)
+        if parent is None:
+            return
         parent.children.pop(scope, None)
         if scope.reserve:
             self._ledger.unreserve(scope)

@@ -226,8 +226,9 @@ class Runtime(OnOneLoop, Host):
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)
-        for scope in self.engine.root.tree()[:0:-1]:  # left open, as by a KeyboardInterrupt; the root stays
-            self.engine.close_scope(scope)
+        for scope in self.engine.root.tree():
+            if scope.reserve:  # it was left open, as by a KeyboardInterrupt
+                self.ledger.unreserve(scope)
         self.on_stuck(())
         self.stop_devices()
         self._stop_wakeup()
