@@ -70,4 +70,4 @@ async def test_a_cluster_is_an_executor(threads, blockbuster):
         assert futures[1].cancel()
         assert await asyncio.to_thread(futures[2].result, 30) == 4
         executor.shutdown()
-        assert futures[0].result() == 1
+        assert await asyncio.wrap_future(futures[0]) == 1

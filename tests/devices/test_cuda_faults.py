@@ -106,6 +106,25 @@ async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
     assert faults > 8
 
 
+@pytest.mark.one_loop
+async def test_a_launch_that_fails_after_the_fault_says_what_it_means(monkeypatch) -> None:
+    """Also where its stream finds nothing to report, since the fault came on another."""
+    with fake_cupy() as fake:
+        s = asc.Scheduler(CUDADevice(0, 1))
+        async with s:
+            fake.fault_at(1)
+            with pytest.raises(CUDARuntimeError) as first:
+                await _put(s)
+            assert_told(first.value)
+            monkeypatch.setattr("tests.fake_cupy.streams._BaseStream.synchronize", lambda _: None)
+            with pytest.raises(CUDARuntimeError) as later:
+                await s.call(_again)
+            assert_told(later.value)
+            monkeypatch.undo()
+            await close(s)
+        await ended()
+
+
 async def _later_ones_fail(s: asc.Scheduler) -> None:
     for later in (_put, lambda s: s.call(_again)):
         (error,) = await asyncio.gather(later(s), return_exceptions=True)

@@ -185,17 +185,22 @@ class CUDAContext:
     def lose(self, error: Exception, task: Task) -> None:
         """The device is lost: everything unfinished on it fails with this error, and so does all that comes later.
 
-        The first error counts. Errors of other streams say the same, and so does what the task's own launch raised.
+        The first error counts, since errors of other streams say the same.
         """
-        own = task.failure
-        if own is not None and own.upstream is None and own.kind in _OWN_ERRORS:
-            own.add_note(self._cure)
         with self._fault_lock:
             if self.fault is None:
                 error.add_note(self._cure)
                 fault = Failure.of(error, task.name, task.site, frames=False)
                 execution.fail(task, fault)
                 self.fault = fault
+
+    def lost(self, task: Task) -> None:
+        """A task ended when the device was lost. What its own launch raised says the same, and gets the cure, too."""
+        own, fault = task.failure, self.fault
+        assert fault is not None
+        if own is not None and own is not fault and own.upstream is None and own.kind in _OWN_ERRORS:
+            own.add_note(self._cure)
+        execution.void(task, fault.passed_to(task.name, task.site))
 
     @contextmanager
     def told(self, stream: Any) -> Iterator[None]:

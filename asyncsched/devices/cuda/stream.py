@@ -215,7 +215,7 @@ class CUDAStream:
                     mine = one.stream is self and one.number == number
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
-            execution.void(task, context.fault.passed_to(task.name, task.site))
+            context.lost(task)
         for other, passed in waits:
             other.finished.reach(passed)
         execution.release(task)
