@@ -81,7 +81,9 @@ class Endings:
             return False
         cancelled = [task]
         for producer in cancelled:
-            self._tell_cancelled(producer)
+            if producer.waiters is not None:
+                self.notices.append(producer)
+            self._host.on_cancel(producer)
             above = producer.failure
             assert above is not None
             for dependent in producer.dependents:
@@ -99,20 +101,13 @@ class Endings:
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
         """Mark a launched task as cancelled. Returns False if it has ended, or was cancelled before."""
-        if task.settled:
-            return False
-        # From here to the two marks nothing is called, so no other thread runs (CPython hands over the GIL only in
-        # calls and at the ends of loops): a task that has ended is not marked as cancelled.
-        if task.value is None:
+        # From the look at `value` to the two marks nothing is called, so no other thread runs (CPython hands over the
+        # GIL only in calls and at the ends of loops): a task that has ended is not marked as cancelled.
+        if task.settled or task.value is None:
             return False
         task.failure = failure
         task.cancelled = True
         return True
-
-    def _tell_cancelled(self, task: Task) -> None:
-        if task.waiters is not None:
-            self.notices.append(task)
-        self._host.on_cancel(task)
 
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Not recursive, since graphs are deep.

@@ -351,10 +351,7 @@ class Scope:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""
         if not self.ended or self.tasks or self.unseen:
             return False
-        for child in list(self.children):  # noqa: SIM110  # a generator for `all` takes longer than the rest of this
-            if not child.over():
-                return False
-        return True
+        return all(child.over() for child in list(self.children))
 
     def tree(self) -> list[Scope]:
         """This scope and all below."""
@@ -370,11 +367,8 @@ class Scope:
 
     def one_unfinished(self, before: int | None = None) -> Task | None:
         """One of them, late among them; None if there is none."""
-        for scope in reversed(self.tree()):
-            for task in reversed(list(scope.tasks)):  # a finaliser may submit meanwhile
-                if before is None or task.seq < before:
-                    return task
-        return None
+        found = (task for scope in reversed(self.tree()) for task in reversed(list(scope.tasks)))
+        return next((task for task in found if before is None or task.seq < before), None)
 
     def record(self, failure: Failure) -> None:
         """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""
