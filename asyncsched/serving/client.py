@@ -63,7 +63,8 @@ class Client:
         try:
             await self._timeout.__aexit__(kind, error, trace)
         except TimeoutError:
-            raise self._reason or self._too_slow() from None
+            late = f"The body did not arrive within {self._body_timeout or 0:g} seconds."
+            raise self._reason or Problem(408, late, close=True) from None
         finally:
             self._reader.cancel()  # not waited for: the request's slot is free in the step that ends its response
             del self._reader
@@ -141,9 +142,6 @@ class Client:
         else:
             self._exchange.disconnected = True
             self.end(Disconnected())
-
-    def _too_slow(self) -> Problem:
-        return Problem(408, f"The body did not arrive within {self._body_timeout:g} seconds.", close=True)
 
     def _too_large(self) -> Problem:
         return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

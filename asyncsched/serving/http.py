@@ -6,20 +6,12 @@ import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from http import HTTPStatus
+from http.client import responses
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+from .. import errors
 from .._log import Log
-from ..errors import (
-    DeadlineExceeded,
-    MemoryDeadlockError,
-    QueueFull,
-    SchedulerClosed,
-    SchedulerStalled,
-    TaskCancelled,
-    TaskTooLarge,
-)
 
 Message = MutableMapping[str, Any]
 ASGIScope = MutableMapping[str, Any]
@@ -135,7 +127,7 @@ class Problem(Exception):
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:
             headers["connection"] = "close"
-        title = _phrase(self.status)
+        title = responses.get(self.status, "Error")  # servers send what they are told: 499 or 529, say
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
         await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
 
@@ -159,12 +151,12 @@ class Row(NamedTuple):
 
 
 TABLE: Final = (
-    Row(QueueFull, 503, "The server has as much to do as it takes on.", retry=True, logged=False),
-    Row(TaskTooLarge, 413, "The request needs more than this server has for one."),
-    Row(DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
-    Row(MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
-    Row(SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
-    Row(SchedulerClosed, 503, "The server is shutting down.", retry=True),
+    Row(errors.QueueFull, 503, "The server has as much to do as it takes on.", retry=True, logged=False),
+    Row(errors.TaskTooLarge, 413, "The request needs more than this server has for one."),
+    Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
+    Row(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
+    Row(errors.SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
+    Row(errors.SchedulerClosed, 503, "The server is shutting down.", retry=True),
 )
 """What is answered where a handler lets an exception out. What is not here is the framework's to answer, with 500."""
 
@@ -173,7 +165,7 @@ def find_problem(error: BaseException, retry_after: float | None) -> Problem | N
     """What to answer; None for what is not in the table, as a bug in a group is not, whatever else there is in it.
     `retry_after` is used where the error does not say."""
     if isinstance(error, BaseExceptionGroup):
-        _, causes = error.split(TaskCancelled)
+        _, causes = error.split(errors.TaskCancelled)
         found = [find_problem(cause, retry_after) for cause in causes.exceptions] if causes else []
         return found[0] if found and all(found) else None
     if isinstance(error, Problem):
@@ -185,10 +177,3 @@ def find_problem(error: BaseException, retry_after: float | None) -> Problem | N
             after = getattr(error, "retry_after", None) or retry_after or 1.0
             return Problem(row.status, row.detail, retry_after=after if row.retry else None)
     return None
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:  # 499 or 529, say: servers send what they are told
-        return "Error"

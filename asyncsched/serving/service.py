@@ -125,10 +125,16 @@ class Service:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[Scheduler]:
-        """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may."""
+        """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may.
+
+        Raises:
+            TaskTooLarge: where no request could ever be answered.
+        """
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
-            self._check_reserves(scheduler)
+            batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
+            needed, limit = (self.options.reserve or 0) + batch, scheduler.statistics().max_bytes
+            check_reserve(needed, limit, "a request with its batch (reserve=)")
             self._scheduler = scheduler
             if self.shown:
                 self.summary = Summary()
@@ -141,13 +147,6 @@ class Service:
                 finally:
                     self.limiter.draining = True
                     self._scheduler = self.summary = None
-
-    def _check_reserves(self, scheduler: Scheduler) -> None:
-        """Raise TaskTooLarge where no request could ever be answered."""
-        batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
-        check_reserve(
-            (self.options.reserve or 0) + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)"
-        )
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""

@@ -120,7 +120,12 @@ class Batcher(Generic[Item, Result]):
         reserve: int | str | None = None,
         scheduler: Submitter | None = None,
     ) -> None:
-        _check(fn, max_batch_cost, max_wait, max_queue, concurrency)
+        if not callable(fn):
+            raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
+        check_number("max_batch_cost", max_batch_cost)
+        check_number("max_wait", max_wait, "seconds", zero=True)
+        check_int("max_queue", max_queue, none="no bound")
+        check_int("concurrency", concurrency)
         if cost is not None and not callable(cost):
             raise TypeError(f"cost takes a function of an item, not {type(cost).__name__}")
         if scheduler is not None:
@@ -145,7 +150,11 @@ class Batcher(Generic[Item, Result]):
         """
         loop = self._bind()
         cost = 1.0 if self._cost is None else float(self._cost(item))
-        self._check_room(cost)
+        try:
+            self._queue.check(cost)
+        except QueueFull as full:
+            full.retry_after = self._runners.rate.seconds_for(len(self._queue))
+            raise
         # No await between the check and the push: the room it found is there.
         until, name, weight = _place(innermost())
         tenant = self._queue.tenant(name, weight)
@@ -194,13 +203,6 @@ class Batcher(Generic[Item, Result]):
             self._loop = loop
         return loop
 
-    def _check_room(self, cost: float) -> None:
-        try:
-            self._queue.check(cost)
-        except QueueFull as full:
-            full.retry_after = self._runners.rate.seconds_for(len(self._queue))
-            raise
-
 
 def _place(here: Ambient | None) -> tuple[float, Hashable, float]:
     """Of the caller's scopes the earliest deadline, by time.monotonic; their tenant, and the tenant's weight."""
@@ -227,12 +229,3 @@ def check_reserve(reserve: int, limit: int | None, what: str) -> None:
             reserve,
             limit,
         )
-
-
-def _check(fn: object, max_batch_cost: float, max_wait: float, max_queue: int | None, concurrency: int) -> None:
-    if not callable(fn):
-        raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
-    check_number("max_batch_cost", max_batch_cost)
-    check_number("max_wait", max_wait, "seconds", zero=True)
-    check_int("max_queue", max_queue, none="no bound")
-    check_int("concurrency", concurrency)
