@@ -6,7 +6,6 @@ import atexit
 import warnings
 import weakref
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ._arguments import check_int, check_number, parse_bytes
@@ -143,9 +142,7 @@ class Scheduler(Submitter):
             self._link.leave()
             self._link = None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._leave()
         if error is None:
             await self.aclose()

@@ -26,6 +26,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextvars import Context
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -48,6 +49,7 @@ AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of wh
 _BATCH: Final = 16  # launched together
 
 
+@dataclass(eq=False, repr=False)
 class Run:
     """The tasks of one graph, from the first to the last.
 
@@ -60,32 +62,24 @@ class Run:
             to know.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        device: Device,
-        nodes: Mapping[Any, GraphNode],
-        wanted: set[Any],
-        sizes: Sizes,
-        context: Context,
-        watch: Callable[..., None] | None = None,
-    ) -> None:
-        self.runtime = runtime
-        self.nodes = nodes
-        self.sizes = sizes
-        self.context = context
-        self.watch = watch
+    runtime: Runtime
+    device: Device
+    nodes: Mapping[Any, GraphNode]
+    wanted: set[Any]
+    sizes: Sizes
+    context: Context
+    watch: Callable[..., None] | None = None
+
+    def __post_init__(self) -> None:
         # What a task raised, that task, and what it was given.
         self.failed: tuple[BaseException, GraphNode, dict[Any, Any]] | None = None
         self.stopped = False  # what has not begun is not to run any more
-        self._lanes = runtime.lanes[device].compute
-        self._device = device
-        self._wanted = wanted
+        self._lanes = self.runtime.lanes[self.device].compute
         # What each node gives, until all that read it are submitted, and what is wanted to the end: the value of a
         # task, or what was there.
         self._held: dict[Any, Any] = {}
         # How many nodes read each; one that is asked for has one reader more.
-        self._readers = Counter(chain(wanted, *(node.dependencies for node in nodes.values())))
+        self._readers = Counter(chain(self.wanted, *(node.dependencies for node in self.nodes.values())))
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._cancelled: Failure | None = None
@@ -167,7 +161,7 @@ class Run:
         cost, limit = self.sizes.cost(kind, key, node), core.account.limit
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = self._held[key] = new_value(core.account, self._device, None)
+        made = self._held[key] = new_value(core.account, self.device, None)
         body = Node(self, key, node, kind, keys, given)
         return Task(core, CallPlan(kind.name), made, body, tuple(inputs), None, None, self._lanes, cost)
 
@@ -189,7 +183,7 @@ class Run:
     def _results(self) -> dict[Any, Any]:
         """What is wanted, by key, when all has ended. Raises what a task of it failed with."""
         found = {}
-        for key in self._wanted:
+        for key in self.wanted:
             held = self._held[key]
             if type(held) is Value:
                 if held.failure is not None:

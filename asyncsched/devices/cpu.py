@@ -123,7 +123,7 @@ class CPUStream:
                 item.run()
                 wake = completions.completed(item, True)
             else:
-                item.help(self._has_own)
+                item.help(lambda: not self.queue.empty())  # its own tasks come first
                 wake = False
             item = None
             if wake:
@@ -132,10 +132,6 @@ class CPUStream:
     def _next(self, team: Team) -> _Item:
         """The next item; with none, a part of another stream's operation, to help with."""
         return (self.queue.empty() and team.open()) or self.queue.get()
-
-    def _has_own(self) -> bool:
-        """Whether there is something in its queue: helping others is over then."""
-        return not self.queue.empty()
 
     def _reach(self, counter: Counter, number: int) -> None:
         """Wait for another stream, and help meanwhile."""

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Hashable
 from math import inf
 from time import monotonic
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, parse_bytes
@@ -199,9 +198,7 @@ class Scope(Submitter):
             raise
         return core
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         core, what = self._core(), f"scope {self._name!r}"
         if self._link is not None:
             self._link.leave()

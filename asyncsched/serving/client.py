@@ -16,7 +16,7 @@ cancelled task its frames), and why nobody keeps the reader or the reason once t
 from __future__ import annotations
 
 import asyncio
-from types import TracebackType
+from typing import Any
 
 from .http import Exchange, Message, Problem
 
@@ -56,12 +56,10 @@ class Client:
         self._reader = asyncio.create_task(self._read())
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: Any) -> None:
         self._open = False
         try:
-            await self._timeout.__aexit__(kind, error, trace)
+            await self._timeout.__aexit__(*error)
         except TimeoutError:
             late = f"The body did not arrive within {self._body_timeout or 0:g} seconds."
             raise self._reason or Problem(408, late, close=True) from None

@@ -8,7 +8,7 @@ read would grow coarse.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, Final
 
@@ -35,9 +35,9 @@ class Clock:
         except IndexError:
             return self._cupy.cuda.Event(block=True, disable_timing=False)
 
-    def give(self, event: Any) -> None:
-        """Take back an event that was read, or will not be."""
-        self._spare.append(event)
+    def give(self, events: Iterable[Any]) -> None:
+        """Take back events that were read."""
+        self._spare.extend(events)
 
     def base(self) -> tuple[Any, float]:
         """An event that was passed, and when that was, in seconds of `perf_counter`."""
@@ -59,30 +59,22 @@ class Clock:
 class Times:
     """When a task began and ended on the device; on the host, if the device is lost."""
 
-    __slots__ = ("_began", "_clock", "_ended", "_issued")
+    __slots__ = ("_clock", "_events", "_issued")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._issued = perf_counter()
-        self._began: Any = None
-        self._ended: Any = None
+        self._events: list[Any] = []  # before its work, and behind it
 
-    def record_began(self, stream: Any) -> None:
-        """Call it before the task puts its work on the stream."""
-        self._began = self._clock.take()
-        self._began.record(stream)
-
-    def record_ended(self, stream: Any) -> None:
-        """Call it when the task's work is on the stream."""
-        self._ended = self._clock.take()
-        self._ended.record(stream)
+    def record(self, stream: Any) -> None:
+        """Call it before the task puts its work on the stream, and again when that is there."""
+        self._events.append(self._clock.take())
+        self._events[-1].record(stream)
 
     def read(self, healthy: bool) -> tuple[float, float]:
         """When it began and ended, in seconds of `perf_counter`. Call it once."""
-        if not healthy or self._ended is None:
+        if not healthy or len(self._events) < 2:  # it did not come so far
             return self._issued, max(self._issued, perf_counter())
-        clock = self._clock
-        began, ended = clock.seconds(self._began), clock.seconds(self._ended)
-        clock.give(self._began)
-        clock.give(self._ended)
+        began, ended = [self._clock.seconds(event) for event in self._events]
+        self._clock.give(self._events)
         return began, max(began, ended)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -66,10 +67,8 @@ class CUDAMemory(Memory):
         if form in self._ran_before:
             self._apply(task, value)
             return
-        if value.meta.known:
-            with _compiling:
-                self._apply(task, value)
-        else:  # it waits for its stream, to learn the shape. So no lock is held, and a kernel may be compiled twice
+        # Where it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
+        with _compiling if value.meta.known else nullcontext():
             self._apply(task, value)
         if len(self._ran_before) >= _MOST_FORMS:
             self._ran_before.clear()

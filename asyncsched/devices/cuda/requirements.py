@@ -34,7 +34,8 @@ def missing() -> list[Missing]:
     if found is None:
         extra = "cuda13" if known >= 13_000 else "cuda12"
         return [*lacks, Missing("CuPy", "CuPy is not installed", f'pip install "asyncsched[{extra}]"')]
-    wheel, made_for = _wheel(found)
+    made_for = found.cuda.runtime.runtimeGetVersion() // 1000
+    wheel = f"cupy-cuda{made_for}x"
     if known and known // 1000 < made_for:
         how = f"the NVIDIA driver knows CUDA up to {dotted(known)}, too old for this CuPy, which is for CUDA {made_for}"
         older = f' or: pip uninstall {wheel} && pip install "asyncsched[cuda12]"' if known >= 12_000 else ""
@@ -69,12 +70,6 @@ def driver() -> int:
 def dotted(version: int) -> str:
     """CUDA's version as people write it."""
     return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _wheel(found: Any) -> tuple[str, int]:
-    """CuPy's package, and the CUDA that it is for."""
-    major = found.cuda.runtime.runtimeGetVersion() // 1000
-    return f"cupy-cuda{major}x", major
 
 
 def _compiles(cuda: Any) -> bool:

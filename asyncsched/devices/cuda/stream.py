@@ -140,11 +140,11 @@ class CUDAStream:
             with self.cuda:
                 self._wait_for(waits)
                 if times is not None:
-                    times.record_began(self.cuda)
+                    times.record(self.cuda)
                 if context.fault is None:  # asked after the wait: a producer that was skipped counts as issued, too
                     execution.run(task, self._memory)
                 if times is not None:
-                    times.record_ended(self.cuda)
+                    times.record(self.cuda)
                 event = context.take_event()
                 event.record(self.cuda)
                 self.recorded[number] = event
@@ -184,12 +184,7 @@ class CUDAStream:
         self._ended(self)
 
     def _finish(
-        self,
-        task: Task,
-        waits: Sequence[Point],
-        number: int,
-        times: Times | None,
-        deferred: Sequence[DeferredError],
+        self, task: Task, waits: Sequence[Point], number: int, times: Times | None, deferred: Sequence[DeferredError]
     ) -> bool:
         """Take in that a task has ended, and report it. Returns whether to wake the event loop.
 

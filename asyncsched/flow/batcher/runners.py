@@ -110,7 +110,8 @@ class Runners:
         left = self._parts.empty()
         self.computing -= len(left)
         self._ended(batch, batch.items)
-        _cancel([*batch.items, *self._queue.empty(), *left])
+        for waiting in (*batch.items, *self._queue.empty(), *left):
+            waiting.future.cancel()
 
     async def _fill(self) -> None:
         """Wait until the queue fills a batch, or its oldest item has waited long enough."""
@@ -159,7 +160,11 @@ class Runners:
             self.largest = max(self.largest, len(batch.items))
         else:
             batch.items = [waiting for waiting in batch.part if waiting.wanted(now)]
-            self._drop([waiting for waiting in batch.part if not waiting.wanted(now)])
+            dropped = [waiting for waiting in batch.part if not waiting.wanted(now)]
+            self._queue.dropped += len(dropped)
+            self.computing -= len(dropped)
+            for waiting in dropped:
+                waiting.expire()
 
     async def _call(self, scope: Scope, batch: Batch) -> Answered:
         items = batch.items
@@ -218,12 +223,6 @@ class Runners:
             waiting.settle(error)
         self._ended(batch, batch.items)
 
-    def _drop(self, items: list[Waiting]) -> None:
-        self._queue.dropped += len(items)
-        self.computing -= len(items)
-        for waiting in items:
-            waiting.expire()
-
     def _ended(self, batch: Batch, settled: list[Waiting]) -> None:
         """A batch has been computed, whatever came of it. Some of its items may have to be computed again."""
         now = monotonic()
@@ -261,11 +260,6 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
         runner = asyncio.current_task()
         return runner is not None and runner.cancelling() > 0
     return issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
-
-
-def _cancel(items: list[Waiting]) -> None:
-    for waiting in items:
-        waiting.future.cancel()
 
 
 def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:

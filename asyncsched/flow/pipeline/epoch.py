@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar, cast
 
 import anyio
@@ -120,9 +119,7 @@ class Items(AsyncIterator[T]):
         if not self._out.ended:  # it was cancelled before it began
             self._out.end(passable(asyncio.CancelledError(), "the stages of the pipeline ended by"))
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._work is not None
         assert self._source is not None
         source = self._source

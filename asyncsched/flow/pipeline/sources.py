@@ -64,6 +64,13 @@ def is_iterator(source: Any) -> bool:
     return hasattr(source, "__next__") or hasattr(source, "__anext__")
 
 
+def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
+    try:
+        return opens(iterable)
+    except (StopIteration, StopAsyncIteration) as error:  # it would mean an end
+        raise passable(error, f"`__{opens.__name__}__` of the source raised") from error
+
+
 class IndexedSource(SourceStage):
     """Something in memory."""
 
@@ -92,7 +99,7 @@ class AsyncSource(SourceStage):
         number = 0
         iterator = None
         try:
-            iterator = self._open()
+            iterator = _opened(aiter, self.iterable)
             while self.error is None:
                 await self.out.reserve()
                 while self.skip.has(number):
@@ -111,12 +118,6 @@ class AsyncSource(SourceStage):
             if callable(aclose := getattr(iterator, "aclose", None)):
                 await self._close(aclose)
         return False
-
-    def _open(self) -> Any:
-        try:
-            return aiter(self.iterable)
-        except StopAsyncIteration as error:  # it would mean an end
-            raise passable(error, "`__aiter__` of the source raised") from error
 
     async def _close(self, aclose: Callable[[], Any]) -> None:
         try:
@@ -189,10 +190,7 @@ class ThreadSource(SourceStage):
             self._read_so_far.wake()
 
     def _open(self) -> None:
-        try:
-            self._iterator = iter(self.iterable)
-        except StopIteration as error:  # it would mean an end
-            raise passable(error, "`__iter__` of the source raised") from error
+        self._iterator = _opened(iter, self.iterable)
 
     def _get(self, number: int) -> Any:
         """The next item, which has this number. Raises StopIteration at the end."""
