@@ -37,8 +37,7 @@ class Counter:
         """Count one more."""
         self.count += 1
         if self.waiters:
-            with self._changed:
-                self._changed.notify_all()
+            self.wake()
 
     def give_up(self) -> None:
         """Nothing more will be counted: whoever waits goes on."""

@@ -16,7 +16,7 @@ from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
 from .._core.refcounts import references
 from .._tree import find, map_leaves
-from ..ops.meta import meta
+from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
@@ -170,24 +170,30 @@ def source_of(task: Task, array: Any) -> Value | None:
     return next((v for v in task.inputs if type(v.array) is type(array) and owner_of(v.array) is owner), None)
 
 
-def reusable(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
-    """The input whose buffer the output may take: this task alone holds it, and it `fits`.
+def fits(value: Value, form: Meta) -> bool:
+    """Whether a result of this form may be written over a value's array."""
+    array = value.array
+    return array.shape == form.shape and array.dtype == form.dtype and bool(array.flags.c_contiguous)
+
+
+def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
+    """The input whose buffer the output may take: this task alone holds it, and it is one of those `wanted`.
 
     A ufunc may write over any of its inputs; other operations only over the first.
 
     A task of a commit that was granted no room depends on it. Any other holder is about to drop the input, such as the
     loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
     """
-    found = _solely_held(task, any_input, fits)
+    found = _solely_held(task, any_input, wanted)
     if found is None and task.move is not None and task.move.commit.charged and not task.move.grant:
         for _ in range(_LOOKS if in_stream_thread() else 0):
             sleep(_PAUSE)
-            if (found := _solely_held(task, any_input, fits)) is not None:
+            if (found := _solely_held(task, any_input, wanted)) is not None:
                 break
     return found
 
 
-def _solely_held(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> Value | None:
+def _solely_held(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
     """The same, as things are at this moment.
 
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
@@ -200,7 +206,7 @@ def _solely_held(task: Task, any_input: bool, fits: Callable[[Value], bool]) -> 
         # By index and not in a variable, which would be a reference: see `refcounts`.
         if references(inputs, i) > _times(inputs[i], inputs) + made:
             continue
-        if not inputs[i].escaped and inputs[i].base is None and fits(inputs[i]):
+        if not inputs[i].escaped and inputs[i].base is None and wanted(inputs[i]):
             return inputs[i]
     return None
 

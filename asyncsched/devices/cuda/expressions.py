@@ -204,12 +204,6 @@ class Element:
         result: Element = getattr(self._names, name)(*operands, out=out)
         return result
 
-    def __neg__(self) -> Element:
-        return self._call("negative", self)
-
-    def __invert__(self) -> Element:
-        return self._call("invert", self)
-
 
 def _operators() -> None:
     """The operators that kernels use, and the universal functions that they stand for."""
@@ -220,6 +214,8 @@ def _operators() -> None:
     for operator, name in arithmetic.items():
         setattr(Element, f"__r{operator}__", lambda x, y, name=name: x._call(name, y, x))
         setattr(Element, f"__i{operator}__", lambda x, y, name=name: x._call(name, x, y, out=x))
+    for operator, name in (("neg", "negative"), ("invert", "invert")):
+        setattr(Element, f"__{operator}__", lambda x, name=name: x._call(name, x))
     for operator, name in (arithmetic | comparisons).items():
         setattr(Element, f"__{operator}__", lambda x, y, name=name: x._call(name, x, y))
 

@@ -80,7 +80,8 @@ class CUDAMemory(Memory):
         kernel = resolve(op, self.xp)
         reused = None
         if op.inplace:
-            reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), lambda v: _fits(v, value))
+            form, any_input = value.meta, isinstance(kernel, self.xp.ufunc)
+            reused = execution.reusable(task, any_input, lambda v: execution.fits(v, form))
         if reused is not None:
             options = {**options, "out": reused.array}
         array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
@@ -246,9 +247,3 @@ def _kind(arg: Any) -> Hashable:
         return ()
     is_array = hasattr(arg, "strides") and not isinstance(arg, np.generic)
     return (arg.shape, arg.dtype, arg.strides) if is_array else type(arg).__name__
-
-
-def _fits(candidate: Value, result: Value) -> bool:
-    """Whether a result may be written over a candidate."""
-    array, form = candidate.array, result.meta
-    return array.shape == form.shape and array.dtype == form.dtype and bool(array.flags.c_contiguous)

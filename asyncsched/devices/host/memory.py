@@ -157,17 +157,7 @@ class HostMemory(Memory):
         """The array and buffer of an input that this task alone holds and that fits the output exactly."""
         assert task.value is not None
         form = task.value.meta
-
-        def fits(value: Value) -> bool:
-            array = value.array
-            return (
-                type(value.block) is np.ndarray
-                and array.shape == form.shape
-                and array.dtype == form.dtype
-                and array.flags.c_contiguous
-            )
-
-        value = execution.reusable(task, any_input, fits)
+        value = execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))
         if value is None:
             return None, None
         block, value.block = value.block, None
