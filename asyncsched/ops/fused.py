@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from math import prod
 from operator import itemgetter
@@ -49,7 +48,7 @@ class FusedProgram:
         last, reads = program.last_uses(), program.last_reads()
         self._parts: list[tuple[Run | None, range, list[int]]] = []
         for steps in program.runs(lambda i: _run_shape(program, program.steps[i])):
-            run = _Writer(program, steps, reads).run() if len(steps) > 1 else None
+            run = Run(program, steps, reads) if len(steps) > 1 else None
             self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
 
     def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
@@ -95,47 +94,61 @@ class FusedProgram:
         return np.ndarray(form.bound, form.dtype, blocks[slot])
 
 
-@dataclass(frozen=True, slots=True)
 class Run:
-    """One run: what it reads and writes, and what it does.
+    """One run: what it reads and writes, and what it does. Its registers are allocated when it is made, step by step.
 
     Values go by names: x for what is read, o for results, r for registers, t for tiles (rows and numbers, laid out as
     whole blocks), c for constants, each with a number.
+
+    Args:
+        last: by slot the last step that reads it.
     """
 
-    lines: tuple[tuple[Any, Callable[[dict[str, Any]], Any]], ...]  # functions, and what gets their operands and result
-    form: Meta
-    rows: bool  # blocks are of whole rows
-    reads: tuple[tuple[int, str], ...]  # slots, and how each meets blocks
-    writes: tuple[tuple[int, Meta], ...]
-    tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]]  # a slot, or else a number, and its dtype
-    registers: dict[str, np.dtype[Any]]
-    constants: dict[str, Any]
-    seconds: float  # on one thread, by estimate
-    loop: list[Any]  # what numba compiled, if it did
+    def __init__(self, program: Program, steps: range, last: dict[int, int]) -> None:
+        self._program, self._form = program, program.steps[steps[0]].form
+        self._steps = {program.inputs + i: program.steps[i] for i in steps}
+        self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
+        self.writes = {slot: self._steps[slot].form for slot in program.written(steps, last)}
+        self.reads: dict[int, str] = {}  # slots, and how each meets blocks
+        self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}  # a slot, or else a number, and its dtype
+        self.registers: dict[str, np.dtype[Any]] = {}
+        self._constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+        self._free = [(f"o{slot}", form.dtype, float(slot)) for slot, form in self.writes.items()]  # up to which step
+        # Functions, and what gets their operands and where the result goes.
+        self._lines = [self._line(slot, step) for slot, step in self._steps.items()]
+        # Whether blocks are of whole rows.
+        self._rows = any(slot is not None for slot, _, _ in self._tiles.values()) or "column" in self.reads.values()
+        size = prod(self._form.bound)
+        self._seconds = sum(  # on one thread, by estimate
+            parallel.seconds_of(size, step.form.dtype.itemsize, step.op.element_seconds)
+            for step in self._steps.values()
+        )
+        loop = None if size < compiled.WORTH or self._tiles or asked() else self._loop()
+        self._compiled = [] if loop is None else compiled.later(*loop, len(self.writes))
 
     def apply(self, slots: list[Any], place: Callable[[int], Any]) -> bool:
         """Do it, unless an array does not lie as was thought when it was captured, or a step raises."""
-        if not all(slots[slot].flags.c_contiguous for slot, _ in self.reads):
+        if not all(slots[slot].flags.c_contiguous for slot in self.reads):
             return False
-        shape: tuple[int, ...] = self.form.bound
-        width = shape[-1] if self.rows else 1
+        shape: tuple[int, ...] = self._form.bound
+        width = shape[-1] if self._rows else 1
         count = prod(shape) // width
-        lines = (-1, width) if self.rows else (-1,)
+        lines = (-1, width) if self._rows else (-1,)
         ways = {"whole": lines, "number": (), "column": (-1, 1)}
         kept: dict[int, Any] = {}
-        for slot, form in self.writes:
+        for slot, form in self.writes.items():
             out = place(slot)
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
-        arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads]
+        arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads.items()]
         arrays += [array.reshape(lines) for array in kept.values()]
         # Parts of whole blocks: with shorter ones the GIL would be taken more often. What stays in a processor's cache
         # from one operation to the next takes half of what the estimates say.
         block = self._block(width)
-        each = max(1, min(parallel.rounds(self.seconds / 2), count // (block * parallel.threads())))
+        each = max(1, min(parallel.rounds(self._seconds / 2), count // (block * parallel.threads())))
         parts = [
             partial(self._part, slots, [array[part] if array.ndim else array for array in arrays], width)
-            for part in parallel.ranges(count, parallel.number(self.seconds, each), block if each > 1 else 1)
+            for part in parallel.ranges(count, parallel.number(self._seconds, each), block if each > 1 else 1)
         ]
         try:
             parallel.run(parts)
@@ -148,32 +161,121 @@ class Run:
     def _part(self, slots: list[Any], arrays: list[Any], width: int) -> None:
         """Some of the rows, or elements, on one thread."""
         count = len(arrays[-1])
-        if self.loop:
-            self.loop[0](count, *arrays)
+        if self._compiled:
+            self._compiled[0](count, *arrays)
             return
         block = self._block(width)
         room = (min(block, count), *arrays[-1].shape[1:])
-        dtypes = self.registers | {name: dtype for name, (_, _, dtype) in self.tiles.items()}
+        dtypes = self.registers | {name: dtype for name, (_, _, dtype) in self._tiles.items()}
         registers = {name: scratch(np, place, room, dtype) for place, (name, dtype) in enumerate(dtypes.items())}
-        for name, (row, number, _) in self.tiles.items():
+        for name, (row, number, _) in self._tiles.items():
             registers[name][...] = number if row is None else slots[row].reshape(-1)
-        names = [*[f"x{slot}" for slot, _ in self.reads], *[f"o{slot}" for slot, _ in self.writes]]
-        values = self.constants | registers | dict(zip(names, arrays, strict=True))
+        names = self._array_names()
+        values = self._constants | registers | dict(zip(names, arrays, strict=True))
         whole = {name: array for name, array in zip(names, arrays, strict=True) if array.ndim}
         for start in range(0, count, block):
             stop = min(start + block, count)
             values |= {name: array[start:stop] for name, array in whole.items()}
             if stop == count:
                 values |= {name: array[: stop - start] for name, array in registers.items()}
-            for function, arguments in self.lines:
+            for function, arguments in self._lines:
                 *operands, result = arguments(values)
                 function(*operands, out=result)
 
     def _block(self, width: int) -> int:
         """How many rows, or elements, are taken at a time."""
-        alive = len(self.reads) + len(self.writes) + len(self.tiles) + len(self.registers)
-        widest = max(form.dtype.itemsize for form in (self.form, *[form for _, form in self.writes]))
+        alive = len(self.reads) + len(self.writes) + len(self._tiles) + len(self.registers)
+        widest = max(form.dtype.itemsize for form in (self._form, *self.writes.values()))
         return max(1, max(_LEAST_BLOCK, BLOCK_BYTES // (alive * widest)) // width)
+
+    def _array_names(self) -> list[str]:
+        return [*[f"x{slot}" for slot in self.reads], *[f"o{slot}" for slot in self.writes]]
+
+    def _line(self, slot: int, step: Step) -> tuple[Any, Callable[[dict[str, Any]], Any]]:
+        function, args = _function(step), _args(step)
+        dtypes = _dtypes(function, [self._operand(a) for a in args])
+        words = [
+            self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
+            for i, a in enumerate(args)
+        ]
+        for read in dict.fromkeys(step.reads):
+            if read in self._steps and self._last[read] == slot and read not in self.writes:
+                self._release(self._names[read], self._steps[read].form.dtype)
+        target = self._names[slot] = self._target(slot, step.form.dtype)
+        return function, itemgetter(*words, target)
+
+    def _operand(self, arg: Any) -> Any:
+        return self._program.form(arg.slot).dtype if type(arg) is Ref else type(arg)
+
+    def _name(self, slot: int) -> str:
+        if slot not in self._steps:
+            way, form = _way(self._program.form(slot), self._form), self._program.form(slot)
+            if way == "row":
+                self._tiles[f"t{slot}"] = slot, None, form.dtype
+                return f"t{slot}"
+            self.reads[slot] = str(way)
+            return f"x{slot}"
+        return self._names[slot]
+
+    def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
+        self._constants[name] = value
+        if dtype is not None:
+            with suppress(OverflowError), np.errstate(all="ignore"):  # what does not fit may be compared all the same
+                self._constants[name] = np.array(value, dtype)
+                if function in _SLOW_WITH_NUMBERS:
+                    self._tiles[name] = None, self._constants.pop(name), dtype
+        return name
+
+    def _target(self, slot: int, dtype: np.dtype[Any]) -> str:
+        if slot in self.writes:
+            self._free = [one for one in self._free if one[0] != f"o{slot}"]
+            return f"o{slot}"
+        for at in reversed(range(len(self._free))):
+            name, free, until = self._free[at]
+            if free == dtype and self._last[slot] <= until:
+                del self._free[at]
+                return name
+        self.registers[name := f"r{len(self.registers)}"] = dtype
+        return name
+
+    def _release(self, name: str, dtype: np.dtype[Any]) -> None:
+        until = int(name[1:]) if name[0] == "o" else float("inf")
+        self._free.append((name, dtype, until))
+
+    def _loop(self) -> tuple[str, dict[str, Any], list[int]] | None:
+        """The source of a function of a count and of flat arrays, its constants, and the dimensions of its arrays.
+
+        None where something is not for a loop: another dtype than float32, a row, a column, an operation without code.
+        """
+        single = np.dtype(np.float32)
+        program, reads, constants = self._program, self.reads.items(), dict[str, Any]()
+        if any(way not in ("whole", "number") or program.form(slot).dtype != single for slot, way in reads):
+            return None
+        lines = [f"        v{slot} = x{slot}[i]" for slot, way in reads if way == "whole"]
+        known = set(self.reads)
+        for slot, step in self._steps.items():
+            code = step.op.scalar_code
+            if step.form.dtype != single or code is None:
+                return None
+            words = []
+            for place, arg in enumerate(step.args):
+                if type(arg) is Ref:
+                    if arg.slot not in known:
+                        return None
+                    words.append(f"v{arg.slot}")
+                elif type(arg) in (int, float, np.float32):
+                    with np.errstate(all="ignore"):
+                        constants[f"c{slot}_{place}"] = np.float32(arg)
+                    words.append(f"c{slot}_{place}")
+                else:
+                    return None
+            lines.append(f"        v{slot} = {code.expression.format(*words)}")
+            known.add(slot)
+        lines += [f"        o{slot}[i] = v{slot}" for slot in self.writes]
+        first = [f"    v{slot} = x{slot}[()]" for slot, way in reads if way == "number"]
+        head = f"def run(count, {', '.join(self._array_names())}):"
+        source = "\n".join([head, *first, "    for i in range(count):", *lines])
+        return source, constants, [int(way == "whole") for _, way in reads]
 
 
 def _run_shape(program: Program, step: Step) -> Any:
@@ -213,129 +315,6 @@ def _way(operand: Meta, form: Meta) -> str | None:
     if shape[-1:] == whole[-1:] and prod(shape) == whole[-1]:
         return "row"
     return "column" if shape == (*whole[:-1], 1) else None
-
-
-class _Writer:
-    """Writes the lines of a run: allocates registers, step by step.
-
-    Args:
-        last: by slot the last step that reads it.
-    """
-
-    def __init__(self, program: Program, steps: range, last: dict[int, int]) -> None:
-        self._program, self._form = program, program.steps[steps[0]].form
-        self._steps = {program.inputs + i: program.steps[i] for i in steps}
-        self._written = program.written(steps, last)
-        self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
-        self._reads: dict[int, str] = {}
-        self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}
-        self._registers: dict[str, np.dtype[Any]] = {}
-        self._free: list[tuple[str, np.dtype[Any], float]] = [
-            (f"o{slot}", self._steps[slot].form.dtype, slot) for slot in self._written
-        ]  # and up to which step
-        self._names: dict[int, str] = {}
-        self._constants: dict[str, Any] = {}
-
-    def run(self) -> Run:
-        lines = [self._line(slot, step) for slot, step in self._steps.items()]
-        rows = any(slot is not None for slot, _, _ in self._tiles.values()) or "column" in self._reads.values()
-        writes = [(slot, self._steps[slot].form) for slot in self._written]
-        size = prod(self._form.bound)
-        seconds = sum(
-            parallel.seconds_of(size, step.form.dtype.itemsize, step.op.element_seconds)
-            for step in self._steps.values()
-        )
-        loop = None if size < compiled.WORTH or self._tiles or asked() else self._loop()
-        return Run(
-            tuple(lines), self._form, rows, tuple(self._reads.items()), tuple(writes), self._tiles, self._registers,
-            self._constants, seconds, [] if loop is None else compiled.later(*loop, len(writes)),
-        )  # fmt: skip
-
-    def _line(self, slot: int, step: Step) -> tuple[Any, Callable[[dict[str, Any]], Any]]:
-        function, args = _function(step), _args(step)
-        dtypes = _dtypes(function, [self._operand(a) for a in args])
-        words = [
-            self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
-            for i, a in enumerate(args)
-        ]
-        for read in dict.fromkeys(step.reads):
-            if read in self._steps and self._last[read] == slot and read not in self._written:
-                self._release(self._names[read], self._steps[read].form.dtype)
-        target = self._names[slot] = self._target(slot, step.form.dtype)
-        return function, itemgetter(*words, target)
-
-    def _operand(self, arg: Any) -> Any:
-        return self._program.form(arg.slot).dtype if type(arg) is Ref else type(arg)
-
-    def _name(self, slot: int) -> str:
-        if slot not in self._steps:
-            way, form = _way(self._program.form(slot), self._form), self._program.form(slot)
-            if way == "row":
-                self._tiles[f"t{slot}"] = slot, None, form.dtype
-                return f"t{slot}"
-            self._reads[slot] = str(way)
-            return f"x{slot}"
-        return self._names[slot]
-
-    def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
-        self._constants[name] = value
-        if dtype is not None:
-            with suppress(OverflowError), np.errstate(all="ignore"):  # what does not fit may be compared all the same
-                self._constants[name] = np.array(value, dtype)
-                if function in _SLOW_WITH_NUMBERS:
-                    self._tiles[name] = None, self._constants.pop(name), dtype
-        return name
-
-    def _target(self, slot: int, dtype: np.dtype[Any]) -> str:
-        if slot in self._written:
-            self._free = [one for one in self._free if one[0] != f"o{slot}"]
-            return f"o{slot}"
-        for at in reversed(range(len(self._free))):
-            name, free, until = self._free[at]
-            if free == dtype and self._last[slot] <= until:
-                del self._free[at]
-                return name
-        self._registers[name := f"r{len(self._registers)}"] = dtype
-        return name
-
-    def _release(self, name: str, dtype: np.dtype[Any]) -> None:
-        until = int(name[1:]) if name[0] == "o" else float("inf")
-        self._free.append((name, dtype, until))
-
-    def _loop(self) -> tuple[str, dict[str, Any], list[int]] | None:
-        """The source of a function of a count and of flat arrays, its constants, and the dimensions of its arrays.
-
-        None where something is not for a loop: another dtype than float32, a row, a column, an operation without code.
-        """
-        single = np.dtype(np.float32)
-        program, reads, constants = self._program, self._reads.items(), dict[str, Any]()
-        if any(way not in ("whole", "number") or program.form(slot).dtype != single for slot, way in reads):
-            return None
-        lines = [f"        v{slot} = x{slot}[i]" for slot, way in reads if way == "whole"]
-        known = set(self._reads)
-        for slot, step in self._steps.items():
-            code = step.op.scalar_code
-            if step.form.dtype != single or code is None:
-                return None
-            words = []
-            for place, arg in enumerate(step.args):
-                if type(arg) is Ref:
-                    if arg.slot not in known:
-                        return None
-                    words.append(f"v{arg.slot}")
-                elif type(arg) in (int, float, np.float32):
-                    with np.errstate(all="ignore"):
-                        constants[f"c{slot}_{place}"] = np.float32(arg)
-                    words.append(f"c{slot}_{place}")
-                else:
-                    return None
-            lines.append(f"        v{slot} = {code.expression.format(*words)}")
-            known.add(slot)
-        lines += [f"        o{slot}[i] = v{slot}" for slot in self._written]
-        names = [*[f"x{slot}" for slot, _ in reads], *[f"o{slot}" for slot in self._written]]
-        first = [f"    v{slot} = x{slot}[()]" for slot, way in reads if way == "number"]
-        source = "\n".join([f"def run(count, {', '.join(names)}):", *first, "    for i in range(count):", *lines])
-        return source, constants, [int(way == "whole") for _, way in reads]
 
 
 def _dtypes(function: Any, operands: list[Any]) -> list[Any]:
