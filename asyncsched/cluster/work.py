@@ -30,7 +30,7 @@ from ..errors import add_note
 from ..ops.fused import FusedProgram
 from ..ops.meta import Meta, meta
 from ..ops.op import Op, resolve
-from ..ops.packed import UNPACK, UNPACK_FOUND
+from ..ops.packed import UNPACK
 from ..ops.program import Program, Ref
 from ..ops.table import TABLE
 from . import card
@@ -41,7 +41,6 @@ _KEPT_BYTES = 128 * 2**20  # a guess, as the other
 # Buffers of intermediate results, used again: Dask has its workers give freed memory back to the system at once, so
 # new ones would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
-_UNPACKING = {op.name: op for op in (UNPACK, UNPACK_FOUND)}
 _UNFINISHED = ("waiting", "ready", "constrained", "executing", "long-running", "cancelled", "resumed")
 
 
@@ -208,12 +207,12 @@ def is_captured(op: Op) -> bool:
 
 
 def _op(name: str, exactly: bool) -> Op:
-    op = _UNPACKING[name] if name in _UNPACKING else TABLE[name]
+    op = UNPACK if name == UNPACK.name else TABLE[name]
     return (op.exact or op) if exactly else op
 
 
 def _reduce_op(op: Op) -> tuple[Callable[..., Op], tuple[Any, ...]]:
-    known = _UNPACKING.get(op.name) or TABLE.get(op.name)
+    known = UNPACK if op.name == UNPACK.name else TABLE.get(op.name)
     if known is not None and op in (known, known.exact):
         return _op, (op.name, op is not known)
     return Op, (op.name, op.kernel, None)  # of a captured step; nobody asks its rule

@@ -70,24 +70,19 @@ def _part(buffer: Any, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
     return buffer[start : start + prod(shape) * dtype.itemsize].view(dtype).reshape(shape)
 
 
-def _unpack(xp: Any, buffer: Any, *, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
-    return _part(buffer, start, shape, dtype)
-
-
-def _unpacked(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
-    return Inferred(meta(options["shape"], options["dtype"]))
-
-
-def _unpack_found(
-    xp: Any, buffer: Any, *, fixed: int, width: int, start: int, before: int, shape: Any, dtype: Any
+def _unpack(
+    xp: Any, buffer: Any, *, start: int, shape: Any, dtype: Any, fixed: int = 0, width: int = 1, before: int = 0
 ) -> Any:
+    """A part that begins after `start` bytes, and `before` for each that was found."""
     count = _found(buffer.shape[0], fixed, width)
     return _part(buffer, start + count * before, (count,) if shape is None else shape, dtype)
 
 
-def _unpacked_found(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
-    count = _found(operands[0].bound[0], options["fixed"], options["width"])
-    return Inferred(meta((count,) if options["shape"] is None else options["shape"], options["dtype"]))
+def _unpacked(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
+    shape = options["shape"]
+    if shape is None:  # as many as were found
+        shape = (_found(operands[0].bound[0], options["fixed"], options["width"]),)
+    return Inferred(meta(shape, options["dtype"]))
 
 
 def _found(nbytes: int, fixed: int, width: int) -> int:
@@ -96,5 +91,3 @@ def _found(nbytes: int, fixed: int, width: int) -> int:
 
 
 UNPACK = Op("unpack", _unpack, _unpacked, view=True, doc="One of several results packed in a buffer: a view.")
-_DOC = "The same, after `start` bytes and `before` for each that was found; of a known shape, or as many as were found."
-UNPACK_FOUND = Op("unpack_found", _unpack_found, _unpacked_found, view=True, doc=_DOC)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from functools import lru_cache
 from operator import index
 from typing import Any, TypeAlias
 
 from numpy.typing import DTypeLike
 
-from ...ops.op import Op, plan_key
+from ...ops.op import Op
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
 from ..handles import gather
@@ -40,7 +41,8 @@ def several(name: str, *operands: Any, scheduler: Any = None, device: object = N
         if isinstance(operand, Tensor):
             known_shape(operand, name)
     packed = apply(operation, operands, options, scheduler=scheduler, device=device)
-    found = [apply(UNPACK, (packed,), place) for place in _places(operation, operands, options)]
+    forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
+    found = [apply(UNPACK, (packed,), place) for place in _places(operation, forms, tuple(options.items()))]
     node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
     if node is not None:
         all_of_it = (*operands, *[result.detach() for result in found])
@@ -49,23 +51,12 @@ def several(name: str, *operands: Any, scheduler: Any = None, device: object = N
     return found
 
 
-_known_places: dict[Hashable, list[dict[str, Any]]] = {}
-_MOST_PLACES = 1024
-
-
-def _places(operation: Op, operands: Sequence[Any], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Where each result will be in the buffer they are packed in. From a cache with the keys of plans."""
-    forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
-    key = operation.name, plan_key(forms, options)
-    found = _known_places.get(key)
-    if found is None:
-        parts, _ = operation.parts(operation.name, forms, options)
-        starts = offsets(parts)[0]
-        found = [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
-        if len(_known_places) >= _MOST_PLACES:
-            _known_places.clear()
-        _known_places[key] = found
-    return found
+@lru_cache(1024)
+def _places(operation: Op, forms: tuple[Any, ...], options: tuple[tuple[str, Any], ...]) -> list[dict[str, Any]]:
+    """Where each result will be in the buffer they are packed in."""
+    parts, _ = operation.parts(operation.name, forms, dict(options))
+    starts = offsets(parts)[0]
+    return [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
 
 
 def refuse_tracked(name: str, operands: Sequence[Any]) -> None:

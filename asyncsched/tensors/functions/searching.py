@@ -9,7 +9,7 @@ from collections.abc import Generator
 from typing import Any, Literal, NamedTuple
 
 from ...ops.kernels.sets import unique_layout
-from ...ops.packed import UNPACK_FOUND
+from ...ops.packed import UNPACK
 from ..arguments import axes, name_keywords
 from ..tensor import Tensor, apply
 from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked
@@ -169,7 +169,7 @@ def _unique(name: str, x: Tensor, **kinds: bool) -> list[Tensor]:
     fixed, width, parts = unique_layout(x._value.meta, kinds)
     layout = {"fixed": fixed, "width": width}
     return [
-        apply(UNPACK_FOUND, (packed,), {**layout, "start": start, "before": before, "shape": shape, "dtype": dtype})
+        apply(UNPACK, (packed,), {**layout, "start": start, "before": before, "shape": shape, "dtype": dtype})
         for start, before, shape, dtype in parts
     ]
 
