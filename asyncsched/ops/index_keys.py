@@ -123,14 +123,16 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
             block_at = block_at if places else len(basic)
             places.append(position)
             if isinstance(part, int):
-                _check_integer(part, shape[axis], axis)
+                if not -shape[axis] <= part < shape[axis]:
+                    raise IndexError(f"index {part} is out of bounds for axis {axis} with size {shape[axis]}")
                 axis += 1
                 continue
             tensor = next(tensors)
-            blocks.append(_index_shape(tensor, shape, axis))
-            bounds.append(_index_bound(tensor))
-            axis += len(tensor.shape) if tensor.dtype == bool else 1
-            workspace += _index_bytes(tensor)
+            block_shape, bound, nbytes = _picked(tensor, shape, axis)
+            blocks.append(block_shape)
+            bounds.append(bound)
+            axis += axes_of(part, tensor)
+            workspace += nbytes
     if places[-1] - places[0] >= len(places):
         block_at = 0
     block, bound = _broadcast_block(blocks, bounds)
@@ -169,30 +171,17 @@ def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...
     return tuple(lengths), tuple(parts)
 
 
-def _check_integer(value: int, length: int, axis: int) -> None:
-    if not -length <= value < length:
-        raise IndexError(f"index {value} is out of bounds for axis {axis} with size {length}")
-
-
-def _index_shape(tensor: Meta, shape: tuple[int, ...], axis: int) -> Shape:
+def _picked(tensor: Meta, shape: tuple[int, ...], axis: int) -> tuple[Shape, tuple[int, ...], int]:
+    """The shape of what an index tensor picks, the largest there may be, and bytes of what NumPy makes of it: integers
+    of its own, for each dimension of a mask."""
     if tensor.dtype == bool:
         if tensor.bound != shape[axis : axis + len(tensor.bound)]:
             raise IndexError(f"boolean index {tensor.bound} did not match the array's {shape} from axis {axis}")
-        return (None,)
+        elements = prod(tensor.bound)
+        return (None,), (elements,), elements * INTP.itemsize * max(len(tensor.bound), 1)
     if tensor.dtype.kind not in "iu":
         raise IndexError(f"index tensors must be of integer or boolean dtype, not {tensor.dtype}")
-    return tensor.bound
-
-
-def _index_bound(tensor: Meta) -> tuple[int, ...]:
-    return (prod(tensor.bound),) if tensor.dtype == bool else tensor.bound
-
-
-def _index_bytes(tensor: Meta) -> int:
-    """Bytes of what NumPy makes of an index tensor: integers of its own, for each dimension of a mask."""
-    if tensor.dtype == bool:
-        return prod(tensor.bound) * 8 * max(len(tensor.bound), 1)
-    return cast_bytes(tensor, INTP)
+    return tensor.bound, tensor.bound, cast_bytes(tensor, INTP)
 
 
 def _broadcast_block(blocks: list[Shape], bounds: list[tuple[int, ...]]) -> tuple[Shape, tuple[int, ...]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from math import prod
 
 import numpy as np
@@ -13,6 +14,7 @@ _INTERN_LIMIT = 16_384
 _interned: dict[tuple[Shape, np.dtype, bool, tuple[int, ...] | None], Meta] = {}
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Meta:
     """Shape, dtype and layout of an array to come.
 
@@ -21,20 +23,14 @@ class Meta:
     "unknown".
     """
 
-    __slots__ = ("bound", "contiguous", "dtype", "nbytes", "shape")
-
     shape: Shape
     dtype: np.dtype
     contiguous: bool
     bound: tuple[int, ...]
-    nbytes: int
+    nbytes: int = field(init=False)
 
-    def __init__(self, shape: Shape, dtype: np.dtype, contiguous: bool, bound: tuple[int, ...]) -> None:
-        self.shape = shape
-        self.dtype = dtype
-        self.contiguous = contiguous
-        self.bound = bound
-        self.nbytes = prod(bound) * dtype.itemsize
+    def __post_init__(self) -> None:
+        self.nbytes = prod(self.bound) * self.dtype.itemsize
 
     @property
     def known(self) -> bool:

@@ -229,21 +229,17 @@ def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
         return op.rule(op, operands, options)
     try:
         largest = op.rule(op, _substitute(operands, None), options)
-        other = _other_lengths(op, operands, options)
+        # Nothing at all is the most telling length, since slices clamp; but a maximum needs at least one element, and
+        # one broadcasts with everything, so the next witness is one more than the bound.
+        try:
+            other = op.rule(op, _substitute(operands, 0), options)
+        except (ValueError, IndexError):
+            other = op.rule(op, _substitute(operands, 1), options)
     except (ValueError, IndexError) as error:
         raise ValueError(
             f"{op.name}: a shape among the operands is not known until its task is done; `await` it first ({error})"
         ) from error
     return largest._replace(meta=_merge(largest.meta, other.meta))
-
-
-def _other_lengths(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    # Nothing at all is the most telling length, since slices clamp; but a maximum needs at least one element, and
-    # one broadcasts with everything, so the next witness is one more than the bound.
-    try:
-        return op.rule(op, _substitute(operands, 0), options)
-    except (ValueError, IndexError):
-        return op.rule(op, _substitute(operands, 1), options)
 
 
 def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Operand, ...]:
@@ -256,13 +252,9 @@ def _known(operand: Meta, variant: int | None) -> Meta:
         return operand
     if variant is None:
         return meta(operand.bound, operand.dtype, operand.contiguous)
-    shape = tuple(
-        [
-            length if length is not None else bound + 1 if variant and bound else 0
-            for length, bound in zip(operand.shape, operand.bound, strict=True)
-        ]
-    )
-    return meta(shape, operand.dtype, operand.contiguous)
+    pairs = zip(operand.shape, operand.bound, strict=True)
+    shape = [length if length is not None else bound + 1 if variant and bound else 0 for length, bound in pairs]
+    return meta(tuple(shape), operand.dtype, operand.contiguous)
 
 
 def _merge(largest: Meta, other: Meta) -> Meta:

@@ -13,16 +13,11 @@ from .meta import Meta
 from .op import Op, resolve
 
 
+@dataclass(slots=True, eq=False)
 class Ref:
     """Stands among arguments for the array in this slot. Made by `ref`."""
 
-    __slots__ = ("slot",)
-
-    def __init__(self, slot: int) -> None:
-        self.slot = slot
-
-    def __repr__(self) -> str:
-        return f"Ref({self.slot})"
+    slot: int
 
 
 ref = cache(Ref)  # every operation with a number beside a tensor has one
