@@ -31,19 +31,7 @@ from ..declare import Inferred, Op, Operand, Options, meta, with_products
 from ..rules import Known, as_meta, copies, floats
 from . import by_rows
 from .scratch import scratch
-from .windows import (
-    FEW,
-    SPARE,
-    Pair,
-    Tile,
-    Windows,
-    columns,
-    columns_of_each,
-    even,
-    rows_needed,
-    tile_size,
-    tiles,
-)
+from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
 
 _EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...

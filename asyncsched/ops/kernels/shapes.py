@@ -26,11 +26,6 @@ def matrix_transpose(xp: Any, x: Any) -> Any:
     return xp.swapaxes(x, -1, -2)
 
 
-def permute_dims(xp: Any, x: Any, *, axes: Any) -> Any:
-    """The axes in another order: a view."""
-    return xp.transpose(x, axes)
-
-
 def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
     """Another shape: a view where possible, unless a copy is wanted; with `copy=False` an error rather than a copy."""
     return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
@@ -167,14 +162,11 @@ def _joined_dtype(operands: tuple[Operand, ...]) -> np.dtype:
 
 
 OPS = (
-    Op(
-        "broadcast_to", "broadcast_to", view_rule, view=True,
-        doc="A read-only view in a larger shape, with strides of zero.",
-    ),
+    Op("broadcast_to", "broadcast_to", view_rule, view=True, doc="A read-only view in a larger shape."),
     Op("expand_dims", "expand_dims", view_rule, view=True, doc="A view with a new axis of length one."),
     Op("flip", flip, view_rule, view=True, doc="A view with the elements along the axes in reverse."),
     Op("matrix_transpose", matrix_transpose, view_rule, view=True, doc="A view with the last two axes exchanged."),
-    Op("permute_dims", permute_dims, view_rule, view=True, doc="A view with the axes in another order."),
+    Op("permute_dims", "transpose", view_rule, view=True, doc="A view with the axes in another order."),
     Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
     Op("reshape", reshape, reshape_rule, view=True, doc="Another shape, in C order: a view if possible."),
     with_out(concat, concat_rule, "Tensors joined along an axis they have.", Cost.SCALAR),
