@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import inf
 from typing import Protocol, cast
 
@@ -24,7 +25,15 @@ class Binary(Protocol):
     def __call__(self, x1: Operand, x2: Operand, /) -> Tensor: ...
 
 
-def _unary(name: str) -> Unary:
+def _unary(*names: str) -> Iterator[Unary]:
+    return map(_one_unary, names)
+
+
+def _binary(*names: str) -> Iterator[Binary]:
+    return map(_one_binary, names)
+
+
+def _one_unary(name: str) -> Unary:
     op = TABLE[name]
 
     def function(x: Operand, /) -> Tensor:
@@ -35,7 +44,7 @@ def _unary(name: str) -> Unary:
     return function
 
 
-def _binary(name: str) -> Binary:
+def _one_binary(name: str) -> Binary:
     op = TABLE[name]
 
     def function(x1: Operand, x2: Operand, /) -> Tensor:
@@ -47,73 +56,24 @@ def _binary(name: str) -> Binary:
     return function
 
 
-abs = _unary("abs")
-acos = _unary("acos")
-acosh = _unary("acosh")
-asin = _unary("asin")
-asinh = _unary("asinh")
-atan = _unary("atan")
-atanh = _unary("atanh")
-bitwise_invert = _unary("bitwise_invert")
-ceil = _unary("ceil")
-conj = _unary("conj")
-cos = _unary("cos")
-cosh = _unary("cosh")
-exp = _unary("exp")
-expm1 = _unary("expm1")
-floor = _unary("floor")
-imag = _unary("imag")
-isfinite = _unary("isfinite")
-isinf = _unary("isinf")
-isnan = _unary("isnan")
-log = _unary("log")
-log10 = _unary("log10")
-log1p = _unary("log1p")
-log2 = _unary("log2")
-logical_not = _unary("logical_not")
-negative = _unary("negative")
-positive = _unary("positive")
-real = _unary("real")
-reciprocal = _unary("reciprocal")
-round = _unary("round")
-sign = _unary("sign")
-signbit = _unary("signbit")
-sin = _unary("sin")
-sinh = _unary("sinh")
-sqrt = _unary("sqrt")
-square = _unary("square")
-tan = _unary("tan")
-tanh = _unary("tanh")
-trunc = _unary("trunc")
+abs, conj, imag, negative, positive, real, sign = _unary("abs", "conj", "imag", "negative", "positive", "real", "sign")
+acos, acosh, asin, asinh, atan, atanh = _unary("acos", "acosh", "asin", "asinh", "atan", "atanh")
+cos, cosh, sin, sinh, tan, tanh = _unary("cos", "cosh", "sin", "sinh", "tan", "tanh")
+exp, expm1, log, log10, log1p, log2 = _unary("exp", "expm1", "log", "log10", "log1p", "log2")
+reciprocal, sqrt, square = _unary("reciprocal", "sqrt", "square")
+ceil, floor, round, trunc = _unary("ceil", "floor", "round", "trunc")
+isfinite, isinf, isnan, signbit = _unary("isfinite", "isinf", "isnan", "signbit")
+bitwise_invert, logical_not = _unary("bitwise_invert", "logical_not")
 
-add = _binary("add")
-atan2 = _binary("atan2")
-bitwise_and = _binary("bitwise_and")
-bitwise_left_shift = _binary("bitwise_left_shift")
-bitwise_or = _binary("bitwise_or")
-bitwise_right_shift = _binary("bitwise_right_shift")
-bitwise_xor = _binary("bitwise_xor")
-copysign = _binary("copysign")
-divide = _binary("divide")
-equal = _binary("equal")
-floor_divide = _binary("floor_divide")
-greater = _binary("greater")
-greater_equal = _binary("greater_equal")
-hypot = _binary("hypot")
-less = _binary("less")
-less_equal = _binary("less_equal")
-logaddexp = _binary("logaddexp")
-logical_and = _binary("logical_and")
-logical_or = _binary("logical_or")
-logical_xor = _binary("logical_xor")
-maximum = _binary("maximum")
-minimum = _binary("minimum")
-multiply = _binary("multiply")
-nextafter = _binary("nextafter")
-not_equal = _binary("not_equal")
-pow = _binary("pow")
-remainder = _binary("remainder")
-subtract = _binary("subtract")
+add, subtract, multiply = _binary("add", "subtract", "multiply")
+divide, floor_divide, remainder, pow = _binary("divide", "floor_divide", "remainder", "pow")
+atan2, copysign, hypot, logaddexp, nextafter = _binary("atan2", "copysign", "hypot", "logaddexp", "nextafter")
+maximum, minimum = _binary("maximum", "minimum")
+equal, not_equal = _binary("equal", "not_equal")
+greater, greater_equal, less, less_equal = _binary("greater", "greater_equal", "less", "less_equal")
+logical_and, logical_or, logical_xor = _binary("logical_and", "logical_or", "logical_xor")
+bitwise_and, bitwise_or, bitwise_xor = _binary("bitwise_and", "bitwise_or", "bitwise_xor")
+bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift", "bitwise_right_shift")
 
 
 def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
