@@ -10,6 +10,7 @@ from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
 from numpy.lib.stride_tricks import as_strided
 
 from .kernels.blocks import BLOCK, LONG_BLOCK
@@ -41,22 +42,22 @@ def all_contiguous(operands: tuple[Operand, ...]) -> bool:
 
 def broadcast(operands: tuple[Operand, ...]) -> Known:
     """The shape the operands broadcast to."""
-    shapes = [lengths(operand) for operand in operands]
-    if all(shape == shapes[0] for shape in shapes):
-        return shapes[0]
+    return broadcast_shapes("operands", *map(lengths, operands))
+
+
+def broadcast_shapes(what: str, *shapes: Known) -> Known:
+    """What shapes broadcast to; the error says of what they are."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
-        text = " ".join(str(shape) for shape in shapes)
-        raise ValueError(f"operands could not be broadcast together with shapes {text}") from None
+        text = " ".join(map(str, shapes))
+        raise ValueError(f"{what} could not be broadcast together with shapes {text}") from None
 
 
-def outer_shape(name: str, first: Known, second: Known) -> Known:
-    """What the dimensions in front of vectors or matrices broadcast to."""
-    try:
-        return np.broadcast_shapes(first, second)
-    except ValueError:
-        raise ValueError(f"{name}: outer dimensions {first} and {second} could not be broadcast together") from None
+def axis_of(shape: Known, axis: int | None) -> tuple[Known, int]:
+    """A shape and its axis, none negative: without one, the only one of the flattened operand. No axes count as one."""
+    shape = (prod(shape),) if axis is None else shape or (1,)
+    return shape, normalize_axis_index(axis or 0, len(shape))
 
 
 def sample(operand: Operand, shape: Known = (1,)) -> Any:

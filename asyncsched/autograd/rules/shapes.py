@@ -5,9 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+from numpy.lib.array_utils import normalize_axis_tuple
 
 from ...ops.index_keys import TENSOR
+from ...ops.rules import axis_of
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
@@ -21,14 +22,8 @@ def _concat(g: Tensor, call: Any) -> Tensor:
     return back(g[along(axis or 0, g.ndim, slice(start, start + lengths[call.place]))], call)
 
 
-def _axis_of(call: Any) -> tuple[int, tuple[int, ...]]:
-    """The axis, and the shape that it is one of: without one, that of the flattened operand."""
-    axis, shape = call.options.get("axis"), call.metas[0].shape or (1,)
-    return (0, (prod(shape),)) if axis is None else (normalize_axis_index(axis, len(shape)), shape)
-
-
 def _repeat(g: Tensor, call: Any) -> Tensor:
-    axis, shape = _axis_of(call)
+    shape, axis = axis_of(call.metas[0].shape, call.options.get("axis"))
     axis += 1
     return back(g.reshape(*shape[:axis], call.options["repeats"], *shape[axis:]).sum(axis=axis), call)
 
@@ -71,7 +66,7 @@ def _assigned(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
 
 
 def _take(g: Tensor, y: Any, call: Any) -> Tensor:
-    axis, shape = _axis_of(call)
+    shape, axis = axis_of(call.metas[0].shape, call.options.get("axis"))
     return back(scatter(g, along(axis, len(shape), y if isinstance(y, Tensor) else int(y)), shape), call)
 
 

@@ -16,7 +16,7 @@ from numpy.lib.array_utils import normalize_axis_index
 from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
 from ..index_keys import TENSOR, Key, Selection, Slice, decode_key, decode_view_key, select, without_slices
 from ..meta import Shape
-from ..rules import INTP, all_contiguous, as_meta, cast_bytes, int_bounds, lengths, sample, viewed
+from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, int_bounds, lengths, sample, viewed
 from .checks import require, require_key, require_within
 from .elementwise import into
 
@@ -237,9 +237,8 @@ def argwhere_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 def take_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Whole slices along an axis; NumPy makes the result in C order, from a C-contiguous copy if need be."""
-    array, indices, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
-    shape = (prod(array.bound),) if axis is None else array.bound or (1,)
-    axis = normalize_axis_index(0 if axis is None else axis, len(shape))
+    array, indices = as_meta(operands[0]), as_meta(operands[1])
+    shape, axis = axis_of(array.bound, options.get("axis"))
     if not np.can_cast(indices.dtype, INTP, "same_kind"):
         raise TypeError(f"{op.name}: the indices must be integers, not {indices.dtype}")
     if not shape[axis] and 0 not in (*shape[:axis], *indices.bound):
@@ -302,10 +301,7 @@ OPS = (
     with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, checks=True),
     Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are not written over."),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
-    Op(
-        "take_along_axis", take_along_axis, take_along_axis_rule, checks=True,
-        doc="An element for each index on an axis.",
-    ),
+    Op("take_along_axis", take_along_axis, take_along_axis_rule, checks=True, doc="An element for each index."),
     Op("argwhere", argwhere, argwhere_rule, doc="The indices of elements not zero, a row for each."),
     Op("searchsorted", searchsorted, searchsorted_rule, checks=True, doc="Where to insert into a sorted tensor."),
     with_out(embedding, embedding_rule, "Rows of a weight, by their numbers.", checks=True),

@@ -18,8 +18,8 @@ from numpy.linalg import LinAlgError
 from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
 from ..op import resolve
 from ..packed import packed_op
-from ..rules import INTP, Known, as_meta, broadcast, cast_bytes, lengths, outer_shape, sample, view_rule
-from .reduce import reduced_axes
+from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
+from .reduce import reduced, reduced_axes
 
 
 def lapack(name: str) -> Kernel:
@@ -248,7 +248,7 @@ def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     n, right = array.bound[-1], lengths(operands[1])
     if not right or right[-1 if len(right) == 1 else -2] != n:
         raise ValueError(f"solve: shapes {array.bound} and {right} do not match: the second needs {n} rows")
-    batch = outer_shape("solve", array.bound[:-2], right[:-2])
+    batch = broadcast_shapes("solve: outer dimensions", array.bound[:-2], right[:-2])
     result = meta((*batch, *right[-2:]) if len(right) > 1 else (*batch, n), dtype)
     each = (n * n + prod(result.bound[-2:])) * dtype.itemsize
     return Inferred(result, each + cast_bytes(array, dtype) + cast_bytes(operands[1], dtype))
@@ -281,10 +281,8 @@ def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
     dtype = resolve(op, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
     if not prod([shape[axis] for axis in axes]):  # of nothing: NumPy has no smallest element of that, or raises
         resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
-    kept = [1 if axis in axes else length for axis, length in enumerate(shape)]
-    if not options.get("keepdims"):
-        kept = [length for axis, length in enumerate(kept) if axis not in axes]
-    return Inferred(meta(tuple(kept), dtype, array.contiguous), _temporary(array, dtype) + array.nbytes)
+    result = meta(reduced(shape, axes, options), dtype, array.contiguous)
+    return Inferred(result, _temporary(array, dtype) + array.nbytes)
 
 
 def trace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -421,7 +419,7 @@ def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
 
 def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:
     """What a tolerance for each matrix broadcasts with the stack to."""
-    return outer_shape(name, batch, lengths(tolerance[0])) if tolerance else batch
+    return broadcast_shapes(f"{name}: outer dimensions", batch, lengths(tolerance[0])) if tolerance else batch
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------
@@ -437,11 +435,8 @@ OPS = (
     _of_matrices("inv", lapack("inv"), matrix_rule, "The inverse of square matrices."),
     _of_matrices("det", lapack("det"), number_rule, "The determinant of square matrices."),
     _of_matrices("cofactors", cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
-    _of_matrices(
-        "eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True),
-        "The eigenvalues of symmetric matrices, ascending.",
-    ),
     _of_matrices("eigvals", eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
+    _of_matrices("eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric ones."),
     _of_matrices("svdvals", svdvals, singular_values_rule, "The singular values of matrices, descending."),
     _of_matrices("matrix_rank", matrix_rank, rank_rule, "How many singular values are not negligible."),
     _of_matrices("pinv", pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),

@@ -11,7 +11,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..declare import Cost, Cut, Inferred, Op, Operand, Options, meta, product, with_out, with_products
 from ..op import resolve
-from ..rules import Known, all_contiguous, as_meta, cast_bytes, lengths, outer_shape, sample
+from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, sample
 from . import releasing_gil
 
 
@@ -46,7 +46,7 @@ def matmul_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     inner = second[-2] if len(second) > 1 else second[0]
     if first[-1] != inner:
         raise ValueError(f"matmul: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
-    shape = (*outer_shape(op.name, first[:-2], second[:-2]), *rows, *columns)
+    shape = (*broadcast_shapes(f"{op.name}: outer dimensions", first[:-2], second[:-2]), *rows, *columns)
     dtypes = _loop_dtypes(np.matmul, operands)
     # Without loop dimensions the result is always made in C order.
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
@@ -64,7 +64,7 @@ def vecdot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
         raise ValueError(f"vecdot: shapes {shapes[0]} and {shapes[1]} do not match: {summed[0]} is not {summed[1]}")
     first, second = [shape[:axis] + shape[axis + 1 :] for shape, axis in zip(shapes, axes, strict=True)]
     dtypes = _loop_dtypes(np.vecdot, operands)
-    result = meta(outer_shape(op.name, first, second), dtypes[-1], all_contiguous(operands))
+    result = meta(broadcast_shapes(f"{op.name}: outer dimensions", first, second), dtypes[-1], all_contiguous(operands))
     return Inferred(result, _casts(operands, dtypes), work=prod(result.bound) * summed[0])
 
 
@@ -173,13 +173,11 @@ def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 _MATMUL = with_out(
     "matmul", matmul_rule, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul
 )
+_TENSORDOT = "The sum of products over several axes."
 OPS = (
     product(_MATMUL, Cut.PRODUCT_NN),
     with_products(vecdot, vecdot_rule, "The product of vectors along an axis.", Cost.MULTIPLICATION),
-    Op(
-        "tensordot", "tensordot", tensordot_rule, doc="The sum of products over several axes.",
-        element_seconds=Cost.MULTIPLICATION,
-    ),
+    Op("tensordot", "tensordot", tensordot_rule, doc=_TENSORDOT, element_seconds=Cost.MULTIPLICATION),
     Op("dot", "dot", dot_rule, doc="NumPy's `dot`."),
     Op("einsum", einsum, einsum_rule, doc="Products summed over the axes that a text names."),
     with_out(outer, outer_rule, "All products of the elements of two vectors."),

@@ -91,7 +91,7 @@ def reduction_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> I
     array = as_meta(operands[0])
     axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(op, np)(shrunk(array), **options).dtype
-    return Inferred(meta(_reduced(lengths(array), axes, options), dtype, array.contiguous))
+    return Inferred(meta(reduced(lengths(array), axes, options), dtype, array.contiguous))
 
 
 def count_nonzero_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -105,7 +105,7 @@ def mean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     array = as_meta(operands[0])
     axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(op, np)(_ones_like(array), axis=options.get("axis")).dtype
-    result = meta(_reduced(lengths(array), axes, options), dtype, array.contiguous)
+    result = meta(reduced(lengths(array), axes, options), dtype, array.contiguous)
     # Half precision is summed in single, and then written to its place.
     return Inferred(result, 2 * result.nbytes if array.dtype == np.float16 else 0)
 
@@ -192,7 +192,7 @@ def _one_axis(axis: int | None, shape: Known, name: str) -> int:
     return 0
 
 
-def _reduced(shape: Known, axes: Known, options: Options) -> Known:
+def reduced(shape: Known, axes: Known, options: Options) -> Known:
     if options.get("keepdims"):
         return tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
     return tuple([length for axis, length in enumerate(shape) if axis not in axes])

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
-from ..rules import all_contiguous, as_meta, lengths, same_as, view_rule
+from ..rules import all_contiguous, as_meta, axis_of, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
 
@@ -103,16 +103,12 @@ def stack_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 
 def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
-    array, repeats, axis = as_meta(operands[0]), options["repeats"], options.get("axis")
-    shape = array.bound or (1,)  # NumPy repeats a single number along an axis of its own
-    axis = None if axis is None else normalize_axis_index(axis, len(shape))
+    array, repeats = as_meta(operands[0]), options["repeats"]
+    shape, axis = axis_of(array.bound, options.get("axis"))
     if repeats < 0:
         raise ValueError("repeat: repeats may not contain negative values.")
     copied = 0 if array.contiguous else array.nbytes
-    if axis is None:
-        found = meta((prod(array.bound) * repeats,), array.dtype)
-    else:
-        found = meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype)
+    found = meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype)
     return Inferred(found, copied + room(found))
 
 
@@ -121,9 +117,8 @@ def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
 
     A tensor of one number says how often for all.
     """
-    array, repeats, axis = as_meta(operands[0]), as_meta(operands[1]), options.get("axis")
-    shape = (prod(array.bound),) if axis is None else array.bound or (1,)
-    axis = normalize_axis_index(0 if axis is None else axis, len(shape))
+    array, repeats = as_meta(operands[0]), as_meta(operands[1])
+    shape, axis = axis_of(array.bound, options.get("axis"))
     if not np.can_cast(repeats.dtype, np.intp, "safe"):
         raise TypeError(f"repeat: repeats must be integers, not {repeats.dtype}")
     if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
