@@ -6,7 +6,7 @@ with its square, but for a mask or the causal one; the derivative makes them ane
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
@@ -233,18 +233,9 @@ def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
 
 
 def attention_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`attention` of a flat operand, that has q (..., L, E), k (..., S, E) and v (..., S, Ev), and a mask or 0."""
-    floats(op, operands[0])
-    return _attention(op, options["shapes"], operands, options)
-
-
-def attention_unpacked_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`attention_unpacked` of q, k and v, and a mask or 0."""
-    return _attention(op, floats(op, *operands[:3]), operands, options)
-
-
-def _attention(op: Op, shapes: Sequence[Known], operands: tuple[Operand, ...], options: Options) -> Inferred:
-    q, k, v = shapes
+    """Attention of q (..., L, E), k (..., S, E) and v (..., S, Ev), or of a flat operand of them; a mask or 0."""
+    given = floats(op, *operands[:-1])
+    q, k, v = options.get("shapes", given)
     if min(len(q), len(k), len(v)) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1] or q[-1] != k[-1]:
         raise ValueError(f"{op.name}: shapes {q}, {k} and {v} must be (..., L, E), (..., S, E) and (..., S, Ev)")
     workspace = _attention_bytes(op, (*q[:-1], k[-2]), max(q[-1], v[-1]), operands, options)
@@ -287,7 +278,7 @@ def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand,
 
 OPS = (
     with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v."),
-    with_products(attention_unpacked, attention_unpacked_rule, "The same of q, k and v."),
+    with_products(attention_unpacked, attention_rule, "The same of q, k and v."),
     with_products(attention_backward, attention_backward_rule, "The gradient of attention."),
     with_products(self_attention, self_attention_rule, "Attention of heads packed side by side."),
     with_products(self_attention_backward, attention_backward_rule, "The gradient of that."),

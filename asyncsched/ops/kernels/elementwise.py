@@ -72,7 +72,8 @@ def _cast(xp: Any, value: Any, dtype: Any) -> Any:
 
 def ufunc_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A universal function: NumPy's own choice of loop, the broadcast shape, K-order."""
-    resolved = _resolve_dtypes(op, operands)
+    function = getattr(np, op.kernel)  # type: ignore[arg-type]  # operations of this rule name their ufunc
+    resolved = function.resolve_dtypes((*[_promoted_as(operand) for operand in operands], None))
     result = meta(broadcast(operands), resolved[-1], all_contiguous(operands))
     number = resolved[1] if len(operands) == 2 and type(operands[1]) in (int, float) else None
     return Inferred(result, int_bounds=int_bounds(operands, resolved), number=number)
@@ -133,11 +134,6 @@ def where_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     return found._replace(workspace=cast_bytes(condition, np.dtype(bool)))
 
 
-def _resolve_dtypes(op: Op, operands: tuple[Operand, ...]) -> tuple[np.dtype[Any], ...]:
-    function = getattr(np, op.kernel)  # type: ignore[arg-type]  # operations of this rule name their ufunc
-    return function.resolve_dtypes((*[_promoted_as(operand) for operand in operands], None))  # type: ignore[no-any-return]
-
-
 def _promoted_as(operand: Operand) -> Any:
     if isinstance(operand, (Meta, np.generic)):
         return operand.dtype
@@ -156,19 +152,14 @@ def _ufunc(
 
 
 OPS = (
-    _ufunc(
-        "abs", "The magnitude of each element; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute",
-        code="abs({0})",
-    ),
+    _ufunc("abs", "The magnitude; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute", code="abs({0})"),
     _ufunc("acos", "The inverse cosine, in radians.", Cost.LONG_FUNCTION, ufunc="arccos"),
     _ufunc("acosh", "The inverse hyperbolic cosine.", Cost.LONG_FUNCTION, ufunc="arccosh"),
     _ufunc("add", "The sum x1 + x2.", Cost.VECTOR, code="{0} + {1}"),
     _ufunc("asin", "The inverse sine, in radians.", Cost.LONG_FUNCTION, ufunc="arcsin"),
     _ufunc("asinh", "The inverse hyperbolic sine.", Cost.FUNCTION, ufunc="arcsinh"),
     _ufunc("atan", "The inverse tangent, in radians.", Cost.FUNCTION, ufunc="arctan"),
-    _ufunc(
-        "atan2", "The angle of the point (x2, x1), in radians, with its quadrant.", Cost.LONG_FUNCTION, ufunc="arctan2"
-    ),
+    _ufunc("atan2", "The angle of the point (x2, x1), in radians.", Cost.LONG_FUNCTION, ufunc="arctan2"),
     _ufunc("atanh", "The inverse hyperbolic tangent.", Cost.LONG_FUNCTION, ufunc="arctanh"),
     _ufunc("bitwise_and", "The bits set in both.", Cost.VECTOR),
     _ufunc("bitwise_invert", "Every bit inverted; of booleans, not.", Cost.VECTOR, ufunc="invert"),
@@ -226,9 +217,7 @@ OPS = (
     elementwise("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
     elementwise("round", by_sample_rule, "The nearest integer, ties to even.", Cost.SCALAR),
     elementwise("clip", clip_rule, "The elements limited to between two others.", Cost.SCALAR),
-    elementwise(
-        where, where_rule, "Elements of x1 where the condition is true, else of x2.", Cost.SCALAR, inplace=False
-    ),
+    elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     Op("real", real, view_rule, view=True, doc="The real part: a view; of real numbers the tensor itself."),
