@@ -192,20 +192,20 @@ class Run:
         return [*[f"x{slot}" for slot in self.reads], *[f"o{slot}" for slot in self.writes]]
 
     def _line(self, slot: int, step: Step) -> tuple[Any, Callable[[dict[str, Any]], Any]]:
-        function, args = _function(step), _args(step)
-        dtypes = _dtypes(function, [self._operand(a) for a in args])
+        function = _function(step)
+        args = (*step.args, *step.op.ufunc.arguments) if step.op.ufunc else step.args
+        dtypes = _dtypes(function, [self._program.form(a.slot).dtype if type(a) is Ref else type(a) for a in args])
         words = [
             self._name(a.slot) if type(a) is Ref else self._constant(f"c{slot}_{i}", a, dtypes[i], function)
             for i, a in enumerate(args)
         ]
         for read in dict.fromkeys(step.reads):
             if read in self._steps and self._last[read] == slot and read not in self.writes:
-                self._release(self._names[read], self._steps[read].form.dtype)
+                name = self._names[read]
+                until = float(name[1:]) if name[0] == "o" else float("inf")
+                self._free.append((name, self._steps[read].form.dtype, until))
         target = self._names[slot] = self._target(slot, step.form.dtype)
         return function, itemgetter(*words, target)
-
-    def _operand(self, arg: Any) -> Any:
-        return self._program.form(arg.slot).dtype if type(arg) is Ref else type(arg)
 
     def _name(self, slot: int) -> str:
         if slot not in self._steps:
@@ -237,10 +237,6 @@ class Run:
                 return name
         self.registers[name := f"r{len(self.registers)}"] = dtype
         return name
-
-    def _release(self, name: str, dtype: np.dtype[Any]) -> None:
-        until = int(name[1:]) if name[0] == "o" else float("inf")
-        self._free.append((name, dtype, until))
 
     def _loop(self) -> tuple[str, dict[str, Any], list[int]] | None:
         """The source of a function of a count and of flat arrays, its constants, and the dimensions of its arrays.
@@ -295,11 +291,6 @@ def _function(step: Step) -> Any:
     """The universal function that the step's operation is, or gives the bits of."""
     name = step.op.ufunc.ufunc if step.op.ufunc else step.op.kernel
     return getattr(np, name, None) if isinstance(name, str) else None
-
-
-def _args(step: Step) -> tuple[Any, ...]:
-    """Its arguments then."""
-    return (*step.args, *step.op.ufunc.arguments) if step.op.ufunc else step.args
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
