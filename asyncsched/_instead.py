@@ -29,8 +29,10 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
     return AttributeError(f"module {module!r} has no attribute {name!r}: {cure}", name=name, obj=None)
 
 
-def explain_missing(namespace: dict[str, Any], module: str, instead: Mapping[str, str]) -> None:
-    """Have a module raise the error of `no_name` for whatever it has not.
+def explain_missing(
+    namespace: dict[str, Any], module: str, instead: Mapping[str, str], *, listed: bool = False
+) -> None:
+    """Have a module raise the error of `no_name` for whatever it has not. If `listed`, `dir()` shows its `__all__`.
 
     By a call, and not by a `__getattr__` in its text: type checkers would take that for a promise of any name.
     """
@@ -39,6 +41,8 @@ def explain_missing(namespace: dict[str, Any], module: str, instead: Mapping[str
         raise no_name(module, name, instead)
 
     namespace["__getattr__"] = __getattr__
+    if listed:
+        namespace["__dir__"] = lambda: [*namespace["__all__"], "__doc__"]
 
 
 def _numpys(module: str, name: str) -> str | None:

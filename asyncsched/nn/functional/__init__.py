@@ -19,8 +19,4 @@ __all__ = [
 ]  # fmt: skip
 
 
-def __dir__() -> list[str]:
-    return [*__all__, "__doc__"]
-
-
-_instead.explain_missing(globals(), "asyncsched.nn.functional", _instead.FUNCTIONAL)
+_instead.explain_missing(globals(), "asyncsched.nn.functional", _instead.FUNCTIONAL, listed=True)

@@ -137,8 +137,4 @@ __all__ = [
 name_keywords(globals(), __all__)
 
 
-def __dir__() -> list[str]:
-    return [*__all__, "__doc__"]
-
-
-_instead.explain_missing(globals(), "asyncsched.fft", {})
+_instead.explain_missing(globals(), "asyncsched.fft", {}, listed=True)

@@ -205,8 +205,4 @@ __all__ = [
 name_keywords(globals(), __all__)
 
 
-def __dir__() -> list[str]:
-    return [*__all__, "__doc__"]
-
-
-_instead.explain_missing(globals(), "asyncsched.linalg", _instead.LINALG)
+_instead.explain_missing(globals(), "asyncsched.linalg", _instead.LINALG, listed=True)

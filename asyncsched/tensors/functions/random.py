@@ -248,8 +248,4 @@ def _sample() -> Any:
 __all__ = ["Generator", "default_rng"]
 
 
-def __dir__() -> list[str]:
-    return [*__all__, "__doc__"]
-
-
-_instead.explain_missing(globals(), "asyncsched.random", _instead.RANDOM)
+_instead.explain_missing(globals(), "asyncsched.random", _instead.RANDOM, listed=True)
