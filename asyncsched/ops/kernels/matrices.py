@@ -118,8 +118,6 @@ def solve(xp: Any, x: Any, right: Any) -> Any:
 
 def svdvals(xp: Any, x: Any) -> Any:
     """Singular values."""
-    if xp is np:
-        return np.linalg.svdvals(x)
     with _strict(xp):
         return xp.linalg.svd(x, compute_uv=False)
 
@@ -134,8 +132,6 @@ def matrix_power(xp: Any, x: Any, *, n: int) -> Any:
 
 def matrix_norm(xp: Any, x: Any, *, ord: Any = "fro", keepdims: bool = False) -> Any:
     """A norm of matrices."""
-    if xp is np:
-        return np.linalg.matrix_norm(x, ord=ord, keepdims=keepdims)
     return xp.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
 
 
@@ -326,18 +322,14 @@ def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 # -- several results ------------------------------------------------------------------------------------------------
 
 
-def eigh_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """Eigenvalues and eigenvectors of symmetric matrices."""
+def eigen_parts(
+    name: str, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False
+) -> tuple[list[Meta], int]:
+    """Eigenvalues and eigenvectors: of symmetric matrices the values are real, of others all is complex."""
     array, dtype = _square(name, operands[0])
-    parts = [meta(array.bound[:-1], _real_dtype(dtype)), meta(array.bound, dtype)]
-    return parts, sum(part.nbytes for part in parts) + 3 * _copied(array, dtype)
-
-
-def eig_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """Eigenvalues and eigenvectors of any square matrices, which are complex."""
-    array, dtype = _square(name, operands[0])
-    parts = [meta(array.bound[:-1], _complex_dtype(dtype)), meta(array.bound, _complex_dtype(dtype))]
-    return parts, 2 * sum(part.nbytes for part in parts) + _copied(array, dtype)
+    values, vectors = (_real_dtype(dtype), dtype) if symmetric else (_complex_dtype(dtype),) * 2
+    parts = [meta(array.bound[:-1], values), meta(array.bound, vectors)]
+    return parts, 2 * sum(part.nbytes for part in parts) + 3 * _copied(array, dtype)
 
 
 def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
@@ -447,8 +439,8 @@ OPS = (
     Op("trace", trace, trace_rule, doc="The sum along a diagonal of matrices."),
     Op("diagonal", diagonal, diagonal_rule, view=True, doc="A diagonal of matrices: a view."),
     _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
-    _several("eigh", lapack("eigh"), eigh_parts, "Eigenvalues and eigenvectors of symmetric matrices."),
-    _several("eig", eig, eig_parts, "The same of square matrices, complex."),
+    _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
+    _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same of symmetric ones."),
     _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
     _several("svd", lapack("svd"), svd_parts, "The singular value decomposition."),
     _several("slogdet", lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),

@@ -137,7 +137,10 @@ def cumulative_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
     array = as_meta(operands[0])
     shape = lengths(array)
     no_axis(shape, op.name)
-    axis = _one_axis(options.get("axis"), shape, op.name)
+    axis = options.get("axis")
+    if axis is None and len(shape) > 1:
+        raise ValueError(f"{op.name}: more than one dimension, so `axis` is required")
+    axis = normalize_axis_index(axis or 0, len(shape))
     dtype = resolve(op, np)(_ones_like(array), **options).dtype
     longer = shape[axis] + bool(options.get("include_initial"))
     result = meta((*shape[:axis], longer, *shape[axis + 1 :]), dtype, array.contiguous)
@@ -182,14 +185,6 @@ def reduced_axes(axis: Any, ndim: int) -> Known:
     if axis is None or (ndim == 0 and axis in (0, -1)):
         return tuple(range(ndim))
     return normalize_axis_tuple(axis, ndim)
-
-
-def _one_axis(axis: int | None, shape: Known, name: str) -> int:
-    if axis is not None:
-        return normalize_axis_index(axis, len(shape))
-    if len(shape) > 1:
-        raise ValueError(f"{name}: more than one dimension, so `axis` is required")
-    return 0
 
 
 def reduced(shape: Known, axes: Known, options: Options) -> Known:
