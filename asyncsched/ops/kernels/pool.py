@@ -22,17 +22,13 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
 
-    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding) else None
-    if run is not None:
-        _by_planes(xp, run, x, out)
-        return out
-
     def some(images: Any, result: Any) -> None:
         padded = _padded(xp, images, padding, -xp.inf)  # less than anything
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
 
-    _by_planes(xp, some, x, out)
+    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding) else None
+    _by_planes(xp, run or some, x, out)
     return out
 
 
@@ -43,10 +39,6 @@ def max_pool2d_backward(
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
-    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding) else None
-    if run is not None:
-        _by_planes(xp, run, x, y, grad, out)
-        return out
     whole = (
         kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
     )
@@ -67,7 +59,8 @@ def max_pool2d_backward(
         if total is not result:
             result[...] = total[windows.inside(x.shape)]
 
-    _by_planes(xp, some, x, y, grad, out)
+    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding) else None
+    _by_planes(xp, run or some, x, y, grad, out)
     return out
 
 
