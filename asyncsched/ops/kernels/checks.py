@@ -58,6 +58,16 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
         axis += len(shape) - taken if part is Ellipsis else axes_of(part, index)
 
 
+def require_below(xp: Any, numbers: Any, count: int, wrong: Callable[[int, int], Exception]) -> None:
+    """Check that numbers, if there are any, are from 0 to before a count; `wrong` gets the least and the largest."""
+    if numbers.size:
+        require(xp, (numbers.min(), numbers.max()), partial(_below, count, wrong))
+
+
+def _below(count: int, wrong: Callable[[int, int], Exception], least: int, most: int) -> Exception | None:
+    return None if least >= 0 and most < count else wrong(least, most)
+
+
 def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
     if least >= -length and most < length:
         return None

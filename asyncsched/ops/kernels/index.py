@@ -17,7 +17,7 @@ from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
 from ..index_keys import TENSOR, Key, Selection, Slice, decode_key, decode_view_key, select, without_slices
 from ..meta import Shape
 from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, int_bounds, lengths, sample, viewed
-from .checks import require, require_key, require_within
+from .checks import require, require_below, require_key, require_within
 from .elementwise import into
 
 _ALL = Slice(None, None, None)
@@ -46,16 +46,13 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
     """Rows of a table. Other than for `take`, -1 is none of them."""
     indices = xp.asarray(indices)
-    if indices.size:
-        require(xp, (indices.min(), indices.max()), partial(_are_rows, len(weight)))
+    require_below(xp, indices, len(weight), partial(_no_rows, len(weight)))
     if out is None:
         return xp.take(weight, indices, axis=0)
     return np.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
 
 
-def _are_rows(count: int, least: int, most: int) -> Exception | None:
-    if least >= 0 and most < count:
-        return None
+def _no_rows(count: int, least: int, most: int) -> Exception:
     return IndexError(
         f"embedding: the indices reach from {least} to {most}, and there are {count} rows: use 0 to {count - 1}"
     )
@@ -63,13 +60,9 @@ def _are_rows(count: int, least: int, most: int) -> Exception | None:
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
     """Where to insert."""
-    if sorter is not None and sorter.size and xp is not np:
-        require(xp, (sorter.min(), sorter.max()), partial(_sorts, len(ordered)))
+    if sorter is not None and xp is not np:
+        require_below(xp, sorter, len(ordered), lambda *_: ValueError("Sorter index out of range."))  # as NumPy has it
     return xp.searchsorted(ordered, values, side=side, sorter=sorter)
-
-
-def _sorts(length: int, least: int, most: int) -> Exception | None:
-    return None if least >= 0 and most < length else ValueError("Sorter index out of range.")  # as NumPy has it
 
 
 def getitem(xp: Any, x: Any, *, key: Key) -> Any:

@@ -13,7 +13,7 @@ from ..meta import Shape
 from ..rules import Known, alike, as_meta, block_bytes, floats, like
 from . import compiled
 from .blocks import long_blocks, sums, unbuffered
-from .checks import require
+from .checks import require_below
 from .scratch import scratch
 from .softmax import log_softmax_rows, log_sums, softmax_rows
 
@@ -109,14 +109,11 @@ def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for those that do not."""
     valid = target != ignore_index
     target = xp.where(valid, target, 0)
-    if target.size:
-        require(xp, (target.min(), target.max()), partial(_in_range, classes, ignore_index))
+    require_below(xp, target, classes, partial(_no_classes, classes, ignore_index))
     return valid, target
 
 
-def _in_range(classes: int, ignore_index: int, least: int, most: int) -> Exception | None:
-    if least >= 0 and most < classes:
-        return None
+def _no_classes(classes: int, ignore_index: int, least: int, most: int) -> Exception:
     return IndexError(
         f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
