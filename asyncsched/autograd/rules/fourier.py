@@ -13,7 +13,7 @@ from typing import Any
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-from .common import Rules, scatter
+from .common import Rules, along, scatter
 
 _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
@@ -64,12 +64,9 @@ def _half(g: Tensor, call: Any, norm: str) -> Tensor:
     n = points[-1] = _lengths(g)[last]  # by default not what there was
     found = _transform("ifftn", g, axes, points, norm)
 
-    def part(start: int, stop: int) -> Tensor:
-        return found[(slice(None),) * last + (slice(start, stop),)]
-
     once, twice = (n + 1) // 2, n // 2 + 1  # from there on, those that the half stands for once
-    parts = [part(0, 1), part(1, once) * 2, part(once, twice)]
-    return _resized(f.concat(parts, axis=last), call.metas[0].shape)
+    first, middle, rest = [found[along(last, g.ndim, slice(*ends))] for ends in ((0, 1), (1, once), (once, twice))]
+    return _resized(f.concat([first, middle * 2, rest], axis=last), call.metas[0].shape)
 
 
 FOURIER: Rules = {

@@ -12,13 +12,16 @@ from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
 from ..rules import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
 from .blocks import ADDED, BLOCK, blocks
 from .checks import require_key, require_within
+from .create import constant
 from .elementwise import kept
 from .index import assign_where, check_value, is_one_mask
+
+_zeros = constant(0)
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
     """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both."""
-    out = _zeros(xp, shape, x.dtype, out)
+    out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
     place = decode_key(key, indices)
     require_key(xp, out.shape, key, indices)
     if xp is not np and is_one_mask(key, indices):
@@ -48,7 +51,7 @@ def _add_rows(out: Any, rows: Any, x: Any) -> None:
 
 def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:
     """Zeros, with each element of `x` added at its index on the axis: the transpose of `take_along_axis`."""
-    out = _zeros(xp, shape, x.dtype, out)
+    out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
     require_within(xp, indices, shape[axis], axis % len(shape))
     place = [xp.arange(n).reshape([-1 if i == at else 1 for i in range(len(shape))]) for at, n in enumerate(shape)]
     place[axis] = indices
@@ -92,13 +95,6 @@ def _line(xp: Any, array: Any, shape: Any) -> Any:
     if np.ndim(array) == 0:
         return array
     return (array if array.shape == shape else xp.broadcast_to(array, shape)).reshape(-1)
-
-
-def _zeros(xp: Any, shape: Any, dtype: Any, out: Any) -> Any:
-    if out is None:
-        return xp.zeros(shape, dtype)
-    out.fill(0)
-    return out
 
 
 # -- rules: what is known of results before anything is computed -------------------------------------------------------
