@@ -6,6 +6,11 @@ manager of that block, and this the timer of an `asyncio.timeout`, a cancel scop
 `gc.get_referents` shows both. So no timer need be registered here. (The loop's own timers lead nowhere: nobody can see
 what their callbacks are bound to.) When one fires, its task is cancelled, and with that what the task awaits, gathers,
 or has in a task group. What it started otherwise goes on.
+
+All of these do not end at once. A task that was cancelled unwinds when the loop comes to it, at its next turn, and only
+then does its task group cancel others, which unwind at a turn after that. Meanwhile the timer is none any more, and the
+others wait as before. So whoever is about to unwind counts as a timer that is due. That is never for long: who catches
+the cancellation, and waits again, waits like anybody.
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from .._core.callsite import is_users
 # woken by anybody then.
 _AWAITED: Final = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 _ARMED: Final = "TimerHandle"  # asyncio's or uvloop's
+_HANDLES: Final = (_ARMED, "Handle")
 
 _WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs what it awaits in a task of its own
 _SUSPENDED: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -115,10 +121,10 @@ def _is_kept(held: object, code: types.CodeType) -> bool:
 
 @dataclass(frozen=True)
 class Timer:
-    """One that is armed.
+    """One that is armed; or what ends a task in any case.
 
     Attributes:
-        seconds: until it fires.
+        seconds: until it fires; zero or less where it is due, or the task is about to unwind.
         task: whose it is.
         ends: the tasks that end by it.
     """
@@ -129,29 +135,61 @@ class Timer:
 
 
 def timers_of(loop: asyncio.AbstractEventLoop, deadline: float) -> list[Timer] | None:
-    """Every timer that will end a task of the loop, the next first; None if they cannot be found by `deadline`."""
+    """Every timer that will end a task of the loop, and whatever ends one now, the next first; None if they cannot be
+    found by `deadline`."""
     found: dict[int, Timer] = {}
-    for task in asyncio.all_tasks(loop):
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         if thread_time() > deadline:
             return None
-        for step in steps_of(task):
-            for held in (*_managers(step), *_of_wait_for(step)):
-                when = _when(held)
-                if when < inf and id(held) not in found:
-                    whose = next((part for part in _parts(held) if isinstance(part, asyncio.Task)), task)
-                    found[id(held)] = Timer(when - loop.time(), whose, frozenset(_ended_with(whose)))
+        held = [held for step in steps_of(task) for held in (*_managers(step), *_of_wait_for(step))]
+        for one in held:
+            when = _when(one)
+            if when < inf and id(one) not in found:
+                whose = next((part for part in _parts(one) if isinstance(part, asyncio.Task)), task)
+                found[id(one)] = Timer(when - loop.time(), whose, frozenset(_ended_with(whose)))
+        if _unwinds(task, held):
+            found[id(task)] = Timer(0.0, task, frozenset(_ended_with(task)))
+    ending = {task for timer in found.values() if timer.seconds <= 0 for task in timer.ends}
+    # Who awaits one that ends so unwinds after it.
+    while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(_tasks_awaited_by(task))]):
+        for task in after:
+            found[id(task)] = Timer(0.0, task, frozenset(_ended_with(task)))
+            ending |= found[id(task)].ends
     return sorted(found.values(), key=lambda timer: timer.seconds)
 
 
 def _when(held: Any) -> float:
-    """When a timer fires, by the clock of the loop; never, if it is none, or not armed."""
-    if isinstance(held, asyncio.Timeout):
-        return inf if held.expired() else held.when() or inf
-    if isinstance(held, CancelScope):
-        return inf if held.cancel_called else held.deadline
+    """When a timer fires, by the clock of the loop; never, if it is none, or not armed.
+
+    A manager is armed while it holds a handle of the loop's: not before or after its block, and not once it has fired.
+    But a cancel scope of anyio's cancels again at each turn, until its tasks have left it.
+    """
+    if isinstance(held, (asyncio.Timeout, CancelScope)):
+        if not any(type(part).__name__ in _HANDLES for part in _parts(held)):
+            return inf
+        if isinstance(held, CancelScope):
+            return -inf if held.cancel_called else held.deadline
+        return inf if (when := held.when()) is None else when
     if type(held).__name__ == _ARMED:
         return inf if held.cancelled() else float(held.when())
     return inf
+
+
+def _unwinds(task: asyncio.Task[Any], held: list[Any]) -> bool:
+    """Whether a task that has these managers goes on with an exception, or will be cancelled by its task group, once
+    the loop comes to that."""
+    awaited = awaited_by(task)
+    gathered = _gathered_by(awaited)
+    goes_on = awaited is None or awaited.done() or (gathered and all(child.done() for child in gathered))
+    if goes_on and (task.cancelling() or any(_failed(future) for future in (awaited, *gathered))):
+        return True
+    return any(_failed(child) for group in held for child in _children_of(group))
+
+
+def _failed(awaited: asyncio.Future[Any] | None) -> bool:
+    """Whether a future has ended otherwise than with a result."""
+    return awaited is not None and awaited.done() and (awaited.cancelled() or awaited.exception() is not None)
 
 
 def _managers(step: Any) -> Iterator[Any]:
@@ -176,9 +214,14 @@ def in_wait_for(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
 
 
 def _of_wait_for(step: Any) -> list[Any]:
-    """What `asyncio.wait_for` has in its variables, if this is its coroutine: a timer, and the task that it awaits."""
+    """What `asyncio.wait_for` has in its variables, if this is its coroutine: a timer, and the task that it awaits.
+
+    The timer only until it has fired: then it waits in another coroutine, for that task to end.
+    """
     frame = frame_of(step)
-    return gc.get_referents(step) if frame is not None and frame.f_code is _WAIT_FOR else []
+    held = gc.get_referents(step) if frame is not None and frame.f_code is _WAIT_FOR else []
+    fired = held and isinstance(step.cr_await, types.CoroutineType)
+    return [one for one in held if not fired or type(one).__name__ != _ARMED]
 
 
 def _parts(held: Any) -> list[Any]:
@@ -192,14 +235,29 @@ def _ended_with(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
     found, todo = {task}, [task]
     while todo:
         task = todo.pop()
-        awaited = awaited_by(task)
-        gathered = [child for part in _parts(awaited) if type(part) is list for child in part]
-        children = [awaited, *gathered, *in_wait_for(task)]
-        for step in steps_of(task):
-            for held in _managers(step):
-                if isinstance(held, (asyncio.TaskGroup, TaskGroup)):
-                    children += [child for part in _parts(held) if type(part) is set for child in part]
-        fresh = {child for child in children if isinstance(child, asyncio.Task) and not child.done()} - found
+        children = [child for step in steps_of(task) for held in _managers(step) for child in _children_of(held)]
+        fresh = {child for child in (*_tasks_awaited_by(task), *children) if not child.done()} - found
         found |= fresh
         todo += fresh
     return found
+
+
+def _tasks_awaited_by(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
+    """The tasks that a task awaits, gathers, or has in `asyncio.wait_for`."""
+    awaited = awaited_by(task)
+    several = (awaited, *_gathered_by(awaited))
+    return {child for child in several if isinstance(child, asyncio.Task)} | in_wait_for(task)
+
+
+def _gathered_by(awaited: asyncio.Future[Any] | None) -> list[asyncio.Future[Any]]:
+    """What a future waits for that `asyncio.gather` made; nothing, if it did not."""
+    parts = [child for part in _parts(awaited) if type(part) is list for child in part]
+    return [child for child in parts if isinstance(child, asyncio.Future)]
+
+
+def _children_of(held: Any) -> list[asyncio.Task[Any]]:
+    """The tasks of a task group, asyncio's or anyio's; none, if it is something else."""
+    if not isinstance(held, (asyncio.TaskGroup, TaskGroup)):
+        return []
+    children = [child for part in _parts(held) if type(part) is set for child in part]
+    return [child for child in children if isinstance(child, asyncio.Task)]

@@ -5,7 +5,7 @@ pending task that is stuck itself, or an asyncio task that only stuck tasks can 
 let go of them at any time, and so may who is not found (see `holders`). An asyncio task is woken by whoever holds the
 future that it waits for: another task (through `gather`, a task group, an event), and then the same is asked of that
 one. Where anybody may hold it, as the queue of a batcher, whoever answers from there says so (`Runtime.answerers`). Or
-by a timer, which ends it: see `awaiting`.
+by a timer, which ends it; or it is being ended already: see `awaiting`.
 
 What may come free may let others in, and their awaiters let go of more: so this is asked until nothing changes.
 """
@@ -122,9 +122,9 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
             if finding.deadlock:
                 finding.caller = case.last_caller(account, waiting)
             if timer is not None:
-                finding.lines.append(
-                    f"a timer ends {where_it_waits(timer.task)}, in {timer.seconds:.3g} s: then there will be room"
-                )
+                who, seconds = where_it_waits(timer.task), timer.seconds
+                what = f"a timer ends {who}, in {seconds:.3g} s" if seconds > 0 else f"{who}, is about to end"
+                finding.lines.append(f"{what}: then there will be room")
     return findings
 
 
@@ -170,7 +170,8 @@ class _Case:
     def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
         """The timer that lets a stuck task in by what it ends, together with those that fire before it.
 
-        Not one that ends whoever waits for that task: they are better told at once.
+        Not one that ends whoever waits for that task: they are better told at once. But one that is due tells them
+        itself: until then nobody else is told.
         """
         account = first.scope.account
         asking = [
@@ -179,6 +180,9 @@ class _Case:
         asker: Waiters = {min(asking, key=itemgetter(0))[1]} if asking else set()
         while more := {task for task in waiting - asker if not asker.isdisjoint(self._wakers.get(task, ()))}:
             asker |= more
+        for timer in timers:
+            if timer.seconds <= 0 and timer.ends & asker:
+                return timer
         those = [timer for timer in timers if timer.ends & waiting and not timer.ends & asker]
 
         def lets_in(count: int) -> bool:

@@ -372,7 +372,8 @@ async def test_who_gathers_exceptions_is_told_in_a_few_looks(looks: list[deadloc
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         results = await asyncio.gather(*[s.put(BLOCK) for _ in range(67)], return_exceptions=True)
         assert sum(isinstance(result, asc.MemoryDeadlockError) for result in results) == 63
-        assert len(looks) == 6  # 1 + 2 + 4 + 8 + 16 + 32
+        # 1 + 2 + 4 + 8 + 16 + 32. On a busy machine a look may come before those who were told, and finds nothing.
+        assert sum(finding.deadlock for finding in looks) == 6
         results.clear()
 
 
