@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -84,11 +85,17 @@ async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: 
     assert batcher.statistics().dropped == 1
 
 
-async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(s: asc.Scheduler, later: Any) -> None:
+@pytest.fixture
+async def one_stream() -> AsyncIterator[asc.Scheduler]:
+    async with asc.Scheduler("cpu", streams=1) as s:
+        yield s
+
+
+async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(one_stream: asc.Scheduler, later: Any) -> None:
     gate = threading.Event()
     batcher: Batcher[int, int] = Batcher(list)
-    busy = await s.submit(gate.wait, 60)
-    async with s.scope(deadline=1800):
+    busy = await one_stream.submit(gate.wait, 60)
+    async with one_stream.scope(deadline=1800):
         (task,) = ask(batcher, 1)
         await until(lambda: batcher.statistics().computing == 1)
     later()
@@ -99,14 +106,14 @@ async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(s: asc.S
     assert batcher.statistics().dropped == 1
 
 
-async def test_dropped_before_launch_when_the_stream_was_busy(s: asc.Scheduler) -> None:
+async def test_dropped_before_launch_when_the_stream_was_busy(one_stream: asc.Scheduler) -> None:
     gate, seen = threading.Event(), []
 
     def model(items: list[int]) -> list[int]:
         seen.append(items)
         return items
 
-    busy = await s.submit(gate.wait, 60)
+    busy = await one_stream.submit(gate.wait, 60)
     batcher: Batcher[int, int] = Batcher(model)
     asked = ask(batcher, 1, 2, 3)
     await until(lambda: batcher.statistics().computing == 3)
