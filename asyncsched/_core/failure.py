@@ -48,9 +48,10 @@ class Failure:
             frames: keep these, as of a user's function. A frame keeps all that called it, with what their variables
                 held at their end: on the event loop's thread the user's, on a stream's those that hold the task.
         """
-        if not frames:
-            exception.__traceback__ = exception.__context__ = None
         try:
+            clear(exception)
+            if not frames:
+                exception.__traceback__ = exception.__context__ = None
             return cls._of(exception, name, site)
         except (MemoryError, RecursionError) as error:
             return cls._of(error, name, site)
@@ -62,7 +63,6 @@ class Failure:
 
     @classmethod
     def _of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
-        clear(exception)
         exception = exception.with_traceback(without_runner(exception.__traceback__))
         exception = passable(exception, "the task raised")
         failure = cls(exception, name, site)
