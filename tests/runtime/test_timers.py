@@ -65,19 +65,21 @@ FORMS: list[Form] = [timeout, wait_for, fail_after, deadline, task_group, anyio_
 async def greedy(s: asc.Scheduler, form: Form, seconds: float, *, around_all: bool) -> str:
     """Hold two blocks, and want one more. Returns how it ended."""
 
+    kept = [await s.put(BLOCK), await s.put(BLOCK)]
+    await until(lambda: s.statistics().bytes_retained == 4 * NB)  # by the two of them: no timer runs before
+
     async def work() -> None:
-        kept = [await s.put(BLOCK), await s.put(BLOCK)]
-        await until(lambda: s.statistics().bytes_retained == 4 * NB)
-        if around_all:
-            await s.put(BLOCK)
-        else:
-            await form(s, seconds, lambda: s.put(BLOCK))
+        mine = kept.copy()
         kept.clear()
+        await s.put(BLOCK)
+        mine.clear()
 
     try:
-        await (form(s, seconds, work) if around_all else work())
+        await form(s, seconds, work if around_all else lambda: s.put(BLOCK))
     except (TimeoutError, asc.DeadlineExceeded):
         return "late"
+    finally:
+        kept.clear()
     return "done"
 
 
