@@ -6,8 +6,8 @@ Here the test says when a timer fires, and looks at every turn of the loop from 
 from __future__ import annotations
 
 import asyncio
-import sys
 import contextlib
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any
 
