@@ -8,8 +8,8 @@ from typing import Literal, overload
 from ..runtime.transaction import transaction
 from ..tensors.functions import full_like
 from ..tensors.handles import runtime_of
-from ..tensors.tensor import Tensor
-from .tape import Node, check_like, handle
+from ..tensors.tensor import Tensor, handle
+from .tape import Node, check_like
 
 _Gradients = dict[Node, Tensor]
 _Several = Tensor | Sequence[Tensor]

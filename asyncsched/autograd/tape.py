@@ -19,7 +19,7 @@ from ..ops.meta import Meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
-from ..tensors.tensor import Tensor
+from ..tensors.tensor import Tensor, handle
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
 from .rules.common import wide
 
@@ -190,15 +190,6 @@ def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
     if has_complex:
         raise NotImplementedError(f"{name}: no derivative is known for complex numbers: {cure}")
     raise NotImplementedError(f"{name}: no derivative is known: {cure}, or add one to autograd.RULES")
-
-
-def handle(value: Any, node: Node | None) -> Any:
-    """A value as a tensor again, with its node if what is done with it is to be recorded; a number as it is."""
-    if type(value) is not Value:
-        return value
-    tensor = Tensor(value)
-    tensor._node = node
-    return tensor
 
 
 def fit(gradient: Tensor, meta: Meta) -> Tensor:

@@ -58,14 +58,7 @@ class Handle(Generic[T]):
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
-        value = self._value
-        if not value.settled and (runtime := value.account.runtime).completions.items:
-            # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
-            if runtime.thread == threading.get_ident():
-                runtime.dispatch()
-            else:
-                runtime.completions.notify()
-        return value.settled
+        return _is_done(self._value)
 
     def result(self) -> T:
         """The result, which must be there.
@@ -73,16 +66,15 @@ class Handle(Generic[T]):
         Raises:
             InvalidStateError: (of asyncio) if it is not, or is in another process; `await` the handle instead.
         """
-        self._must_be_done()
-        if self._value.device.remote and self._value.failure is None:
+        value = self._done_value()
+        if value.device.remote and value.failure is None:
             raise asyncio.InvalidStateError("the result is there, and in another process: use `await`, which brings it")
-        result: T = deliver(self._value)
+        result: T = deliver(value)
         return result
 
     def exception(self) -> BaseException | None:
         """The task's exception, or None. The task must be done. Counts as seeing the failure."""
-        self._must_be_done()
-        failure = self._value.failure
+        failure = self._done_value().failure
         return None if failure is None else failure.exception
 
     def cancel(self) -> bool:
@@ -90,17 +82,20 @@ class Handle(Generic[T]):
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        if self._value.settled:
+        value = self._value  # once, as in `_done_value`
+        task = value.task
+        if value.settled or task is None:
             return False
-        runtime = runtime_of(self._value)
+        runtime = runtime_of(value)
         runtime.check_waiting()
-        task = self._value.task
-        assert task is not None
         return runtime.cancel(task, "cancel()")
 
-    def _must_be_done(self) -> None:
-        if not self.done():
+    def _done_value(self) -> Value:
+        """What the handle is now, which must be done. Read once: a finaliser may assign to the handle meanwhile."""
+        value = self._value
+        if not _is_done(value):
             raise asyncio.InvalidStateError("the result is not there yet: use `await`")
+        return value
 
     def _status(self) -> str:
         value = self._value
@@ -123,6 +118,16 @@ class Handle(Generic[T]):
 
     def __copy__(self) -> NoReturn:
         self.__deepcopy__({})
+
+
+def _is_done(value: Value) -> bool:
+    if not value.settled and (runtime := value.account.runtime).completions.items:
+        # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
+        if runtime.thread == threading.get_ident():
+            runtime.dispatch()
+        else:
+            runtime.completions.notify()
+    return value.settled
 
 
 class Task(Handle[T]):

@@ -54,17 +54,20 @@ def apply(
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
-    node = None
+    nodes: list[Any] = []
+    tracked = None
     for operand in operands:
         if isinstance(operand, Tensor):
-            value = operand._value
+            value, node = operand._value, operand._node  # once: a finaliser may assign to it at any later step
+            nodes.append(node)
             args.append(value)
             inputs.append(value)
             forms.append(value.meta)
-            if node is None:
-                node = operand._node
+            if tracked is None:
+                tracked = node
         else:
             number = scalar(operand)
+            nodes.append(None)
             args.append(number)
             forms.append(number)
     first = inputs[0] if inputs else None
@@ -86,9 +89,23 @@ def apply(
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
         made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
-    if node is not None:
-        node.record(op, operands, options, result)
+    if tracked is not None:
+        tracked.record(op, tuple(map(handle, args, nodes)), options, result)
     return result
+
+
+def handle(operand: Any, node: Any) -> Any:
+    """A handle of its own on a value, with its node if what is done with it is to be recorded; a number as it is."""
+    if type(operand) is not Value:
+        return operand
+    tensor = Tensor(operand)
+    tensor._node = node
+    return tensor
+
+
+def as_now(operand: Any) -> Any:
+    """A handle of its own on what a tensor is now, which no finaliser can assign to; a number as it is."""
+    return handle(operand._value, operand._node) if isinstance(operand, Tensor) else operand
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
@@ -231,7 +248,7 @@ class Tensor(Methods):
         >>> asc.run(main)
         cpu:0 cpu:1 [1. 1. 1.]
         """
-        value = self._value
+        value, node = self._value, self._node  # once, as in `apply`
         runtime = runtime_of(value)
         runtime.check()
         target = runtime.device(device)
@@ -241,8 +258,8 @@ class Tensor(Methods):
         found = plan(op, (value.meta,), NO_OPTIONS)
         lanes = runtime.lanes[target].copy
         result = Tensor(issue(runtime, target, op, found, value, None, NO_OPTIONS, lanes=lanes))
-        if self._node is not None:
-            self._node.record(op, (self,), NO_OPTIONS, result)
+        if node is not None:
+            node.record(op, (handle(value, node),), NO_OPTIONS, result)
         return result
 
     def to_device(self, device: object, /, *, stream: None = None) -> Tensor:
@@ -276,15 +293,18 @@ class Tensor(Methods):
         if self._node is not None:
             self._node.check_assignment()
         while True:
-            # Held back until this handle has dropped the old version: then it is written in place if nobody else holds
-            # it.
-            old = id(self._value)
+            old = self._value
             result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
-            if id(self._value) == old:
+            stays_leaf = self._node is not None and self._node.leaf
+            # `is`, of what is held: after an old version was let go, a later one may be at its address.
+            if self._value is old:
                 break  # else a finaliser has assigned to another part meanwhile: that is not to be lost
         self._value = result._value
-        if self._node is None or not self._node.leaf:
+        if not stays_leaf:
             self._node = result._node
+        # Held back until the old version is dropped: then it is written in place if nobody else holds it. Dropped after
+        # both have moved, since that may run a finaliser that assigns.
+        del old
         runtime_of(self._value).dispatch()
 
     def _encoded(self, key: Any) -> tuple[Key, tuple[Tensor, ...]]:

@@ -101,41 +101,101 @@ async def test_what_an_async_generator_left_by_break_reads_is_still_there(s: asc
     assert (await other)[0] == 99.0
 
 
-def at_call(number: int, act: Callable[[], None], run: Callable[[], None]) -> bool:
-    """Run something, and act as a finaliser would at one of the calls in it. Whether it came so far."""
-    left = number
+def at_calls(acts: dict[int, Callable[[], None]], run: Callable[[], Any]) -> tuple[int, Any]:
+    """Run something, and act as finalisers would at some of the calls in it. Returns how many there were, and what it
+    returned."""
+    number = -1
 
     def look(frame: FrameType, event: str, _: Any) -> None:
-        nonlocal left
+        nonlocal number
         if event == "call":
-            left -= 1
-            if left == -1:
+            number += 1
+            if number in acts:
                 sys.setprofile(None)
-                act()
+                acts[number]()
                 sys.setprofile(look)
 
     sys.setprofile(look)
     try:
-        run()
+        result = run()
     finally:
         sys.setprofile(None)
-    return left < 0
+    return number + 1, result
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_what_a_finaliser_assigns_in_the_middle_of_an_assignment_is_not_lost(at_once: bool, gate: Any) -> None:
+async def test_what_finalisers_assign_in_the_middle_of_an_assignment_is_not_lost(at_once: bool, gate: Any) -> None:
+    """Two of them: the version of the second may be where the first version was."""
     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
-        for number in count():
-            x = await s.put(np.zeros(3))
-            if not at_once:
-                s.submit_nowait(held, gate)
-            came = at_call(number, partial(x.__setitem__, 1, 2.0), partial(x.__setitem__, 0, 1.0))
-            gate.set()
-            assert (await x).tolist() == [1.0, 2.0 * came, 0.0], number
-            gate.clear()
-            if not came:
+        for first in count():
+            for second in count(first + 1):
+                x = await s.put(np.zeros(4))
+                if not at_once:
+                    s.submit_nowait(held, gate)
+                acts = {first: partial(x.__setitem__, 1, 2.0), second: partial(x.__setitem__, 2, 3.0)}
+                calls, _ = at_calls(acts, partial(x.__setitem__, 0, 1.0))
+                gate.set()
+                assert (await x).tolist() == [1.0, 2.0 * (first < calls), 3.0 * (second < calls), 0.0], (first, second)
+                gate.clear()
+                if second >= calls:
+                    break
+            if first >= calls:
                 break
-        assert number > 20
+        assert first > 20
+
+
+@pytest.mark.parametrize(("ask", "expected"), [("result", [0.0, 0.0]), ("exception", None)])
+async def test_what_is_asked_of_a_handle_is_of_one_version(ask: str, expected: Any, gate: Any) -> None:
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        for number in count(2):  # before that it is the later version
+            x = await s.put(np.zeros(2))
+            s.submit_nowait(held, gate)  # so what is assigned is pending
+            calls, told = at_calls({number: partial(x.__setitem__, 1, 2.0)}, getattr(x, ask))
+            assert (told.tolist() if ask == "result" else told) == expected
+            gate.set()
+            await s.barrier()
+            gate.clear()
+            if number >= calls:
+                break
+        assert number > 2
+
+
+def assigned(y: asc.Tensor) -> asc.Tensor:
+    y[0] = 5.0
+    return y * y
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: y * y,
+        asc.exp,
+        lambda y: asc.clip(y, 0.5),
+        lambda y: asc.linalg.slogdet(y).logabsdet,
+        lambda y: y.to("cpu:1"),
+        assigned,
+    ],
+    ids=["operator", "function", "clip", "several results", "to", "assigned"],
+)
+async def test_a_gradient_is_that_of_the_version_that_was_read(function: Callable[[asc.Tensor], asc.Tensor]) -> None:
+    """A finaliser assigns in the middle of an operation that is recorded: before it, or after it, and not in part."""
+
+    async with asc.Scheduler(["cpu", "cpu"]) as s:
+
+        async def run(number: int) -> tuple[int, tuple[list[float], list[float]]]:
+            x = await s.put(np.array([[2.0, 1.0], [1.0, 3.0]]))
+            x.requires_grad = True
+            y = x * 1
+            calls, z = at_calls({number: partial(y.__setitem__, 1, 7.0)}, lambda: function(y))
+            z.sum().backward()
+            return calls, ((await z).tolist(), (await x.grad).tolist())
+
+        calls, without = await run(10_000)
+        _, before = await run(0)
+        assert before != without
+        assert calls > 5
+        for number in range(1, calls):
+            assert (await run(number))[1] in (before, without), number
 
 
 async def test_memory_errors_leave_the_pools_count_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from ...ops.op import Op
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
 from ..handles import gather
-from ..tensor import Scalar, Tensor, apply
+from ..tensor import Scalar, Tensor, apply, as_now
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
@@ -36,7 +36,7 @@ def op(name: str, *operands: Any, scheduler: Any = None, device: object = None, 
 
 def several(name: str, *operands: Any, scheduler: Any = None, device: object = None, **options: Any) -> list[Tensor]:
     """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself."""
-    operation = TABLE[name]
+    operation, operands = TABLE[name], tuple(map(as_now, operands))
     for operand in operands:
         if isinstance(operand, Tensor):
             known_shape(operand, name)
