@@ -51,15 +51,17 @@ class Version:
 
     Attributes:
         failed: it, or what it was made of, raises `Boom`.
+        lost: it, or what it was made of, is of a handle that may hold more arrays than are known.
         gone: whether it was cancelled, or what it was made of.
     """
 
-    __slots__ = ("array", "failed", "gone", "readers")
+    __slots__ = ("array", "failed", "gone", "lost", "readers")
 
     def __init__(self, array: Array, parents: Sequence[Version] = (), *, failed: bool = False) -> None:
         self.array = array
         self.readers: list[Version] = []
         self.failed = failed or any(parent.failed for parent in parents)
+        self.lost = any(parent.lost for parent in parents)
         self.gone = max([parent.gone for parent in parents], default=NOT)
         for parent in parents:
             parent.readers.append(self)
@@ -91,7 +93,12 @@ class Shadow:
         self._states: list[State] = [(frozenset(), version) for version in versions]
         self._under_way: dict[object, Callable[[Version], Version]] = {}
         self._watches: list[list[Version]] = []
-        self.lost = len(self._states) > MANY  # nobody knows any more
+        self._count()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it may hold more than is known; and with it all that is made of it from now on."""
+        return any(version.lost for version in self.versions)
 
     @property
     def versions(self) -> list[Version]:
@@ -122,12 +129,18 @@ class Shadow:
     def _close(self) -> None:
         """Whatever is under way may come next: the states are all that this leads to."""
         for done, version in self._states:  # grows meanwhile
-            if len(self._states) > MANY:
-                self.lost = True
+            if self._count() > MANY:
                 return
             for name, assign in list(self._under_way.items()):
                 if name not in done:
                     self._add((done | {name}, assign(version)))
+
+    def _count(self) -> int:
+        """How many versions there are; of too many not all are made."""
+        if len(self._states) > MANY:
+            for version in self.versions:
+                version.lost = True
+        return len(self._states)
 
     def _add(self, state: State) -> None:
         self._states.append(state)

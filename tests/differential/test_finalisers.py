@@ -109,6 +109,19 @@ def test_what_reads_in_the_meantime_may_have_read_either() -> None:
     assert [version.array.tolist() for version in derived(lambda a: a + 10, seen)] == [[11]]
 
 
+def test_what_is_made_of_one_that_may_hold_too_many_arrays_may_be_anything() -> None:
+    x = Shadow(None, [Version(np.zeros(4, int))])
+    with Watch([x]) as (seen,):
+        names = [x.begin(_set(place, 1)) for place in range(4)]
+        for name in names:
+            x.end(name, True)
+    assert x.lost
+    assert Shadow(None, derived(np.negative, [x.versions])).lost
+    assert Shadow(None, derived(np.negative, [seen])).lost
+    x.end(x.begin(_set(0, 2)), True)
+    assert x.lost
+
+
 def test_what_depends_on_what_was_cancelled_is_cancelled() -> None:
     x = Version(np.zeros(1))
     (y,) = derived(np.exp, [[x]])
