@@ -109,8 +109,14 @@ class Node:
         return _recording.get() and (self.leaf or bool(self.parents))
 
     @staticmethod
-    def record(operation: Op, operands: tuple[Any, ...], options: Mapping[str, Any], result: Tensor) -> None:
+    def record(
+        operation: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor
+    ) -> None:
         """Put the result of an operation with tracked operands on the tape.
+
+        Args:
+            operands: values and numbers, as they were read: a finaliser may have assigned to the tensors since.
+            nodes: the tensors' places on the tape, read with them; None for the others.
 
         Raises:
             NotImplementedError: if there is no rule for it, or none for complex numbers.
@@ -121,10 +127,10 @@ class Node:
         rule, value = _rule(operation.name, kind == "c"), result._value
         parents: list[Node | None] = []
         partials: list[Partial | None] = []
-        for place, operand in enumerate(operands):
-            node, partial = operand._node if isinstance(operand, Tensor) else None, None
+        for place, (operand, node) in enumerate(zip(operands, nodes, strict=True)):
+            partial = None
             if node is not None:
-                if kind == "f" and operand._value.meta.dtype.kind == "c":
+                if kind == "f" and operand.meta.dtype.kind == "c":
                     rule = _rule(operation.name, True)
                 partial = rule[min(place, len(rule) - 1)]
             partials.append(partial)
@@ -250,12 +256,11 @@ def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
 
 def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
     """The operand's value if a derivative reads it, else its meta; a number as it is."""
-    if not isinstance(operand, Tensor):
+    if type(operand) is not Value:
         return operand
-    value = operand._value
-    read = _NAMES[place : place + 1] in needs or ("indices" in needs and value.meta.dtype.kind in "biu")
+    read = _NAMES[place : place + 1] in needs or ("indices" in needs and operand.meta.dtype.kind in "biu")
     read = read or "operands" in needs
-    return value if read else value.meta
+    return operand if read else operand.meta
 
 
 def _meta(operand: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -90,7 +90,7 @@ def apply(
         made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold)
     result = Tensor(made)
     if tracked is not None:
-        tracked.record(op, tuple(map(handle, args, nodes)), options, result)
+        tracked.record(op, args, nodes, options, result)
     return result
 
 
@@ -106,6 +106,16 @@ def handle(operand: Any, node: Any) -> Any:
 def as_now(operand: Any) -> Any:
     """A handle of its own on what a tensor is now, which no finaliser can assign to; a number as it is."""
     return handle(operand._value, operand._node) if isinstance(operand, Tensor) else operand
+
+
+def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: Tensor) -> None:
+    """Put a result on the tape, if an operand is tracked. All tensors are of `as_now`, or nobody else has them."""
+    values = [o._value if isinstance(o, Tensor) else o for o in operands]
+    nodes = [o._node if isinstance(o, Tensor) else None for o in operands]
+    for node in nodes:
+        if node is not None:
+            node.record(op, values, nodes, options, result)
+            return
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
@@ -259,7 +269,7 @@ class Tensor(Methods):
         lanes = runtime.lanes[target].copy
         result = Tensor(issue(runtime, target, op, found, value, None, NO_OPTIONS, lanes=lanes))
         if node is not None:
-            node.record(op, (handle(value, node),), NO_OPTIONS, result)
+            node.record(op, (value,), (node,), NO_OPTIONS, result)
         return result
 
     def to_device(self, device: object, /, *, stream: None = None) -> Tensor:

@@ -13,7 +13,7 @@ from ...ops.op import Op
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
 from ..handles import gather
-from ..tensor import Scalar, Tensor, apply, as_now
+from ..tensor import Scalar, Tensor, apply, as_now, record
 
 Operand: TypeAlias = Tensor | Scalar
 Axis: TypeAlias = int | Sequence[int] | None
@@ -43,11 +43,9 @@ def several(name: str, *operands: Any, scheduler: Any = None, device: object = N
     packed = apply(operation, operands, options, scheduler=scheduler, device=device)
     forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
     found = [apply(UNPACK, (packed,), place) for place in _places(operation, forms, tuple(options.items()))]
-    node = next((o._node for o in operands if isinstance(o, Tensor) and o._node is not None), None)
-    if node is not None:
-        all_of_it = (*operands, *[result.detach() for result in found])
-        for part, result in enumerate(found):
-            node.record(operation, all_of_it, {**options, "part": part}, result)
+    all_of_it = (*operands, *[result.detach() for result in found])
+    for part, result in enumerate(found):
+        record(operation, all_of_it, {**options, "part": part}, result)
     return found
 
 

@@ -9,7 +9,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from ...ops.table import TABLE
-from ..tensor import Tensor, apply, as_now
+from ..tensor import Tensor, apply, as_now, record
 from ._common import Operand
 
 
@@ -91,7 +91,7 @@ def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) 
     x, low, high = as_now(x), as_now(low), as_now(high)
     found = minimum(x, cast(Operand, high)) if low is None else maximum(x, cast(Operand, low))
     if found._node is not None:  # of `minimum` and `maximum`, where equal operands share the gradient
-        found._node.record(TABLE["clip"], (x, -inf if low is None else low, inf if high is None else high), {}, found)
+        record(TABLE["clip"], (x, -inf if low is None else low, inf if high is None else high), {}, found)
     return found
 
 
