@@ -258,6 +258,7 @@ class Program:
         finally:
             told = True if ended else None if isinstance(sys.exc_info()[1], self.pressure.errors) else False
             x.end(name, told)
+            x.look()
 
     def cancel(self, rng: random.Random, *own: Shadow) -> None:
         """Cancel a task, and what depends on it."""
@@ -537,7 +538,9 @@ class Program:
             for version in versions:
                 version.cancel(MAYBE)
         self.made += versions
-        self.shadows.append(Shadow(handle, versions))
+        shadow = Shadow(handle, versions)
+        shadow.look()
+        self.shadows.append(shadow)
 
     async def _check(self, x: Shadow, *, keep: bool = False) -> None:
         """Await a handle and compare."""

@@ -53,14 +53,17 @@ class Version:
         failed: it, or what it was made of, raises `Boom`.
         lost: it, or what it was made of, is of a handle that may hold more arrays than are known.
         gone: whether it was cancelled, or what it was made of.
+        there: it has its result, so whoever cancels what it was made of comes too late. (That may have been the result
+            of a task whose end was not noted yet, and which can be cancelled still.)
     """
 
-    __slots__ = ("array", "failed", "gone", "lost", "readers")
+    __slots__ = ("array", "failed", "gone", "lost", "readers", "there")
 
     def __init__(self, array: Array, parents: Sequence[Version] = (), *, failed: bool = False) -> None:
         self.array = array
         self.readers: list[Version] = []
         self.failed = failed or any(parent.failed for parent in parents)
+        self.there = False
         self.lost = any(parent.lost for parent in parents)
         self.gone = max([parent.gone for parent in parents], default=NOT)
         for parent in parents:
@@ -72,7 +75,7 @@ class Version:
         todo = [self]
         while todo:
             version = todo.pop()
-            if version.gone < gone:
+            if version.gone < gone and not version.there:
                 version.gone = gone
                 todo += version.readers
 
@@ -125,6 +128,13 @@ class Shadow:
         kept = [(done, v) for done, v in self._states if made is None or (name in done) is made]
         assert kept or self.lost
         self._states = [(done - {name}, version) for done, version in kept or self._states]
+
+    @at_once
+    def look(self) -> None:
+        """Note whether its result is there."""
+        if not self._under_way and self.handle._value.task is None:
+            for version in self.versions:
+                version.gone, version.there = NOT, True
 
     def _close(self) -> None:
         """Whatever is under way may come next: the states are all that this leads to."""

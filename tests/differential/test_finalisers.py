@@ -130,3 +130,12 @@ def test_what_depends_on_what_was_cancelled_is_cancelled() -> None:
     assert (x.gone, y.gone, z.gone) == (0, SURELY, SURELY)
     (late,) = derived(np.exp, [[z]])
     assert late.gone == SURELY
+
+
+def test_what_was_there_before_what_it_read_was_cancelled_is_not() -> None:
+    x = Version(np.zeros(1))
+    (y,) = derived(np.exp, [[x]])
+    (z,) = derived(np.exp, [[y]])
+    y.there = True
+    x.cancel(SURELY)
+    assert (x.gone, y.gone, z.gone) == (SURELY, 0, 0)
