@@ -79,6 +79,8 @@ class Endings:
             return True
         if task.failure is not failure and not self.mark_cancelled(task, failure):
             return False
+        if task.lane is None:  # it was never launched, and settled since the mark, with what depends on it
+            return True
         cancelled = [task]
         for producer in cancelled:
             if producer.waiters is not None:
@@ -100,7 +102,7 @@ class Endings:
 
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
-        """Mark a launched task as cancelled. Returns False if it has ended, or was cancelled before."""
+        """Mark a task, whose body is left out. Returns False if it has ended, or was cancelled before."""
         # From the look at `value` to the two marks nothing is called, so no other thread runs (CPython hands over the
         # GIL only in calls and at the ends of loops): a task that has ended is not marked as cancelled.
         if task.settled or task.value is None:

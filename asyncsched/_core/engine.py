@@ -357,9 +357,10 @@ class Engine:
 
     def cancel(self, task: Task, failure: Failure) -> bool:
         """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
-        launched = task.state != PENDING and (task.move is None or task.value is None)
-        # In the middle of another change it may end before this one is made: so it is marked now, and told of later.
-        if self.ledger.busy and launched and not self._endings.mark_cancelled(task, failure):
+        markable = task.move is None or (task.state != PENDING and task.value is None)
+        # In the middle of another change it may be launched, and end, before this one is made: so it is marked now, and
+        # told of later.
+        if self.ledger.busy and markable and not self._endings.mark_cancelled(task, failure):
             return False
         return self._cancel(task, failure)
 

@@ -248,6 +248,8 @@ class Program:
             array[key] = number
             new = Version(array, [version])
             self.made.append(new)
+            if self.leaving or self.closing:
+                new.cancel(MAYBE)
             return new
 
         name, ended = x.begin(made), False

@@ -166,6 +166,38 @@ async def test_what_is_asked_of_a_handle_is_of_one_version(ask: str, expected: A
         assert 0 < pending < number
 
 
+@pytest.mark.parametrize("own", [False, True])
+async def test_what_a_finaliser_cancels_while_tasks_are_launched_is_cancelled(own: bool, gate: Any) -> None:
+    """A task that is just being launched; or its own, which is not in a queue yet."""
+    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+        x = await s.put(np.zeros(3))
+        for number in count():
+            s.submit_nowait(held, gate)
+            y = x + 1
+            z = y * 2
+            told: list[tuple[bool, tuple[asc.Tensor, ...]]] = []
+
+            def act(y: asc.Tensor = y, z: asc.Tensor = z, told: list[Any] = told) -> None:
+                if own:
+                    y = x + 2
+                    z = y * 2
+                told.append((y.cancel(), (y, z)))
+
+            gate.set()
+            await until(lambda: s._runtime.completions.items)
+            at_calls({number: act}, y.done)
+            if not told:
+                break
+            cancelled, those = told[0]
+            for t in those:
+                if cancelled:
+                    with pytest.raises(asc.TaskCancelled):
+                        await t
+                else:
+                    await t
+            gate.clear()
+
+
 def assigned(y: asc.Tensor) -> asc.Tensor:
     y[0] = 5.0
     return y * y
