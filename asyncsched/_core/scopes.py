@@ -68,9 +68,8 @@ class Scopes:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
+        assert parent is not None
         self._closed(scope)
-        if parent is None:
-            return
         parent.children.pop(scope, None)
         if scope.reserve:
             self._ledger.unreserve(scope)
