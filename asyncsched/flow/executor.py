@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures import wait as wait_for
@@ -17,7 +18,7 @@ from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from .._arguments import is_coroutine_function
-from ..errors import ImplicitBarrierError
+from ..errors import ImplicitBarrierError, passable
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from .tasks import Tasks
@@ -103,7 +104,10 @@ class _Future(Future[Any]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._check("exception()", timeout)
-        return super().exception(timeout)
+        error = super().exception(timeout)
+        if error is not None and sys._getframe(1).f_globals.get("__name__") == "asyncio.futures":
+            return _wrapped(error)  # before Python 3.12 who awaits a StopIteration there waits for ever
+        return error
 
     def _check(self, what: str, timeout: float | None) -> None:
         if not self.done() and running_loop() is not None and (timeout is None or timeout > 0):
@@ -115,7 +119,7 @@ class _Future(Future[Any]):
 
 @dataclass(frozen=True)
 class _Raised:
-    """What a function raised that would end the event loop: it is returned."""
+    """What a function raised that would end the event loop, or cannot pass through `await`: it is returned."""
 
     error: BaseException
 
@@ -123,8 +127,14 @@ class _Raised:
 def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(*args, **kwargs)
-    except (KeyboardInterrupt, SystemExit) as error:  # for whoever asks the future, perhaps in another thread
-        return _Raised(error)
+    except BaseException as error:  # for whoever asks the future, perhaps in another thread
+        if isinstance(error, KeyboardInterrupt | SystemExit) or _wrapped(error) is not error:
+            return _Raised(error)
+        raise
+
+
+def _wrapped(error: BaseException) -> BaseException:
+    return passable(error, "the function raised")
 
 
 class _Work:
