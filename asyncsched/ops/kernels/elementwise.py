@@ -35,8 +35,9 @@ def kept(xp: Any, values: Any, mask: Any, *, out: Any = None) -> Any:
 
     Their bits times 0 or 1: a product of the numbers would leave NaN, and `where` takes ten times as long.
     """
-    if hasattr(xp, "kept"):  # as in a namespace that notes what is done to one element
-        return xp.kept(values, mask, out=out)
+    keep = getattr(xp, "kept", None)  # of a namespace that notes what is done to one element
+    if keep is not None:
+        return keep(values, mask, out=out)
     bits = f"i{values.dtype.itemsize}"
     out = xp.empty(values.shape, values.dtype) if out is None else out
     if values.dtype.itemsize > 8:  # no integer is as long
