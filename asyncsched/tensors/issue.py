@@ -148,7 +148,18 @@ def run_at_once(
     if type(array) is not _ndarray:
         array = np.asarray(array)
     if op.out or owner_of(array) is not owner_of(first.array):
-        value = new_value(account, first.device, plan.meta, nbytes, None, array)
+        value = Value()  # `new_value`, written out: the call takes as long as all that it does
+        value.account = account
+        value.device = first.device
+        value.meta = plan.meta
+        value.nbytes = nbytes
+        value.site = None
+        value.array = array
+        value.task = None
+        value.block = None
+        value.base = None
+        value.seq = -1
+        value.escaped = False
         account.used, value.charge = account.used + nbytes, nbytes  # in one step: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
