@@ -154,25 +154,25 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
-        a, kind, found, made = self._value, type(other), None, None
+        a, kind = self._value, type(other)
         above = None if a.task is None else a.failure
-        if kind is Tensor:
-            b = other._value
+        if kind is int or kind is float:
+            b, found = None, (with_int if kind is int else with_float).get(a.meta)
+            second = other if found is None or found.numbers is None else found.numbers[other]
+        elif kind is Tensor:
+            b, found = other._value, None
             if a.device is b.device and other._node is None and (exact is None or not asked()):
                 found = plans.get((a.meta, b.meta))
                 second = b.array
                 if b.task is not None and above is None:
                     above = b.failure
-        elif kind is int or kind is float:
-            b = None
-            found = (with_int if kind is int else with_float).get(a.meta)
-            second = other if found is None or found.numbers is None else found.numbers[other]
-        elif not isinstance(other, _OPERANDS):
+        elif isinstance(other, _OPERANDS):
+            return apply(op, (self, other))
+        else:
             return cast(Tensor, declined(other))
         if found is None or self._node is not None:
             return apply(op, (self, other))
-        if found.small:
-            made = run_at_once(op, found, a, a.array, second, above)
+        made = run_at_once(op, found, a, a.array, second, above) if found.small else None
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
