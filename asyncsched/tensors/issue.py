@@ -159,8 +159,8 @@ def run_at_once(
         value.block = None
         value.base = None
         value.seq = -1
-        value.escaped = False
-        account.used, value.charge = account.used + nbytes, nbytes  # in one step: no signal is handled in between
+        # In one step: no signal is handled in between. Who drops a value that lacks `escaped` finds nothing charged.
+        account.used, value.charge, value.escaped = account.used + nbytes, nbytes, False
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first
