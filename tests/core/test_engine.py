@@ -59,6 +59,18 @@ def test_reading_a_finished_value_forgets_its_producer(rig):
     assert task.blockers == 0
 
 
+def test_what_reads_a_task_fails_with_it_and_not_when_its_turn_has_come():
+    rig = Rig(max_ops=1)
+    bad, x = rig.submit()
+    rig.dispatch()
+    other, _ = rig.submit()  # it takes the only slot
+    task, value = rig.submit(x)
+    rig.fail(bad)
+    assert (other.state, task.state) == (LAUNCHED, FAILED)
+    assert value.failure.upstream is x.failure
+    validate(rig.engine)
+
+
 def test_reading_a_failed_value_fails_at_once():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
