@@ -5,8 +5,8 @@
     python -m bench --against REV beside heart       this working tree beside another revision
     python -m bench.render                           tables and pictures of bench/results: bench/README.md, README.md
 
-A *subject* is a module with `ROWS` (the list is `harness.rows.SUBJECTS`), or a folder where it needs processes of its
-own. A *row* is a work, with a *contestant* in each column; ratios are to the first that has a number. Works stand
+A *subject* is a module with `ROWS` (the list is `harness.subjects.SUBJECTS`), or a folder where it needs processes of
+its own. A *row* is a work, with a *contestant* in each column; ratios are to the first that has a number. Works stand
 beside the subject, or in `graphs`, `layers`, `perceptron` and `products`, of which several subjects make use. `harness`
 lets the contestants take turns, each in a child process of its own, and prints and keeps what it finds.
 """

@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from bench.harness import against, results
-from bench.harness.rows import SUBJECTS, Result, Row, Together, Unavailable, chosen, module_of
+from bench.harness.rows import Result, Row, Unavailable
+from bench.harness.subjects import SUBJECTS, Together, chosen, module_of
 from bench.harness.turns import Turns
 
 

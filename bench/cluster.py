@@ -18,7 +18,8 @@ import numpy as np
 
 import asyncsched as asc
 
-from .harness.rows import Result, Row, Together
+from .harness.rows import Result, Row
+from .harness.subjects import Together
 from .harness.turns import Turns
 
 SIZES = (8, 256, 512, 1024)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from .harness.contestant import Who
+from .harness.rows import Who
 
 Array = np.ndarray[Any, Any]
 Chain = Callable[[Any, Any], Any]  # a function of a namespace and an array

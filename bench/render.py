@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from .harness.pictures import draw_bars, draw_growth
 from .harness.results import RESULTS, amount, contestants, markdown, missed, notes, number, setting, tables
-from .harness.rows import ROOT, SUBJECTS, Result, module_of
+from .harness.rows import ROOT, Result
+from .harness.subjects import SUBJECTS, module_of
 
 README: Final = ROOT / "README.md"
 ALL: Final = ROOT / "bench" / "README.md"

@@ -25,7 +25,8 @@ from asyncsched.observe import Recording
 from asyncsched.observe.replan import smallest_limit, streams_of
 from asyncsched.observe.replay import Outcome, Program
 
-from .harness.rows import Result, Row, Target, Together
+from .harness.rows import Result, Row, Target
+from .harness.subjects import Together
 from .harness.turns import Turns
 
 MIB = 2**20

@@ -9,7 +9,7 @@ work.
 
 from __future__ import annotations
 
-from ..harness.rows import Together
+from ..harness.subjects import Together
 from .card import around
 from .copies import copies
 from .latency import lag, latency

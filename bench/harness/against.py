@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from statistics import quantiles
 
 from .results import amount, number, print_table
-from .rows import OURS, ROOT, Cell, Here, Result, Row, Together
+from .rows import OURS, ROOT, Cell, Here, Result, Row
+from .subjects import Together
 from .turns import Turns
 
 HERE = "here"

@@ -13,9 +13,8 @@ from typing import Any
 
 from bench.libraries import LIBRARIES
 
-from .contestant import Who
 from .environments import python_for
-from .rows import ROOT, Unavailable
+from .rows import ROOT, Unavailable, Who
 
 PATIENCE = 120.0  # seconds that an answer may take
 FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")

@@ -11,12 +11,16 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
 from math import ceil
 from time import perf_counter
 from typing import Any, TextIO
+
+from bench.libraries import LIBRARIES, uvloop_factory
+
+from .rows import Who
 
 Run = Callable[[int], Awaitable[float | tuple[float, str] | None]]
 """Does a work so many times, up to a barrier; may tell a time, or bytes, of its own, and a note."""
@@ -32,52 +36,16 @@ class Work:
 
     prepare: Prepare
     ops: int = 1
-    quick: int = 10
-    """The most of them in a smoke run."""
-    small: bool = False
-    """Whether what is slow may do fewer operations."""
-    once: bool = False
-    """Whether a round is one time of it, however short, and what it tells counts for one."""
-    clock: Callable[[], float] = perf_counter
-    """What times it, where it does not tell a time of its own."""
+    quick: int = 10  # the most of them in a smoke run
+    small: bool = False  # whether what is slow may do fewer operations
+    once: bool = False  # whether a round is one time of it, however short, and what it tells counts for one
+    clock: Callable[[], float] = perf_counter  # what times it, where it does not tell a time of its own
 
     def count(self, library: Any) -> int:
         """The operations of one time."""
         if library.quick:
             return min(self.ops, self.quick)
         return self.ops // (library.slow if self.small else 1)
-
-
-@dataclass(frozen=True)
-class Who:
-    """A contestant by its name: a library, then words.
-
-    "asyncsched streams=1 uvloop", "run_in_executor", "jax jit", "numpy processors=1". Words with small letters and a
-    value are the library's options, but for `processors=` (as many as it may use) and `package=` (the folder that its
-    asyncsched is imported from); those with capitals go into its environment; words alone are flags.
-    """
-
-    library: str
-    flags: frozenset[str]
-    options: Mapping[str, Any]
-    environment: Mapping[str, str]
-    processors: int | None
-    package: str | None
-
-    @classmethod
-    def of(cls, name: str) -> Who:
-        library, *words = name.split()
-        pairs = dict(word.split("=", 1) for word in words if "=" in word)
-        environment = {key: value for key, value in pairs.items() if key.isupper()}
-        processors, package = pairs.pop("processors", None), pairs.pop("package", None)
-        return cls(
-            library,
-            frozenset(word for word in words if "=" not in word),
-            {key: json.loads(value) for key, value in pairs.items() if key not in environment},
-            environment,
-            None if processors is None else int(processors),
-            package,
-        )
 
 
 class Contestant:
@@ -144,8 +112,6 @@ async def main(library: Any, answers: TextIO) -> None:
 
 
 def run(name: str, *options: str) -> None:
-    from bench.libraries import LIBRARIES, uvloop_factory
-
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no answer
     who = Who.of(name)

@@ -2,24 +2,47 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .turns import Turns
-
-ROOT = Path(__file__).resolve().parents[2]
-"""Where child processes start, to find this package."""
+ROOT = Path(__file__).resolve().parents[2]  # where child processes start, to find this package
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20, "bytes": 1.0, "count": 1.0}
-SUBJECTS = (
-    *("peers", "beside", "growth", "heart", "overhead", "throughput", "loop_lag", "training", "networks", "pipeline"),
-    *("guests", "serving", "replan", "dask_threads", "cluster", "gpu"),
-)
-"""Modules, each of which has `ROWS`, and says in its docstring what it measures."""
+
+
+@dataclass(frozen=True)
+class Who:
+    """A contestant by its name: a library, then words.
+
+    "asyncsched streams=1 uvloop", "run_in_executor", "jax jit", "numpy processors=1". Words with small letters and a
+    value are the library's options, but for `processors=` (as many as it may use) and `package=` (the folder that its
+    asyncsched is imported from); those with capitals go into its environment; words alone are flags.
+    """
+
+    library: str
+    flags: frozenset[str]
+    options: Mapping[str, Any]
+    environment: Mapping[str, str]
+    processors: int | None
+    package: str | None
+
+    @classmethod
+    def of(cls, name: str) -> Who:
+        library, *words = name.split()
+        pairs = dict(word.split("=", 1) for word in words if "=" in word)
+        environment = {key: value for key, value in pairs.items() if key.isupper()}
+        processors, package = pairs.pop("processors", None), pairs.pop("package", None)
+        return cls(
+            library,
+            frozenset(word for word in words if "=" not in word),
+            {key: json.loads(value) for key, value in pairs.items() if key not in environment},
+            environment,
+            None if processors is None else int(processors),
+            package,
+        )
 
 
 @dataclass(frozen=True)
@@ -58,7 +81,7 @@ CONTESTANTS = {
 }
 """By the column that they have, where that has another name."""
 Cell = tuple[str, str] | Here
-"""A contestant's name (see `contestant.Who`) and its work (see `contestant.Work`); or one in this process."""
+"""A contestant's name (see `Who`) and its work (see `contestant.Work`); or one in this process."""
 Result = dict[str, Any]
 
 
@@ -80,8 +103,7 @@ class Row:
     unit: str
     cells: Mapping[str, Cell] = field(default_factory=dict)
     targets: Mapping[str, Target] = field(default_factory=dict)
-    fresh: bool = False
-    """Whether each time needs a new process."""
+    fresh: bool = False  # whether each time needs a new process
 
     def result(
         self,
@@ -122,36 +144,5 @@ class Row:
         return {**head, "cells": cells, "targets": targets}
 
 
-@dataclass(frozen=True)
-class Together:
-    """Rows that one function measures in a way of its own, or makes when it is called."""
-
-    key: str
-    measure: Callable[[Turns], Iterable[Result]]
-
-
 class Unavailable(Exception):
     """Who or what cannot run here, and why."""
-
-
-def module_of(subject: str) -> Any:
-    return importlib.import_module(f"bench.{subject}")
-
-
-def chosen(names: Sequence[str]) -> dict[str, list[Row | Together]]:
-    """By subject, its rows that are named: "beside" for all of a subject, "beside.softmax" for one.
-
-    Raises:
-        SystemExit: for a name that there is not.
-    """
-    found: dict[str, list[Row | Together]] = {}
-    for name in names:
-        subject, _, key = name.partition(".")
-        if subject not in SUBJECTS:
-            raise SystemExit(f"no subject {subject!r}; there are: {', '.join(SUBJECTS)}")
-        known: Sequence[Row | Together] = module_of(subject).ROWS
-        rows = [row for row in known if key in ("", row.key)]
-        if not rows:
-            raise SystemExit(f"{subject} has no row {key!r}; it has: {', '.join(row.key for row in known)}")
-        found.setdefault(subject, []).extend(rows)
-    return found

@@ -11,7 +11,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from bench.harness.rows import OURS, Result, Row, Target, Together
+from bench.harness.rows import OURS, Result, Row, Target
+from bench.harness.subjects import Together
 from bench.harness.turns import Turns
 
 from .ends import leaving, stopping

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from bench.harness.contestant import Who
 from bench.harness.environments import NEEDS
-from bench.harness.rows import ROOT, SUBJECTS, Row, module_of
+from bench.harness.rows import ROOT, Row, Who
+from bench.harness.subjects import SUBJECTS, module_of
 from bench.libraries import LIBRARIES
 from bench.render import ALL
 

@@ -13,11 +13,11 @@ import pytest
 
 from bench import render
 from bench.harness import against
-from bench.harness.contestant import Who
 from bench.harness.environments import NEEDS, Needs, python_for
 from bench.harness.pictures import draw_bars
 from bench.harness.results import begun, missed, tables
-from bench.harness.rows import ROOT, Here, Row, Target, Unavailable, chosen
+from bench.harness.rows import ROOT, Here, Row, Target, Unavailable, Who
+from bench.harness.subjects import chosen
 from bench.harness.turns import Turns
 
 pytestmark = pytest.mark.one_loop
