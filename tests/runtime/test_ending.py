@@ -12,15 +12,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import numpy as np
 import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import deadlock, stall
 from tests.waiting import until
 
-BLOCK = np.ones((100, 100))
-NB = BLOCK.nbytes
+from .holding import BLOCK, NB, wants_a_third
 
 Work = Callable[[], Awaitable[Any]]
 
@@ -286,14 +284,6 @@ async def test_who_is_being_ended_holds_nothing_for_good(
 
 @pytest.mark.parametrize("forms", NOT_ENDED, **NAMED)
 async def test_who_waits_again_after_that_holds_what_it_has(nobody_looks: None, forms: tuple[Form, ...]) -> None:
-    async def other(s: asc.Scheduler) -> None:
-        kept = [await s.put(BLOCK), await s.put(BLOCK)]
-        await until(lambda: s.statistics().bytes_retained == 4 * NB)
-        try:
-            await s.put(BLOCK)
-        finally:
-            kept.clear()
-
     async def greedy(s: asc.Scheduler, looks: Looks) -> None:
         kept = [await s.put(BLOCK), await s.put(BLOCK)]
         await until(lambda: s.statistics().tasks_pending)
@@ -304,7 +294,7 @@ async def test_who_waits_again_after_that_holds_what_it_has(nobody_looks: None, 
 
     async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
         looks = Looks(s)
-        tasks = [asyncio.create_task(other(s)), asyncio.create_task(greedy(s, looks))]
+        tasks = [asyncio.create_task(wants_a_third(s)), asyncio.create_task(greedy(s, looks))]
         await until(lambda: s.statistics().tasks_pending == 2)
         for end in looks.ends:
             end()

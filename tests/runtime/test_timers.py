@@ -9,15 +9,14 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import anyio
-import numpy as np
 import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import deadlock, stall
 from tests.waiting import until
 
-BLOCK = np.ones((100, 100))
-NB = BLOCK.nbytes
+from .holding import BLOCK, NB, wants_a_third
+
 SOON = 0.3  # seconds
 
 Put = Callable[[], Awaitable[Any]]
@@ -114,17 +113,8 @@ async def test_who_alone_has_a_timer_is_told_at_once(looks: list[deadlock.Findin
 
 async def test_a_timer_around_everybody_lets_nobody_in(looks: list[deadlock.Finding]) -> None:
     async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
-
-        async def wants() -> None:
-            kept = [await s.put(BLOCK), await s.put(BLOCK)]
-            await until(lambda: s.statistics().bytes_retained == 4 * NB)
-            try:
-                await s.put(BLOCK)
-            finally:
-                kept.clear()
-
         async with asyncio.timeout(60):
-            found = await asyncio.gather(wants(), wants(), return_exceptions=True)
+            found = await asyncio.gather(wants_a_third(s), wants_a_third(s), return_exceptions=True)
     assert sorted([type(end) for end in found], key=str) == [type(None), asc.MemoryDeadlockError]
 
 
