@@ -284,8 +284,7 @@ class Engine:
 
     def _go(self, task: Task, queued: bool, most: int) -> int:
         """The next task goes: here, with others behind it, or to a lane. Returns how many ran here."""
-        ran: int = 0
-        elsewhere: Task | None = task
+        ran, elsewhere = 0, task
         if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
             ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
             queued = True
@@ -407,6 +406,12 @@ class Engine:
         self.ledger.reserve(scope, claim)
 
     @whole
+    def release_reserves(self) -> None:
+        """The scheduler closes: scopes that were left open, as by a KeyboardInterrupt, reserve nothing any more."""
+        for scope in [scope for scope in self.root.tree() if scope.reserve]:
+            self.ledger.unreserve(scope)
+
+    @whole
     def close_scope(self, scope: Scope) -> None:
         """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
         if scope.tasks:  # what a finaliser submitted, and was put off until now: it closes once that is over
@@ -422,9 +427,7 @@ def _follow(task: Task) -> Failure | None:
         producer = value.task
         if producer is None:
             continue
-        failed = producer.failure or failed
+        failed = value.failure or failed
         if producer.state < DONE:
             producer.add_dependent(task)
-        elif producer.failure is None:
-            value.task = None
     return failed

@@ -57,9 +57,8 @@ class Failure:
             return cls._of(error, name, site)
         except Exception as error:  # by what its class overrides: whoever runs bodies must not end by that
             raised, kept_by = type(exception).__name__, type(error).__name__
-        return cls._of(
-            RuntimeError(f"the task raised {raised}, which does not let itself be kept ({kept_by})"), name, site
-        )
+        told = f"the task raised {raised}, which does not let itself be kept ({kept_by})"
+        return cls._of(RuntimeError(told), name, site)
 
     @classmethod
     def _of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:

@@ -226,9 +226,7 @@ class Runtime(OnOneLoop, Host):
     def close(self) -> None:
         """Stop the devices; nothing may be in flight."""
         self._move_on(Life.CLOSED)
-        for scope in self.engine.root.tree():
-            if scope.reserve:  # it was left open, as by a KeyboardInterrupt
-                self.ledger.unreserve(scope)
+        self.engine.release_reserves()
         self.on_stuck(())
         self.stop_devices()
         self._stop_wakeup()
