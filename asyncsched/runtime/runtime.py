@@ -39,6 +39,8 @@ from .wakeup import Wakeup, plain_wakeup
 
 log = Log("asyncsched")
 
+_NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # each quick task asks for them
+
 # Copies up to this many bytes are made on the loop's thread. It takes them 20 us, and a hop to another thread 50 us of
 # the loop's own time (two processors).
 INLINE_COPY: Final = 256 * 1024
@@ -305,11 +307,11 @@ class Runtime(OnOneLoop, Host):
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
             return None if reads else lane
-        if self.inline is InlineMode.NEVER or task.move is not None:
+        if self.inline is _NEVER or task.move is not None:
             return None
         for value in (reads,) if type(reads) is Value else reads:
             producer = value.task
-            if type(value.array) is not np.ndarray or (producer is not None and producer.failure is not None):
+            if type(value.array) is not _ndarray or (producer is not None and producer.failure is not None):
                 return None
         return lane.loop
 
