@@ -13,13 +13,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from sys import getrefcount
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn, Protocol
 from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
-from .refcounts import in_finaliser
 from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
@@ -31,7 +31,7 @@ CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
 UNKNOWN_SECONDS: Final = 1e-3  # of a function, say: worth a hop to another stream
-_LAST_REFERENCE: Final = in_finaliser()  # what `getrefcount` says in a `__del__` when nobody else refers to the object
+_last_reference = -1  # what `getrefcount(self)` says in `Value.__del__` when nobody else refers to it: see `_calibrate`
 
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
@@ -98,7 +98,7 @@ class Value:
             return
         try:
             if reclaimed is not None:
-                if getrefcount(self) > _LAST_REFERENCE:
+                if getrefcount(self) > _last_reference:
                     self.escaped = True
                 self.device.memory.reclaim(self)
             elif charge := self.charge:
@@ -106,7 +106,7 @@ class Value:
                 if completions.immediate_thread == get_ident() and not account.closed:
                     account.used -= charge
                     return
-                if getrefcount(self) <= _LAST_REFERENCE:
+                if getrefcount(self) <= _last_reference:
                     self.array = None  # the memory first, its bytes second: others may wait for them on another thread
                 self.charge = 0
                 completions.items.append((account, charge, self.seq))
@@ -389,3 +389,22 @@ class Scope:
             found += below
             lost += more
         return found, lost
+
+
+def _calibrate() -> None:
+    """Find `_last_reference` by values dropped: some versions of CPython count a variable that a call reads, some do
+    not, and some do in some places of a function. Where it comes out now so, now so, every value counts as escaped."""
+    global _last_reference
+    escaped: list[bool] = []
+    device: Any = SimpleNamespace(memory=SimpleNamespace(reclaim=lambda value: escaped.append(value.escaped)))
+    for _last_reference in range(6):
+        escaped.clear()
+        for _ in range(50):  # often enough for the interpreter to have specialised its code
+            new_value(Account(None, Completions(lambda: None)), device, None).block = ()
+        if not all(escaped):
+            break
+    if any(escaped):
+        _last_reference = -1
+
+
+_calibrate()

@@ -31,31 +31,9 @@ def references(holder: Sequence[object], index: int) -> int:
 
 def _calibrated() -> int:
     """What `references` must subtract. Asked often enough for the interpreter to have specialised its code."""
-    raw = {references(things, n - 1) - n + _asking for _ in range(50) for n in (1, 2, 3) for things in _repeated(n)}
+    kept = (list, tuple)
+    raw = {references(kind([object()] * n), n - 1) - n + _asking for _ in range(50) for n in (1, 2, 3) for kind in kept}
     return raw.pop() if len(raw) == 1 else -_MANY
-
-
-def _repeated(n: int) -> tuple[Sequence[object], ...]:
-    """Containers, each of which holds the same object `n` times and alone."""
-    return [object()] * n, tuple([object()] * n)
-
-
-def in_finaliser() -> int:
-    """What `sys.getrefcount(self)` says in a `__del__` that runs since the last reference has gone.
-
-    A higher count there says that the garbage collector runs it, and others in the same dead cycle refer to the object.
-    Where this interpreter's counts are not understood: less than any count, as if it were always so.
-    """
-    counts: set[int] = set()
-
-    class Dropped:
-        def __del__(self) -> None:
-            if (count := sys.getrefcount(self)) > 0:
-                counts.add(count)
-
-    for _ in range(50):  # often enough for the interpreter to have specialised its code
-        Dropped()
-    return counts.pop() if len(counts) == 1 else -1
 
 
 def require_gil() -> None:

@@ -42,7 +42,7 @@ def test_variables_arguments_attributes_and_views_are_holders() -> None:
     def asked(argument: Thing) -> int:
         return references(holder, 1)
 
-    assert asked(variable) >= 3
+    assert asked(variable) >= 2  # 3 where an argument is a reference of its own, and not borrowed from the variable
     assert references(holder, 1) == 2
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from asyncsched._core.completions import Completions
@@ -54,3 +56,18 @@ def test_a_buffer_in_a_dead_cycle_may_not_since_another_finaliser_may_read_it(me
     assert not memory.blocks
     gc.collect()
     assert memory.blocks == [("a buffer", True)]
+
+
+@pytest.mark.parametrize("held", [False, True], ids=["dropped", "in a dead cycle"])
+def test_bytes_come_back_when_their_array_is_gone_or_in_the_collectors_hands(held: bool) -> None:
+    """Of an array that is in no pool's buffer, dropped on another thread than the one that counts."""
+    told: list[bool] = []
+    account = Account(None, Completions(lambda: told.append(there() is not None)))
+    value = new_value(account, None, None, array=np.zeros(1))
+    value.charge, there = 8, weakref.ref(value.array)
+    account.completions.wants_bytes = 1  # told at the first drop
+    if held:
+        Cycle(value, [])
+    del value
+    gc.collect()
+    assert told == [held]
