@@ -37,7 +37,6 @@ LOADED_ONLY_WHEN_USED = {
     "jax",
     "matplotlib",
     "numba",
-    "opentelemetry",
     "pandas",
     "prometheus_client",
     "psutil",

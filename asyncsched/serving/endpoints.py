@@ -48,7 +48,7 @@ async def statusz(service: Service, exchange: Exchange) -> None:
 
 
 def status(service: Service) -> dict[str, Any]:
-    """Requests, tasks, bytes, streams, and the operations that took longest.
+    """Requests, the scheduler's `statistics()` and `load()`, streams, and the operations that took longest.
 
     Raises:
         Problem: 503 while the scheduler is not open.
@@ -56,7 +56,6 @@ def status(service: Service) -> dict[str, Any]:
     if service.summary is None:
         raise Problem(503, "The server is not ready, or shutting down.", retry_after=1.0)
     found = service.summary.read()
-    s, load = found.statistics, found.load
     return {
         "ready": service.ready,
         "seconds": found.seconds,
@@ -66,23 +65,8 @@ def status(service: Service) -> dict[str, Any]:
             "refused": service.limiter.refused,
         },
         "adopted": {"requests": service.limiter.adopted, "tasks": len(service.bodies())},
-        "tasks": {
-            "pending": s.tasks_pending,
-            "in_flight": s.tasks_in_flight,
-            "limit": s.max_ops,
-            "completed": s.tasks_completed,
-            "failed": s.tasks_failed,
-            "cancelled": s.tasks_cancelled,
-            "per_second": load.drain_rate_tasks,
-        },
-        "bytes": {
-            "in_flight": s.bytes_in_flight,
-            "retained": s.bytes_retained,
-            "reserved": s.bytes_reserved,
-            "peak": s.peak_bytes,
-            "limit": s.max_bytes,
-            "per_second": load.drain_rate_bytes,
-        },
+        "statistics": asdict(found.statistics),
+        "load": asdict(found.load),
         "estimated_wait": service.estimated_wait(),
         "coroutines_waiting": found.waiting_count,
         "scopes": found.scope_count,

@@ -1,8 +1,4 @@
-"""What watches requests where its package is installed: Prometheus's metrics and OpenTelemetry's spans.
-
-The metrics are of requests as they end, and of server, scheduler and batchers when Prometheus asks. The spans are those
-of OpenTelemetry's own middleware, and what it cannot know.
-"""
+"""Prometheus's metrics: of requests as they end, and of server, scheduler and batchers when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from ..flow.batcher.batcher import Batcher, BatcherStatistics
 from ..runtime.statistics import Statistics
-from .http import App, ASGIScope, Exchange, Receive, Send
+from .http import Exchange
 from .service import Service
 
 if TYPE_CHECKING:
@@ -154,39 +150,3 @@ BATCHERS: Final = (
     Row("batcher_cost_waiting", "What the items in the queue cost.", False, lambda s: s.waiting_cost),
     Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),
 )
-
-
-def traced(app: App) -> App:
-    """Within OpenTelemetry's middleware (opentelemetry-instrumentation-asgi): one span for each request, no metrics,
-    since those of a framework's instrumentation would count each request again."""
-    from opentelemetry import trace
-    from opentelemetry.instrumentation.asgi import OpenTelemetryMiddleware
-    from opentelemetry.metrics import NoOpMeterProvider
-    from opentelemetry.util.http import sanitize_method
-
-    middleware = OpenTelemetryMiddleware(
-        app,
-        # Named by the method alone: only the framework knows the route, and there is no bound to the number of paths.
-        default_span_details=lambda scope: (sanitize_method(scope["method"]), {}),
-        meter_provider=NoOpMeterProvider(),
-        exclude_spans=["receive", "send"],
-    )
-
-    async def traced_app(scope: ASGIScope, receive: Receive, send: Send) -> None:
-        # Where no SDK is set up nobody sees a span, and making one takes longer than refusing a request.
-        nobody_sees = isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-        await (app if nobody_sees else middleware)(scope, receive, send)
-
-    return traced_app
-
-
-@contextmanager
-def mark_disconnected(exchange: Exchange) -> Iterator[None]:
-    """An instrument: the span of a request whose client has left tells so."""
-    yield
-    if exchange.disconnected:
-        from opentelemetry import trace
-
-        span = trace.get_current_span()
-        span.set_attribute("error.type", "disconnected")
-        span.set_status(trace.StatusCode.ERROR)

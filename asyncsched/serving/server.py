@@ -5,21 +5,18 @@ from __future__ import annotations
 import importlib
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from .._arguments import check_int, check_number, parse_bytes
 from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
-from .instruments import Metrics, mark_disconnected, traced
+from .instruments import Metrics
 from .lifespan import run_lifespan
 from .limiter import Limiter
 from .middleware import handle
 from .service import Options, Service
-
-_PROMETHEUS: Final = "prometheus_client"
-_OPENTELEMETRY: Final = "opentelemetry.instrumentation.asgi"
 
 Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 
@@ -70,8 +67,7 @@ class Serving(Service):
             and answered 503; of responses that have begun, streams of events are ended and others cut off.
         batchers: to be shown in the metrics, by name. A start is refused whose scheduler has no room for the reserve of
             a request and that of a batch.
-        instruments: watch requests, besides Prometheus's metrics and OpenTelemetry's spans, which are there where their
-            packages are: prometheus-client, and opentelemetry-instrumentation-asgi.
+        instruments: watch requests, besides Prometheus's metrics, which are there where prometheus-client is.
         endpoints: paths that are answered here: health, readiness, metrics, status.
         drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
             in progress are answered, or when it comes again. False leaves signals alone. The process that runs the
@@ -129,8 +125,11 @@ class Serving(Service):
         self.batchers = batchers or {}
         self._endpoints = endpoints
         self.shown = bool(endpoints)
-        self._handle: App = self._handle_request
-        self._instrument(instruments, self.batchers)
+        if _prometheus():
+            metrics = Metrics(self, self.batchers)
+            self.render_metrics = metrics.render
+            self.instruments.append(metrics)
+        self.instruments += instruments
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -141,20 +140,7 @@ class Serving(Service):
         elif endpoint := self._endpoints.get(scope["path"].removeprefix(scope.get("root_path", ""))):
             await self._answer(endpoint, Exchange(scope, receive, send))
         else:
-            await self._handle(scope, receive, send)
-
-    def _instrument(self, own: Sequence[Instrument], batchers: Mapping[str, Batcher[Any, Any]]) -> None:
-        if _installed(_PROMETHEUS):
-            metrics = Metrics(self, batchers)
-            self.render_metrics = metrics.render
-            self.instruments.append(metrics)
-        if _installed(_OPENTELEMETRY):
-            self._handle = traced(self._handle)
-            self.instruments.append(mark_disconnected)
-        self.instruments += own
-
-    async def _handle_request(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
-        await handle(self, self.app, Exchange(scope, receive, send))
+            await handle(self, self.app, Exchange(scope, receive, send))
 
     async def _answer(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer GET and HEAD."""
@@ -168,15 +154,13 @@ class Serving(Service):
 
 
 @cache
-def _installed(module: str) -> bool:
-    """Whether a package is there. It is imported, if so."""
+def _prometheus() -> bool:
+    """Whether Prometheus's client is there. It is imported, if so."""
     try:
-        importlib.import_module(module)
+        importlib.import_module("prometheus_client.core")
     except ImportError:
         return False
     return True
 
 
-# Now: it takes some tenths of a second, for which a loop would stand still that makes a `Serving`, or is first scraped.
-for _package in ("prometheus_client.core", _PROMETHEUS, _OPENTELEMETRY):
-    _installed(_package)
+_prometheus()  # now: it takes some tenths of a second, for which a loop would stand still that makes a `Serving`

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
@@ -14,10 +13,8 @@ import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 
-os.environ["OTEL_SEMCONV_STABILITY_OPT_IN"] = "http"  # the names of the conventions that are stable
-for module in ("prometheus_client", "opentelemetry.instrumentation.asgi"):
-    with suppress(ImportError):  # importing reads files, which no test may do on its loop
-        importlib.import_module(module)
+with suppress(ImportError):  # importing reads files, which no test may do on its loop
+    importlib.import_module("prometheus_client")
 
 
 def serving(app: App, make: Callable[[], asc.Scheduler] = lambda: asc.Scheduler("cpu"), **options: Any) -> Serving:

@@ -1,11 +1,10 @@
-"""What is told of a server: probes, Prometheus's metrics, OpenTelemetry's spans."""
+"""What is told of a server: probes, and Prometheus's metrics."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
@@ -120,7 +119,9 @@ async def test_status() -> None:
         assert page.headers["vary"] == "accept"
     assert status == 200
     assert body["requests"] == {"in_progress": 0, "limit": 9, "refused": 0}
-    assert (body["tasks"]["completed"], body["tasks"]["limit"], body["bytes"]["limit"]) == (1, 7, 5000)
+    told = body["statistics"]
+    assert (told["tasks_completed"], told["max_ops"], told["max_bytes"]) == (1, 7, 5000)
+    assert body["load"]["tasks_pending"] == 0
     assert [(found["name"], found["count"]) for found in body["operations"]] == [("int", 1)]
     assert [(found["name"], found["running"]) for found in body["streams"]] == [
         ("cpu stream 0", None),
@@ -150,7 +151,7 @@ def test_making_one_imports_nothing_more() -> None:
 
 
 async def test_without_prometheus_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("asyncsched.serving.server._installed", lambda module: False)
+    monkeypatch.setattr("asyncsched.serving.server._prometheus", lambda: False)
     server = serving(echo)
     assert server.instruments == []
     status, body = await get(server, "/metrics").answer()
@@ -165,39 +166,3 @@ async def test_instruments_of_ones_own_see_refusals_too() -> None:
     (exchange,) = seen.exchanges
     assert isinstance(exchange, Exchange)
     assert (exchange.name, exchange.status, exchange.complete) == ("POST /", 503, True)
-
-
-@pytest.fixture
-def spans(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """OpenTelemetry's SDK is there, and keeps the spans that have ended."""
-    for package in ("opentelemetry.sdk", "opentelemetry.instrumentation.asgi"):
-        pytest.importorskip(package, reason="spans need OpenTelemetry's SDK and ASGI middleware: asyncsched[test]")
-    from opentelemetry.sdk.trace import TracerProvider, export
-    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    provider, kept = TracerProvider(), InMemorySpanExporter()
-    provider.add_span_processor(export.SimpleSpanProcessor(kept))
-    monkeypatch.setattr("opentelemetry.trace._TRACER_PROVIDER", provider)
-    return kept
-
-
-async def test_spans(spans: Any) -> None:
-    trace = "0af7651916cd43dd8448eb211c80319c"
-    async with opened(echo) as server:
-        await Call(server, "/a", headers={"traceparent": f"00-{trace}-b7ad6b7169203331-01"}).feed().answer()
-        server.app = raises(asc.DeadlineExceeded("late"))
-        await Call(server, "/b", method="BREW").feed().answer()
-        server.app = Held()
-        await Call(server).feed().leave().task
-        await get(server, "/healthz").answer()
-    first, second, third = spans.get_finished_spans()
-    assert (first.name, first.kind.name, format(first.context.trace_id, "032x")) == ("POST", "SERVER", trace)
-    assert first.attributes["http.request.method"] == "POST"
-    assert first.attributes["url.path"] == "/a"
-    assert first.attributes["http.response.status_code"] == 200
-    assert first.status.is_ok
-    assert second.attributes["error.type"] == "504"
-    assert second.attributes["http.request.method"] == "_OTHER"
-    assert not second.status.is_ok
-    assert third.attributes["error.type"] == "disconnected"
-    assert not third.status.is_ok
