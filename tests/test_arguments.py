@@ -80,11 +80,6 @@ async def test_shapes_that_make_no_sense(s: asc.Scheduler, shape: Any) -> None:
         ),
         (lambda: asc.Batcher(list, max_batch_cost="8"), TypeError, "max_batch_cost must be a number, not str"),
         (
-            lambda: asc.Batcher(list, max_wait=-1),
-            ValueError,
-            "max_wait must be a finite number of seconds of at least 0",
-        ),
-        (
             lambda: asc.Batcher(list, max_queue=0),
             ValueError,
             "max_queue must be at least 1, not 0: use None for no bound",

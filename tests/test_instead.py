@@ -260,7 +260,7 @@ asc.autograd.grad; asc.observe; optim.schedules.StepLR; optim.schedules.CosineAn
 s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.load(); s.aclose; s.call; s.barrier
 s.pipeline(range(9)).map(str, workers=4, buffer=3).batch(64).to_device(depth=2)
 s.pipeline(lambda epoch: (x for x in range(9) if x % 2)); s.pipeline(range(9)).batch(2, collate=list, drop_last=True)
-asc.Scheduler(streams=2, max_bytes=9, max_ops=3); s.scope(deadline=1); asc.Batcher(list, max_batch_cost=2, max_wait=0)
+asc.Scheduler(streams=2, max_bytes=9, max_ops=3); s.scope(deadline=1); asc.Batcher(list, max_batch_cost=2)
 """.strip().splitlines()
 
 

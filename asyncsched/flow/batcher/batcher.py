@@ -88,7 +88,6 @@ class Batcher(Generic[Item, Result]):
             what belongs to one thread, as a connection of sqlite3 does, needs one too, which awaits `s.call(model,
             items, resource=model)`. It may not wait for this batcher, which waits for it.
         max_batch_cost: the most that the items of one batch cost, added up.
-        max_wait: seconds that the oldest item may wait for a batch to fill. With 0 it does not wait for others.
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.
         concurrency: how many batches are computed at a time; with 1 `fn` never runs twice at once.
@@ -112,7 +111,6 @@ class Batcher(Generic[Item, Result]):
         | Callable[[list[Item]], Awaitable[Sequence[Result | Exception]]],
         *,
         max_batch_cost: float = 32,
-        max_wait: float = 0.0,
         max_queue: int | None = 1024,
         cost: Callable[[Item], float] | None = None,
         concurrency: int = 1,
@@ -123,7 +121,6 @@ class Batcher(Generic[Item, Result]):
         if not callable(fn):
             raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
         check_number("max_batch_cost", max_batch_cost)
-        check_number("max_wait", max_wait, "seconds", zero=True)
         check_int("max_queue", max_queue, none="no bound")
         check_int("concurrency", concurrency)
         if cost is not None and not callable(cost):
@@ -136,7 +133,7 @@ class Batcher(Generic[Item, Result]):
         self._cost = cost
         self._loop: asyncio.AbstractEventLoop | None = None
         self._queue = Queue(max_batch_cost, max_queue)
-        self._runners = Runners(fn, self._queue, max_wait, concurrency, isolate, self.reserve, scheduler)
+        self._runners = Runners(fn, self._queue, concurrency, isolate, self.reserve, scheduler)
 
     async def __call__(self, item: Item) -> Result:
         """Wait for a batch with this item, and return its result. Cancelling it drops the item.

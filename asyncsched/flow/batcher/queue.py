@@ -103,14 +103,6 @@ class Queue:
     def __iter__(self) -> Iterator[Waiting]:
         return iter(self._items)
 
-    @property
-    def oldest(self) -> Waiting:
-        return next(iter(self._items))
-
-    @property
-    def fills_a_batch(self) -> bool:
-        return self.cost >= self.max_batch_cost
-
     def check(self, cost: float) -> None:
         """Raise unless an item of this cost may join."""
         check_number("the cost of an item", cost, zero=True)

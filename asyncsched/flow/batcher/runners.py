@@ -30,7 +30,6 @@ class Runners:
         self,
         fn: Callable[[list[Any]], Any],
         queue: Queue,
-        max_wait: float,
         most: int,
         isolate: bool,
         reserve: int | None,
@@ -43,7 +42,6 @@ class Runners:
         self._is_async = is_coroutine_function(fn)
         self._queue = queue
         self._isolate = isolate
-        self._max_wait = max_wait
         self._most = most
         self._reserve = reserve
         self._scheduler = scheduler
@@ -60,12 +58,9 @@ class Runners:
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
         # What is being computed. By weak references, since it holds items: a search for holders would end here.
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
-        self._filled = asyncio.Event()  # set when the queue fills a batch
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """An item has joined the queue."""
-        if self._queue.fills_a_batch:
-            self._filled.set()
         if len(self._active) == self._most:
             return
         if not self._active:
@@ -89,8 +84,6 @@ class Runners:
         try:
             while self._queue or self._parts:
                 batch = Batch(self._parts.take(others_wait=bool(self._queue)))
-                if batch.part is None and self._max_wait and not self._parts:
-                    await self._fill()
                 await self._compute(batch)
         except BaseException:
             self._give_up(batch)
@@ -112,14 +105,6 @@ class Runners:
         self._ended(batch, batch.items)
         for waiting in (*batch.items, *self._queue.empty(), *left):
             waiting.future.cancel()
-
-    async def _fill(self) -> None:
-        """Wait until the queue fills a batch, or its oldest item has waited long enough."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._queue.oldest.arrived + self._max_wait - monotonic()):
-                while not self._queue.fills_a_batch:
-                    self._filled.clear()
-                    await self._filled.wait()
 
     async def _compute(self, batch: Batch) -> None:
         try:
