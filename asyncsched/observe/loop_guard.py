@@ -1,15 +1,9 @@
 """Reporting what blocks the event loop, while it is blocked.
 
-Theory of operation. A heartbeat: a timer of the loop beats at regular times. A watchdog thread sleeps until a beat is
-late by the threshold, and then reads the stack of the loop's thread, while it is still blocked. While the loop is not
-late that costs one wake-up of the thread per threshold.
-
-An idle loop is woken less and less: a beat that finds that next to no processor time was used since the last one
-doubles the next pause, up to ten thresholds; one that finds work makes it short again. So an idle process is woken
-twice a second. What may be missed is a block that begins and ends between two beats of an idle loop.
-
-If the watchdog is late, too, the loop was not blocked by a callback: the process was stopped, by a debugger, say, or
-the machine slept. A call that keeps the GIL makes both late as well, but that uses a processor.
+Theory of operation. A watchdog thread asks the loop for a sign, some times in each threshold. If none comes within the
+threshold, it reads the stack of the loop's thread, while that is still blocked, and then waits for the sign, which says
+how long it was. A stack in which the loop is in no callback is that of one that goes on just now, or whose process was
+stopped as a whole: that is no block.
 """
 
 from __future__ import annotations
@@ -18,9 +12,11 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from os.path import dirname, join
-from time import perf_counter, process_time, thread_time
+from queue import Empty, SimpleQueue
+from time import perf_counter
 from typing import Any
 
 from .._arguments import check_number
@@ -29,27 +25,20 @@ from .._log import Log
 
 log = Log("asyncsched")
 
-_RESTING = 0.01  # the share of the time since the last beat that a loop at rest uses of a processor
-_LONGEST = 10  # thresholds between two beats
-_SHORTEST = 0.001  # seconds, which is what uvloop rounds to
-_EVERY = 1.0  # seconds between two blocks that are logged
-_DEBUGGERS = ("bdb.py", "pydevd", "debugpy")
+_SIGNS = 4  # that the loop is asked for in a threshold
+_EVERY = 1.0  # seconds after a block in which none is looked for: a log may have too much of it
 _PACKAGE = join(dirname(dirname(__file__)), "")
 _CALLBACK, _TURN, _RUNNER = [  # of asyncio: who calls a callback, who calls that, and who calls uvloop
     (join(dirname(asyncio.__file__), file), name)
     for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
 ]
 
-Clock = Callable[[], float]
-
 
 class LoopGuard(Instrument):
     """An instrument that logs (as "asyncsched") when the thread of the event loop was blocked, and by which line.
 
-    The stack is taken while the loop is blocked; when it goes on, the log says how long it took, and how much of that
-    on a processor: next to nothing if it waited for something, all if it computed, and in between if others had the
-    processors. Blocks less than a second after one that was logged are counted alone. A debugger that has stopped the
-    program is no block.
+    The stack is taken while the loop is blocked; when it goes on, the log says how long it took. What blocks it less
+    than a second after that is not told.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard()]) as s:
@@ -57,7 +46,8 @@ class LoopGuard(Instrument):
     >>> asc.run(main)
 
     Args:
-        threshold: seconds without a turn of the loop from which on it counts as blocked.
+        threshold: seconds without a turn of the loop from which on it counts as blocked; of what takes less than a
+            quarter more some is missed.
 
     Raises:
         ValueError, TypeError: for a threshold that is not above 0, or no number.
@@ -67,143 +57,62 @@ class LoopGuard(Instrument):
     def __init__(self, threshold: float = 0.05) -> None:
         check_number("threshold", threshold, "seconds")
         self._threshold = threshold
-        self._taken = False
-        self._watch: Watch | None = None
+        self._stopped: threading.Event | None = None  # set when its scheduler has closed; None without one
 
     def attached(self, scheduler: Any) -> None:
-        if self._taken:
+        if self._stopped is not None:
             raise RuntimeError("this LoopGuard has a scheduler already: make another")
-        self._taken = True
+        self._stopped = threading.Event()
 
     def opened(self) -> None:
-        self._watch = Watch(asyncio.get_running_loop(), self._threshold)
-        self._watch.start()
+        assert self._stopped is not None
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        run = partial(watch, loop, thread, self._threshold, self._stopped)
+        threading.Thread(target=run, name="asyncsched loop guard", daemon=True).start()
 
     def detached(self) -> None:
-        self._taken = False
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-
-
-class Watch:
-    """Watches the loop whose thread makes it.
-
-    Args:
-        clock, thread_used, process_used: seconds: of the clock, and of processors by the thread that asks and by all.
-    """
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        threshold: float,
-        clock: Clock = perf_counter,
-        thread_used: Clock = thread_time,
-        process_used: Clock = process_time,
-    ) -> None:
-        self._loop = loop
-        self._thread = threading.get_ident()
-        self._threshold = threshold
-        self._clock, self._thread_used, self._process_used = clock, thread_used, process_used
-        self._stopped = threading.Event()
-        # Written by the loop's thread alone: the beats.
-        self._pause = max(_SHORTEST, threshold / 4)
-        self._last = clock(), thread_used()
-        self._due = 0, self._last[0] + self._pause  # the number of the next beat, and when; replaced as a whole
-        self._lateness = 0.0, 0.0  # of the last beat that was late, and what the thread used of a processor meanwhile
-        self._timer: asyncio.TimerHandle | None = None
-        # Written by the watching thread alone.
-        self._since = clock()  # lateness before that is not the loop's
-        self._look_at, self._look_used = self._since + threshold, process_used()
-        self._told: tuple[int, str] | None = None  # the beat for which a block was reported, and its place
-        self._quiet_until = self._since
-        self._untold = 0
-        self._counted = -1
-
-    def start(self) -> None:
-        """Start the beats on the loop, and the thread that watches them."""
-        self._timer = self._loop.call_later(self._pause, self.beat)
-        threading.Thread(target=self._run, name="asyncsched loop guard", daemon=True).start()
-
-    def stop(self) -> None:
-        """On the loop's thread. The other one ends by itself."""
-        if self._timer is not None:
-            self._timer.cancel()
+        assert self._stopped is not None
         self._stopped.set()
+        self._stopped = None
 
-    # -- on the loop's thread ----------------------------------------------------------------------------------------
 
-    def beat(self) -> None:
-        """A beat: the loop turns, and this is called by it at short intervals."""
-        now, used = self._clock(), self._thread_used()
-        (number, due), (then, used_then) = self._due, self._last
-        if now - due >= self._threshold:
-            self._lateness = now - due, used - used_then
-        rests = used - used_then < _RESTING * (now - then) and now - due < self._threshold
-        least = max(_SHORTEST, self._threshold / 4)
-        self._pause = min(2 * self._pause, max(least, _LONGEST * self._threshold)) if rests else least
-        self._last = now, used
-        self._due = number + 1, now + self._pause
-        self._timer = self._loop.call_later(self._pause, self.beat)
-
-    # -- on the watching one ------------------------------------------------------------------------------------------
-
-    def _run(self) -> None:
-        pause = self._threshold
-        while not (self._stopped.wait(pause) or self._loop.is_closed()):
-            pause = self.look()
-        if self._untold:
-            log.warning("the event loop was blocked %d more times", self._untold)
-
-    def look(self) -> float:
-        """Whether a beat is late. Returns the seconds until the next look."""
-        now, used = self._clock(), self._process_used()
-        overslept = now - self._look_at
-        if overslept > self._threshold and used - self._look_used < overslept / 2:  # the process was stopped
-            self._since = now
-        if not self._loop.is_running():
-            self._since = now
-        number, due = self._due
-        if self._told is not None and self._told[0] != number:
-            text = "the event loop was blocked for %.3f s (%.3f s of a processor), at %s"
-            log.warning(text, *self._lateness, self._told[1])
-            self._told = None
-        late = now - max(due, self._since)
-        if late >= self._threshold:
-            self._late(number, late, now)
-        pause = self._threshold - late if late < self._threshold else self._threshold
-        self._look_at, self._look_used = now + pause, used
-        return pause
-
-    def _late(self, number: int, late: float, now: float) -> None:
-        """Report a block: once, and not too often."""
-        if self._counted == number:
-            return
-        self._counted = number
-        if now < self._quiet_until:
-            self._untold += 1
-            return
-        stack = stack_of(self._thread)
-        if stack is None or self._due[0] != number:  # the loop went on meanwhile
-            return
-        if any(debugger in frame.filename for frame in stack for debugger in _DEBUGGERS):
-            return
+def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: threading.Event) -> None:
+    """Tell of each block of a loop, which runs on the thread of this number, until `stopped` is set."""
+    pause = threshold / _SIGNS
+    while not (stopped.wait(pause) or loop.is_closed()):
+        pause = threshold / _SIGNS
+        if not loop.is_running():
+            continue
+        asked = perf_counter()
+        sign: SimpleQueue[None] = SimpleQueue()
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(sign.put, None)
+        if _comes(sign, threshold) or not loop.is_running() or (stack := stack_of(thread)) is None:
+            continue
         last = next((frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)), None)
         where = (
             f"{last.filename}:{last.lineno} in {last.name}" if last else "the scheduler's own" if stack else "C code"
         )
-        self._told = number, where
-        self._quiet_until = now + _EVERY
-        more = f" ({self._untold} more times since the last that was told)" if self._untold else ""
-        self._untold = 0
         log.warning(
-            "the event loop is blocked, since %.3f s, at %s%s\n%sWhat takes long belongs in a task: `await s.call(fn,"
+            "the event loop is blocked, since %.3f s, at %s\n%sWhat takes long belongs in a task: `await s.call(fn,"
             " ...)`, or `await asyncio.to_thread(fn, ...)`",
-            late,
+            perf_counter() - asked,
             where,
-            more,
             "".join(traceback.format_list(stack)),
         )
+        while not _comes(sign, threshold):
+            if stopped.is_set() or loop.is_closed():
+                return
+        log.warning("the event loop was blocked for %.3f s, at %s", perf_counter() - asked, where)
+        pause = _EVERY
+
+
+def _comes(sign: SimpleQueue[None], seconds: float) -> bool:
+    """Whether a sign comes within so many seconds."""
+    with suppress(Empty):
+        sign.get(timeout=seconds)
+        return True
+    return False
 
 
 def stack_of(thread: int) -> list[traceback.FrameSummary] | None:
