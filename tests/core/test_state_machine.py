@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from asyncsched._core import engine, tenants
+from tests.thorough import usually
 
 from .machine import CarelessMachine, EngineMachine
 from .promises import MOST_HERE, QUANTUM
@@ -18,18 +19,18 @@ from .promises import MOST_HERE, QUANTUM
 
 @pytest.mark.timeout(400)  # for a failure to be shrunk: otherwise it takes seconds
 @pytest.mark.parametrize(
-    ("machine", "examples", "steps"), [(EngineMachine, 350, 50), (CarelessMachine, 100, 50)], ids=["exact", "careless"]
+    ("machine", "examples"),
+    [(EngineMachine, usually(80, 350)), (CarelessMachine, usually(20, 100))],
+    ids=["exact", "careless"],
 )
-def test_random_histories(
-    monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int, steps: int
-) -> None:
+def test_random_histories(monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int) -> None:
     monkeypatch.setattr(tenants, "QUANTUM", QUANTUM)
     monkeypatch.setattr(engine, "_MOST_HERE", MOST_HERE)
     run_state_machine_as_test(
         machine,
         settings=settings(
             max_examples=examples,
-            stateful_step_count=steps,
+            stateful_step_count=50,
             deadline=None,
             print_blob=True,
             suppress_health_check=list(HealthCheck),

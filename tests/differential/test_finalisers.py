@@ -15,10 +15,12 @@ import sys
 import numpy as np
 import pytest
 
+from tests.thorough import usually
+
 from .finalisers import LOOPS, STREAMS, Case, run_all
 from .shadow import SURELY, Shadow, Version, Watch, derived
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_FINALISER_PROGRAMS", "100"))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_FINALISER_PROGRAMS", usually(25, 100)))
 CHUNK = 5
 # What may end a process, or leave it without memory, runs in one of its own.
 SHARES = {"plain": 0.2, "collector": 0.35}

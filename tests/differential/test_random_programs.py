@@ -1,4 +1,4 @@
-"""Thousands of random programs, equal to eager NumPy byte for byte. `ASYNCSCHED_PROGRAMS=n` changes how many."""
+"""Random programs, equal to eager NumPy byte for byte. `ASYNCSCHED_PROGRAMS=n` changes how many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
+from tests.thorough import usually
 
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_PROGRAMS", "2000"))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_PROGRAMS", usually(500, 2000)))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 

@@ -17,11 +17,12 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from asyncsched.devices.cuda.pool import GRANULE
 from tests.fake_cupy import fake_cupy
+from tests.thorough import usually
 
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", "500"))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", usually(125, 500)))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 
