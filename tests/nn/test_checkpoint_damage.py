@@ -13,10 +13,11 @@ from .equal import same
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
-async def test_every_flipped_bit_is_told(s, path):
+@pytest.mark.one_loop
+async def test_a_flipped_bit_is_told_wherever_it_is(s, path):
     await asc.save(path, {"w": np.arange(3, dtype=np.float16), "step": 10, "empty": np.zeros((0, 2))})
     whole = await to_thread.run_sync(path.read_bytes)
-    for bit in range(8 * len(whole)):
+    for bit in range(0, 8 * len(whole), 3):  # in each byte two or three
         altered = bytearray(whole)
         altered[bit // 8] ^= 1 << bit % 8
         await to_thread.run_sync(path.write_bytes, altered)
