@@ -266,7 +266,7 @@ PIPELINE = {
     **dict.fromkeys(("prefetch", "cache", "buffer"), "`map(fn, buffer=)` and `to_device(depth=)`, which read ahead"),
     **dict.fromkeys(("shuffle", "sample"), "a source in that order: `s.pipeline(lambda epoch: permutation of it)`"),
     **dict.fromkeys(
-        ("filter", "take", "skip", "repeat", "enumerate", "zip", "unbatch", "flat_map"),
+        ("take", "skip", "repeat", "enumerate", "zip", "unbatch", "flat_map"),
         "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",
     ),
     **dict.fromkeys(("collect", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),

@@ -105,3 +105,7 @@ def dies(item: int) -> int:
 def counts(item: int) -> int:
     _number.set(_number.get() + 1)
     return _number.get()
+
+
+def is_long(item: Any) -> bool:
+    return len(item) >= ITEM

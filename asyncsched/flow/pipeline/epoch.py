@@ -8,16 +8,17 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Self, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import anyio
 
 from ...errors import passable
 from ...runtime.threads import ended, in_thread, to_its_end
 from .links import Link
+from .plan import Plan
 from .position import Progress
 from .sources import SourceStage, is_iterable, make_source
-from .stages import Stage, StagePlan
+from .stages import Stage
 
 T = TypeVar("T")
 
@@ -56,14 +57,6 @@ class PipelineStatistics:
     """The name of what was busiest, per worker: a stage, or "the consumer"."""
 
 
-class Plan(NamedTuple):
-    """What a pipeline is made of: a source, how many items may be read ahead of the first stage, and the stages."""
-
-    source: Any
-    buffer: int
-    stages: tuple[StagePlan, ...] = ()
-
-
 class Items(AsyncIterator[T]):
     """What `pipe.open()` gives: an async iterator, for one coroutine, while its block is open.
 
@@ -84,11 +77,23 @@ class Items(AsyncIterator[T]):
         self._work: asyncio.Task[None] | None = None
         self._stages: list[Stage] = []
         self._source: SourceStage | None = None
+        self._iterable: Any = None
         self._out = Link(0)
         self._state = "not open yet"
         self._waiting = False
         self._started = 0.0
         self._report: PipelineStatistics | None = None  # once it is closed
+
+    def __len__(self) -> int:
+        """How many items are still to come. Raises TypeError where nobody knows, as after a filter."""
+        if self._state == "closed":
+            return 0
+        if self._state == "open":
+            return self._plan.length(self._iterable, self._position)
+        return self._plan.length(self._plan.readable(), self._progress.next())
+
+    def __bool__(self) -> bool:
+        return True
 
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":
@@ -96,7 +101,8 @@ class Items(AsyncIterator[T]):
         self._on_enter(self)
         self._position = self._progress.begin()
         try:
-            self._build(await self._iterable())
+            self._iterable = await self._read_source()
+            self._build()
             self._started = perf_counter()
             self._work = asyncio.create_task(self._run(), name="pipeline")
         except BaseException:
@@ -165,7 +171,7 @@ class Items(AsyncIterator[T]):
         if self._state != "open":
             raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
-    async def _iterable(self) -> Any:
+    async def _read_source(self) -> Any:
         """The iterable of this epoch; a source that is a function is called for it."""
         source = self._plan.source
         if is_iterable(source):
@@ -178,12 +184,12 @@ class Items(AsyncIterator[T]):
             raise TypeError(f"the pipeline's source returned a {type(made).__name__}, which is not iterable")
         return made
 
-    def _build(self, iterable: Any) -> None:
+    def _build(self) -> None:
         link = Link(self._plan.buffer)
-        self._source = make_source(iterable, self._position.copy(), link)
+        self._source = make_source(self._iterable, self._position.copy(), link)
         self._stages = [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
-            source, link = link, Link(plan.capacity)
+            source, link = link, plan.link(plan.capacity)
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
         self._out = link
 
@@ -195,7 +201,7 @@ class Items(AsyncIterator[T]):
             stage.source.close()
             stage.out.close()
             stage.error = None
-        self._stages, self._source, self._out = [], None, Link(0)
+        self._stages, self._source, self._iterable, self._out = [], None, None, Link(0)
         self._progress.open = False
 
     def statistics(self) -> PipelineStatistics:

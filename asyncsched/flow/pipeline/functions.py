@@ -8,14 +8,17 @@ from collections.abc import Callable, Sequence
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeAlias
 
 import anyio
 import numpy as np
 
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
+from .links import DROPPED
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
+
+Function: TypeAlias = Callable[[Any], Any]
 
 
 class LoopStage(Stage):
@@ -25,9 +28,9 @@ class LoopStage(Stage):
     worker goes on in a task of its own. A task for each item would cost more than most items do.
     """
 
-    def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+    def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._function = function
+        self._function = _keeps_later(function) if filters else function
         self._results = ReorderBuffer(self)
 
     async def run(self) -> None:
@@ -84,9 +87,10 @@ def _state() -> tuple[Context, Callable[[], int]]:
 class ThreadStage(Stage):
     """A plain function in threads, which share one queue."""
 
-    def __init__(self, function: Callable[[Any], Any], *args: Any, **options: Any) -> None:
+    def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
         super().__init__(*args, **options)
         self.function = function
+        self._filters = filters
         self._results = ReorderBuffer(self)
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._made = EntryQueue(self._collect)
@@ -130,8 +134,10 @@ class ThreadStage(Stage):
         yield_to_streams()
         self.serve(self.function)
 
-    def serve(self, function: Callable[[Any], Any]) -> None:
+    def serve(self, function: Function) -> None:
         """Make the calls that a thread takes, by a function of its own."""
+        if self._filters:
+            function = _keeps(function)
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
@@ -169,6 +175,24 @@ class BatchStage(ThreadStage):
                 return
             self.give(tuple(origin for origin, _ in taken), [item for _, item in taken])
             del taken
+
+
+def _keeps(function: Function) -> Function:
+    """A function that gives the item, or `DROPPED` where `function` says so."""
+
+    def kept(item: Any) -> Any:
+        return item if checked(function(item)) else DROPPED
+
+    return kept
+
+
+def _keeps_later(function: Function) -> Function:
+    """The same of a coroutine function."""
+
+    async def kept(item: Any) -> Any:
+        return item if await function(item) else DROPPED
+
+    return kept
 
 
 def checked(result: Any) -> Any:

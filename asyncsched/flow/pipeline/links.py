@@ -5,7 +5,7 @@ and a source does so before it is asked for anything. So an item has a place fro
 never holds more than the sum of its links. Each room goes round:
 
     reserve -> put -> take           a stage's result, which the next stage takes
-    reserve -> unreserve             nothing came of it
+    reserve -> unreserve             nothing came of it, or what a filter does not keep
     put -> withdraw                  the stage takes back what nobody has taken
     take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
@@ -27,9 +27,10 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from .position import Origin
+from .position import Behind, Origin, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
+DROPPED = object()  # in place of an item that is not to go on
 
 
 class Link:
@@ -132,6 +133,39 @@ class Link:
         """Drop what is left."""
         self.items.clear()
         self.error = None
+
+
+class DroppingLink(Link):
+    """One that may be given `DROPPED` for an item. The item's number goes with the next that is put.
+
+    So it counts as received when all in front of it is, and a position stays short however few items are kept.
+    """
+
+    __slots__ = ("_dropped",)
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._dropped: list[range] = []
+
+    def put(self, origin: Origin, item: Any) -> None:
+        if item is DROPPED:
+            self.drop(origin)
+            self.unreserve()
+            if self.for_room.waiters and (self.for_items.waiters or self._room * 2 >= self.capacity):
+                self.for_room.wake()
+            return
+        if self._dropped:
+            origin, self._dropped = Behind(origin, tuple(self._dropped)), []
+        super().put(origin, item)
+
+    def drop(self, origin: Origin) -> None:
+        """Nothing will be put for this item."""
+        dropped = self._dropped
+        for span in spans_of(origin):
+            if dropped and dropped[-1].stop == span.start:
+                dropped[-1] = range(dropped[-1].start, span.stop)
+            else:
+                dropped.append(span)
 
 
 class WaitQueue:

@@ -13,11 +13,12 @@ from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
 from .device_stage import DeviceStage
-from .epoch import Items, PipelineStatistics, Plan, report
+from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
 from .functions import collate as stack
-from .links import Link
-from .position import Progress
+from .links import DroppingLink, Link
+from .plan import Plan, unknown_after
+from .position import Position, Progress
 from .processes import ProcessStage
 from .sources import is_iterable, is_iterator
 from .stages import Stage, StagePlan
@@ -71,6 +72,17 @@ class Pipeline(Generic[T]):
         of = getattr(source, "__name__", type(source).__name__)
         return f"Pipeline({', '.join([of, *[stage.label for stage in self._plan.stages]])})"
 
+    def __len__(self) -> int:
+        """How many items an epoch gives, from its beginning.
+
+        Raises TypeError where that is not known: after a filter, and where the source has no length, as a generator has
+        none, or is a function of the epoch. `len(items)` of what `open()` gives is how many are still to come.
+        """
+        return self._plan.length(self._plan.readable(), Position())
+
+    def __bool__(self) -> bool:
+        return True
+
     if not TYPE_CHECKING:  # for which any name would be there then, and it could be iterated
 
         def __aiter__(self) -> NoReturn:
@@ -109,23 +121,27 @@ class Pipeline(Generic[T]):
             processes: run a plain function in processes.
             buffer: how many finished items may wait, besides those that are worked on.
         """
-        check_int("workers", workers)
-        check_int("buffer", buffer, 0)
-        name = getattr(fn, "__name__", type(fn).__name__)
-        if not callable(fn):
-            raise TypeError(f"map takes a function of one item, not {type(fn).__name__}")
-        kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
-        if is_coroutine_function(fn):
-            if processes:
-                raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
-            kind = LoopStage
-        if processes:
-            check_pickles(fn, name)
+        return self._with(_calls("map", fn, workers, ordered, processes, buffer))
 
-        def make(title: str, source: Link, out: Link) -> Stage:
-            return kind(fn, title, source, out, workers, ordered=ordered)
+    def filter(
+        self, fn: Callable[[T], Awaitable[object] | object], *, workers: int = 1, ordered: bool = True,
+        processes: bool = False, buffer: int = BUFFER,
+    ) -> Pipeline[T]:  # fmt: skip
+        """Leave out the items for which `fn` returns what is false. None is no function here.
 
-        return self._with(StagePlan(f"map {name}", workers + buffer, make))
+        `fn` runs as that of `map`, and the options are the same. What is left out counts as received with the next item
+        that is not, so a resumed pipeline asks again for those behind the last item that was received.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.pipeline(range(10)).filter(lambda i: i % 3 == 0).open() as items:
+        ...             print([item async for item in items])
+        >>> asyncio.run(main())
+        [0, 3, 6, 9]
+        """
+        plan = _calls("filter", fn, workers, ordered, processes, buffer)
+        return self._with(plan._replace(length=partial(unknown_after, plan.label), link=DroppingLink))
 
     @overload
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
@@ -143,7 +159,11 @@ class Pipeline(Generic[T]):
         check_int("size", size)
         if is_coroutine_function(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
-        return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last)))
+
+        def length(items: int) -> int:
+            return items // size if drop_last else -(-items // size)
+
+        return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last), length))
 
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
@@ -208,6 +228,27 @@ class Pipeline(Generic[T]):
                 " function of the epoch's number that makes one"
             )
         self._last = items
+
+
+def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int) -> StagePlan:
+    """A stage that calls a function for each item."""
+    check_int("workers", workers)
+    check_int("buffer", buffer, 0)
+    if not callable(fn):
+        raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
+    name = getattr(fn, "__name__", type(fn).__name__)
+    kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
+    if is_coroutine_function(fn):
+        if processes:
+            raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
+        kind = LoopStage
+    if processes:
+        check_pickles(fn, name)
+
+    def make(title: str, source: Link, out: Link) -> Stage:
+        return kind(fn, title, source, out, workers, ordered=ordered, filters=verb == "filter")
+
+    return StagePlan(f"{verb} {name}", workers + buffer, make)
 
 
 def make_pipeline(submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int) -> Pipeline[T]:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 _NUMBERS = (int, float, np.integer)
 _FIELDS, _TEXT = 4, 200  # of a tuple; characters of a text: of a path, and not of a document
 
-Origin: TypeAlias = "int | tuple[Origin, ...]"
+Origin: TypeAlias = "int | Behind | tuple[Origin, ...]"
 """An item's number in the source, or those of a whole batch, which may be nested."""
 
 
+class Behind(NamedTuple):
+    """The origin of an item in front of which others were dropped: they count as received when it is."""
+
+    origin: Origin
+    dropped: tuple[range, ...]
+
+
 def numbers_of(origin: Origin) -> list[int]:
+    """The numbers of what an item was made of, without those that were dropped in front of it.
+
+    >>> numbers_of(((0, 1), Behind((4, 5), (range(2, 4),))))
+    [0, 1, 4, 5]
     """
-    >>> numbers_of(((0, 1), (2, 3)))
-    [0, 1, 2, 3]
-    """
+    if isinstance(origin, Behind):
+        return numbers_of(origin.origin)
     return [origin] if isinstance(origin, int) else [number for part in origin for number in numbers_of(part)]
+
+
+def spans_of(origin: Origin) -> Iterator[range]:
+    """All numbers that go with an item, with those that were dropped in front of it.
+
+    >>> [*spans_of((0, Behind(4, (range(2, 4),))))]
+    [range(0, 1), range(2, 4), range(4, 5)]
+    """
+    if isinstance(origin, int):
+        yield range(origin, origin + 1)
+        return
+    if isinstance(origin, Behind):
+        yield from origin.dropped
+        origin = (origin.origin,)
+    for part in origin:
+        yield from spans_of(part)
 
 
 def describe(origin: Origin) -> str:
@@ -29,11 +55,10 @@ def describe(origin: Origin) -> str:
     >>> describe((8, 9, 10, 11))
     'items 8 to 11 of the source'
     """
-    if isinstance(origin, int):
-        return f"item {origin} of the source"
     if not (numbers := numbers_of(origin)):
         return "no item of the source"
-    return f"items {min(numbers)} to {max(numbers)} of the source"
+    first, last = min(numbers), max(numbers)
+    return f"item {first} of the source" if first == last else f"items {first} to {last} of the source"
 
 
 def brief(item: Any) -> str:
@@ -63,7 +88,11 @@ class Position:
 
     def receive(self, origin: Origin) -> None:
         """Count what was made of these items as received."""
-        self.ahead.update(numbers_of(origin))
+        for span in spans_of(origin):
+            if span.start == self.taken and not self.ahead:
+                self.taken = span.stop
+            else:
+                self.ahead.update(span)
         while self.taken in self.ahead:
             self.ahead.remove(self.taken)
             self.taken += 1
@@ -105,6 +134,10 @@ class Progress:
         self.must_rest()
         self.position, self.unread = Position.of(state), False
 
+    def next(self) -> Position:
+        """Where the next epoch begins."""
+        return Position(self.position.epoch + 1) if self.unread else self.position
+
     def begin(self) -> Position:
         """An epoch is opened. Returns where it begins."""
         self.finish()
@@ -113,8 +146,7 @@ class Progress:
 
     def finish(self) -> None:
         """This epoch will not be read any more: the next is another."""
-        if self.unread:
-            self.position, self.unread = Position(self.position.epoch + 1), False
+        self.position, self.unread = self.next(), False
 
     def must_rest(self) -> None:
         if self.open:

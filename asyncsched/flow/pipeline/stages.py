@@ -23,12 +23,19 @@ from .position import Origin, describe
 T = TypeVar("T")
 
 
+def as_many(items: int) -> int:
+    """How many items a stage makes that makes one of each."""
+    return items
+
+
 class StagePlan(NamedTuple):
     """A stage to be made: what it is called, how many items it may have, how it is made of a name and two links."""
 
     label: str
     capacity: int
     make: Callable[[str, Link, Link], Stage]
+    length: Callable[[int], int] = as_many  # how many it makes of so many; raises TypeError where nobody knows
+    link: type[Link] = Link  # behind it
 
 
 class Stage:
