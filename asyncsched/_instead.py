@@ -264,7 +264,9 @@ SCOPE = SUBMITTER | {
 
 PIPELINE = {
     **dict.fromkeys(("prefetch", "cache", "buffer"), "`map(fn, buffer=)` and `to_device(depth=)`, which read ahead"),
-    **dict.fromkeys(("shuffle", "sample"), "a source in that order: `s.pipeline(lambda epoch: permutation of it)`"),
+    **dict.fromkeys(
+        ("sample", "sampler"), "`s.pipeline(source, order=lambda epoch: indices)`, `shuffle(1000, seed=0)`"
+    ),
     **dict.fromkeys(
         ("take", "skip", "repeat", "enumerate", "zip", "unbatch", "flat_map"),
         "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from ._core.instrument import Instrument
-    from .flow.pipeline.pipeline import Pipeline, Source
+    from .flow.pipeline.pipeline import Order, Pipeline, Source
     from .flow.window import Window
     from .pictures.graph import TaskGraph
     from .runtime.statistics import Load, Statistics
@@ -184,7 +184,7 @@ class Scheduler(Submitter):
 
         return Window(self._runtime, depth)
 
-    def pipeline(self, source: Source[T], *, buffer: int = 16) -> Pipeline[T]:
+    def pipeline(self, source: Source[T], *, buffer: int = 16, order: Order | None = None) -> Pipeline[T]:
         """Read, map, batch and move items ahead of a consumer.
 
         `s.pipeline(source).map(fn, workers=4).batch(64).to_device(depth=2)`, then `async with pipe.open() as items`.
@@ -203,10 +203,14 @@ class Scheduler(Submitter):
                 epoch's number, from 0, that returns one of these. It is read ahead: an array that it gives must not be
                 written to any more. An iterator with a `close` or `aclose` is closed at the end, as generators are.
             buffer: how many items may be read ahead of the first stage.
+            order: which items of a source with a length and items by index are read, in which order: indices, as
+                PyTorch's samplers give them, or a function of the epoch's number that returns them. For a shuffle of
+                all, `lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(source))`. A resumed epoch goes
+                on in the order that it gives then, so it must give the same for an epoch.
         """
         from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need
 
-        return make_pipeline(self, self._runtime, source, buffer)
+        return make_pipeline(self, self._runtime, source, buffer, order)
 
     def as_executor(self) -> Executor:
         """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.

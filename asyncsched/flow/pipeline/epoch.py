@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import anyio
 
 from ...errors import passable
 from ...runtime.threads import ended, in_thread, to_its_end
 from .links import Link
+from .order import is_iterable
 from .plan import Plan
 from .position import Progress
-from .sources import SourceStage, is_iterable, make_source
+from .sources import SourceStage, make_source
 from .stages import Stage
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class StageStatistics:
     workers: int
     """How many items it works on at once."""
     capacity: int
-    """The most items that may be in it: being made, or waiting for the next stage."""
+    """The most items that may be in it: being made, held to be shuffled, or waiting for the next stage."""
     items: int
     """Items it has finished, and put where the next stage takes them."""
     busy_seconds: float
@@ -90,7 +90,8 @@ class Items(AsyncIterator[T]):
             return 0
         if self._state == "open":
             return self._plan.length(self._iterable, self._position)
-        return self._plan.length(self._plan.readable(), self._progress.next())
+        position = self._progress.next()
+        return self._plan.length(self._plan.readable(position.epoch), position)
 
     def __bool__(self) -> bool:
         return True
@@ -172,17 +173,11 @@ class Items(AsyncIterator[T]):
             raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
     async def _read_source(self) -> Any:
-        """The iterable of this epoch; a source that is a function is called for it."""
-        source = self._plan.source
-        if is_iterable(source):
-            return source
-        make = partial(cast(Callable[[int], Any], source), self._position.epoch)
-        made = await to_its_end(in_thread(make, "source of a pipeline"))
-        if not is_iterable(made):
-            if inspect.iscoroutine(made):
-                made.close()
-            raise TypeError(f"the pipeline's source returned a {type(made).__name__}, which is not iterable")
-        return made
+        """What this epoch reads. Functions of the epoch are called for it in a thread."""
+        plan = self._plan
+        if is_iterable(plan.source) and plan.order is None:
+            return plan.source
+        return await to_its_end(in_thread(partial(plan.read, self._position.epoch), "source of a pipeline"))
 
     def _build(self) -> None:
         link = Link(self._plan.buffer)
@@ -191,6 +186,8 @@ class Items(AsyncIterator[T]):
         for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, plan.link(plan.capacity)
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
+        for stage in self._stages:
+            stage.epoch = self._position.epoch
         self._out = link
 
     def _close(self) -> None:
@@ -220,4 +217,5 @@ def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> Pi
 
 def _of(stage: Stage, now: float) -> StageStatistics:
     waits = stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)
-    return StageStatistics(stage.name, stage.workers, stage.out.capacity, stage.out.count, stage.busy(now), *waits)
+    capacity = stage.out.capacity + stage.held
+    return StageStatistics(stage.name, stage.workers, capacity, stage.out.count, stage.busy(now), *waits)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles, is_coroutine_function
 from ..._instead import PIPELINE, no_attribute
@@ -17,10 +17,11 @@ from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
 from .functions import collate as stack
 from .links import DroppingLink, Link
+from .order import check_indexed, check_order, is_iterable, is_iterator
 from .plan import Plan, unknown_after
 from .position import Position, Progress
 from .processes import ProcessStage
-from .sources import is_iterable, is_iterator
+from .shuffle_stage import ShuffleStage
 from .stages import Stage, StagePlan
 
 T = TypeVar("T")
@@ -35,6 +36,8 @@ class Indexed(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
+Indices = Indexed[SupportsIndex] | Iterable[SupportsIndex]
+Order = Indices | Callable[[int], Indices]
 Readable = Iterable[T] | AsyncIterable[T] | Indexed[T]
 Source = Readable[T] | Callable[[int], Readable[T]]
 
@@ -78,7 +81,7 @@ class Pipeline(Generic[T]):
         Raises TypeError where that is not known: after a filter, and where the source has no length, as a generator has
         none, or is a function of the epoch. `len(items)` of what `open()` gives is how many are still to come.
         """
-        return self._plan.length(self._plan.readable(), Position())
+        return self._plan.length(self._plan.readable(self._progress.next().epoch), Position())
 
     def __bool__(self) -> bool:
         return True
@@ -164,6 +167,43 @@ class Pipeline(Generic[T]):
             return items // size if drop_last else -(-items // size)
 
         return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last), length))
+
+    def shuffle(self, buffer_size: int, *, seed: int) -> Pipeline[T]:
+        """Give the items in a random order: each time one of `buffer_size` that are held, until none is left.
+
+        An item may come at most `buffer_size - 1` places early, but any number of them late. What is in memory or read
+        by index is shuffled over the whole by `s.pipeline(source, order=)`, which holds none. Each epoch has its own
+        order, which depends on the seed and the epoch's number alone. A resumed epoch goes on in it as if it had not
+        been interrupted; where a stage with `ordered=False` stands before or behind, each item still comes once. An
+        error of what stands before comes without what is held, which a resumed epoch gives in its turn.
+
+        As in tf.data and torchdata. Here the seed must be named, and each epoch is in another order.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         pipe = s.pipeline(range(8)).shuffle(4, seed=0)
+        ...         for _ in range(2):
+        ...             async with pipe.open() as items:
+        ...                 print([item async for item in items])
+        >>> asyncio.run(main())
+        [2, 4, 3, 5, 1, 0, 6, 7]
+        [3, 2, 5, 1, 0, 6, 4, 7]
+
+        Args:
+            buffer_size: how many items are held, besides those that may wait for the next stage: stands before
+                `.to_device`, since what is there takes bytes of the scheduler's.
+            seed: another gives another order.
+
+        Raises:
+            ValueError: for a second one in a pipeline, behind which it could not be resumed.
+        """
+        check_int("buffer_size", buffer_size)
+        check_int("seed", seed, 0)
+        if any(stage.shuffles for stage in self._plan.stages):
+            raise ValueError("a pipeline can be resumed behind one shuffle alone: give that a larger buffer_size")
+        make = partial(ShuffleStage, buffer_size, seed)
+        return self._with(StagePlan(f"shuffle {buffer_size}", BUFFER, make, shuffles=True))
 
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
@@ -251,27 +291,35 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
     return StagePlan(f"{verb} {name}", workers + buffer, make)
 
 
-def make_pipeline(submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int) -> Pipeline[T]:
-    """A pipeline without stages. Raises TypeError if the source is nothing that can be read."""
+def make_pipeline(
+    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int, order: Order | None
+) -> Pipeline[T]:
+    """A pipeline without stages. Raises TypeError if the source is nothing that can be read, or not in that order."""
     if isinstance(source, Pipeline | Handle) or (not is_iterable(source) and not callable(source)):
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
             f" returns one, not {type(source).__name__}"
         )
     if not is_iterable(source):
-        _check_takes_epoch(source)
+        _check_takes_epoch("the source", source)
+    if order is not None:
+        if is_iterable(source):
+            check_indexed(source)
+        check_order(order)
+        if callable(order):
+            _check_takes_epoch("the order", order)
     check_int("buffer", buffer)
-    return Pipeline(submitter, runtime, Plan(source, buffer))
+    return Pipeline(submitter, runtime, Plan(source, buffer, order))
 
 
-def _check_takes_epoch(source: Any) -> None:
+def _check_takes_epoch(what: str, function: Any) -> None:
     try:
-        inspect.signature(source).bind(0)
+        inspect.signature(function).bind(0)
     except ValueError:  # a built-in one, of which nobody knows
         pass
     except TypeError as error:
-        name = getattr(source, "__name__", type(source).__name__)
+        name = getattr(function, "__name__", type(function).__name__)
         raise TypeError(
-            f"the source of a pipeline is called with the epoch's number, which {name} does not take ({error}):"
+            f"{what} of a pipeline is called with the epoch's number, which {name} does not take ({error}):"
             f" pass `lambda epoch: {name}()`"
         ) from None

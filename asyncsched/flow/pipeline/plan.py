@@ -2,27 +2,40 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, NamedTuple
 
+from .order import arranged, is_iterable
 from .position import Position
-from .sources import is_iterable
 from .stages import StagePlan
 
 _UNKNOWN = "the length of this pipeline is not known"
 
 
 class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, and the stages."""
+    """A source, how many items may be read ahead of the first stage, in which order, and the stages."""
 
     source: Any
     buffer: int
+    order: Any = None
     stages: tuple[StagePlan, ...] = ()
 
-    def readable(self) -> Any:
-        """What is read in every epoch. Raises TypeError if each has its own."""
+    def read(self, epoch: int) -> Any:
+        """What an epoch reads, from functions of its number. Raises TypeError if they return nothing that can be."""
+        source = self.source
+        if not is_iterable(source):
+            source = source(epoch)
+            if not is_iterable(source):
+                if inspect.iscoroutine(source):
+                    source.close()
+                raise TypeError(f"the pipeline's source returned a {type(source).__name__}, which is not iterable")
+        return arranged(source, self.order, epoch)
+
+    def readable(self, epoch: int) -> Any:
+        """The same, where that does not take making a source, which may wait. Raises TypeError elsewhere."""
         if not is_iterable(self.source):
             raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
-        return self.source
+        return self.read(epoch)
 
     def length(self, iterable: Any, position: Position) -> int:
         """How many items come of this iterable from a position on. Raises TypeError where nobody knows."""

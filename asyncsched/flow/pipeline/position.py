@@ -34,6 +34,13 @@ def numbers_of(origin: Origin) -> list[int]:
     return [origin] if isinstance(origin, int) else [number for part in origin for number in numbers_of(part)]
 
 
+def last_of(origin: Origin) -> int:
+    """The last of `numbers_of`, which are not none."""
+    while not isinstance(origin, int):
+        origin = origin.origin if isinstance(origin, Behind) else origin[-1]
+    return origin
+
+
 def spans_of(origin: Origin) -> Iterator[range]:
     """All numbers that go with an item, with those that were dropped in front of it.
 

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import suppress
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any
 
 import anyio
-import numpy as np
 
 from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
-from .position import Position
+from .order import Arranged, is_in_memory, is_map
+from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
-_INDEXED = (list, tuple, range, np.ndarray)
 _NAME = "0 (source)"
 
 
@@ -38,30 +38,20 @@ class SourceStage(Stage):
         self.skip = skip
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
+    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
+        if isinstance(self.iterable, Arranged) and isinstance(origin, int):
+            with suppress(Exception):  # that may be what has failed
+                given = f"index {self.iterable.index(origin)}"
+        super().fail(origin, error, given)
+
 
 def make_source(iterable: Any, skip: Position, out: Link) -> SourceStage:
     """The kind of source that an iterable needs."""
-    if type(iterable) in _INDEXED:
+    if is_in_memory(iterable):
         return IndexedSource(iterable, skip, out)
     if hasattr(iterable, "__aiter__"):
         return AsyncSource(iterable, skip, out)
-    return (MapSource if _is_map(iterable) else ThreadSource)(iterable, skip, out)
-
-
-def _is_map(source: Any) -> bool:
-    """Whether it is read by index, since all that iterates over it would do so, and end at an IndexError."""
-    iterate = getattr(type(source), "__iter__", None)
-    return iterate in (None, Sequence.__iter__) and hasattr(source, "__len__") and hasattr(source, "__getitem__")
-
-
-def is_iterable(source: Any) -> bool:
-    """Whether it can be iterated, also asynchronously, or by `__getitem__` alone."""
-    return any(hasattr(source, name) for name in ("__aiter__", "__iter__", "__getitem__"))
-
-
-def is_iterator(source: Any) -> bool:
-    """Whether it can be read only once."""
-    return hasattr(source, "__next__") or hasattr(source, "__anext__")
+    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out)
 
 
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:

@@ -36,6 +36,7 @@ class StagePlan(NamedTuple):
     make: Callable[[str, Link, Link], Stage]
     length: Callable[[int], int] = as_many  # how many it makes of so many; raises TypeError where nobody knows
     link: type[Link] = Link  # behind it
+    shuffles: bool = False
 
 
 class Stage:
@@ -47,6 +48,8 @@ class Stage:
         self.out = out
         self.workers = workers
         self.ordered = ordered
+        self.epoch = 0
+        self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
         self.failed_on = ""  # what it was given there, where that is brief
