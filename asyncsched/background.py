@@ -91,7 +91,11 @@ class Background:
         """
         self.end()
         self._thread.join()
-        answered(self._told)
+        try:
+            answered(self._told)
+        except BaseExceptionGroup as group:
+            said = group.message.replace("nobody awaited them", "nobody has read their results")
+            raise BaseExceptionGroup(said, group.exceptions) from None
 
     def end(self) -> None:
         """Close without waiting for it. A second call does nothing."""
@@ -189,6 +193,6 @@ def check_may_block(what: str) -> None:
         )
     if running_loop() is not None:
         raise ImplicitBarrierError(
-            f"{what} blocks, and an event loop runs on this thread (as in a notebook): use asyncsched's own functions"
-            " and `await`, or run such code by `await asyncio.to_thread(fn)`"
+            f"{what} blocks, and an event loop runs on this thread (as in a notebook): run such code on another thread,"
+            " as by `asyncio.to_thread(fn)`, or use asyncsched's own functions"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,12 +18,18 @@ from ..errors import SchedulerClosed
 from ..runtime.life import Life
 from ..tensors.handles import reach
 from ..tensors.reading import Pair
-from ..tensors.tensor import Tensor
+from ..tensors.tensor import UFUNC_OPERATORS, Tensor
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 _OF_ANOTHER = (
     "an array is of a scheduler that was closed, by `array_api.using` perhaps: `xp.asarray(np.asarray(x))` brings it to"
     " the one in use"
+)
+_CURES = (  # what errors of tensors name, and what to write here
+    (r"`(x = )?await s\.put\([^`]*\)` makes (it a tensor|a tensor of a list)", "`xp.asarray(a)` makes it an array"),
+    (r"`await` one and `put` it into the other's", "`xp.asarray(np.asarray(x))` brings one to that in use"),
+    (r"`await` it, and put the array", "`xp.asarray(np.asarray(t))` copies it"),
+    (r"`await` it first", "`np.asarray(x)` waits for it"),
 )
 _SHOWN = 1000  # elements of an array whose `repr` shows them
 
@@ -43,7 +50,6 @@ class Array:
 
     __slots__ = ("__weakref__", "_tensor")
 
-    __array_ufunc__ = None  # so that NumPy's scalars leave operators to this class
     __hash__ = None  # type: ignore[assignment]  # `==` goes by elements
 
     def __init__(self, tensor: Tensor) -> None:
@@ -131,6 +137,26 @@ class Array:
             raise ValueError("np.asarray(x, copy=False): an array of the scheduler is always copied to NumPy")
         return np.asarray(host(self), dtype)
 
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        """What NumPy's own functions give, for copies on the host: ndarrays. `np.float64(2) * x` is an array again."""
+        if any(isinstance(out, Array) for out in options.get("out", ())):
+            raise TypeError(f"np.{ufunc.__name__} cannot write to an array of the scheduler: use `x[...] = ...`")
+        first: Any = inputs[0]  # some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again
+        is_scalar = isinstance(first, np.generic | np.ndarray) and not first.ndim
+        if is_scalar and method == "__call__" and not options and ufunc.__name__ in UFUNC_OPERATORS:
+            return _one(ufunc, first[()], inputs[1])
+        given, named = map_leaves(lambda leaf: host(leaf) if isinstance(leaf, Array) else leaf, (inputs, options))
+        return getattr(ufunc, method)(*given, **named)
+
+    def __copy__(self) -> Array:
+        return _one(Tensor.copy, self)
+
+    def __deepcopy__(self, memo: object) -> Array:
+        return _one(Tensor.copy, self)
+
+    def __reduce__(self) -> tuple[Callable[[Any, None], Array], tuple[np.ndarray[Any, Any], None]]:
+        return put, (host(self), None)  # on the first device of whoever reads it
+
     def __dlpack__(
         self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
@@ -193,6 +219,32 @@ def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
         if scheduler.runtime.life is not Life.OPEN:
             raise
         raise SchedulerClosed(_OF_ANOTHER) from None
+    except Exception as error:
+        _reword(error)
+        raise
+
+
+def put(array: Any, device: str | None) -> Array:
+    """An array of what can be copied to a device. Waits for room."""
+    scheduler = background()
+
+    async def put() -> Tensor:
+        return await scheduler.scheduler.put(array, device=device)
+
+    try:
+        return Array(scheduler.wait(put))
+    except Exception as error:
+        _reword(error)
+        raise
+
+
+def _reword(error: Exception) -> None:
+    """Have an error name what to write in this namespace, where nobody awaits anything."""
+    if error.args and isinstance(error.args[0], str) and "await" in error.args[0]:
+        text = error.args[0]
+        for pattern, ours in _CURES:
+            text = re.sub(pattern, ours, text)
+        error.args = (text, *error.args[1:])
 
 
 def _one(fn: Callable[..., Any], *args: Any, **options: Any) -> Array:
@@ -261,7 +313,7 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
         setattr(Array, method.__name__, method)
 
 
-_OPERANDS = (Array, bool, int, float, complex, np.generic)
+_OPERANDS = (Array, bool, int, float, complex, np.generic, np.ndarray)  # the last is refused, with the cure
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
 for _name in (*_COMPARISONS, *_BINARY):

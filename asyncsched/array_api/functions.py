@@ -11,15 +11,15 @@ from typing import Any, cast
 import numpy as np
 
 from .._tree import find, map_leaves
+from ..background import check_may_block
 from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
-from ..tensors.functions import creation, dtypes
-from ..tensors.tensor import Tensor
-from .array import Array, background, issue
+from ..tensors.functions import creation, dtypes, searching
+from .array import Array, background, issue, put
 
 # Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
-_OWN = ("asarray", "finfo", "from_dlpack")
+_OWN = ("asarray", "finfo", "from_dlpack", "unique_values")
 
 
 def _wrapped(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
@@ -57,6 +57,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     Raises:
         ValueError: if `copy` is False and a copy is needed.
     """
+    check_may_block("asarray")
     if isinstance(obj, Array):
         return _asarray(obj, dtype=dtype, device=device, copy=copy)
     if copy is False:
@@ -65,7 +66,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     found = np.asarray(obj, dtype=dtype)
     if dtype is None and (arrays := find((Array,), obj)):
         found = found.astype(functions.result_type(*[x._tensor for x in arrays]), copy=False)
-    return _put(found, device)
+    return put(found, device)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
@@ -74,7 +75,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
         return _asarray(x, device=device, copy=copy)
     if copy is False:
         raise BufferError("from_dlpack: what is not the scheduler's yet is always copied, so copy=False cannot be")
-    return _put(x if hasattr(x, "__dlpack__") else np.from_dlpack(x), device)
+    return put(x if hasattr(x, "__dlpack__") else np.from_dlpack(x), device)
 
 
 @dataclass(frozen=True)
@@ -96,13 +97,17 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(found.bits, eps, largest, least, normal, np.dtype(found.dtype))
 
 
-def _put(array: Any, device: str | None) -> Array:
-    scheduler = background()
+def unique_values(x: Array, /) -> Array:
+    """Each element once, in order, as `unique_counts` and the others have them; NaN last, each of them.
 
-    async def put() -> Tensor:
-        return await scheduler.scheduler.put(array, device=device)
+    The standard leaves the order open, and NumPy's function has none. Code that is written for arrays of any kind
+    relies on one nevertheless.
 
-    return Array(scheduler.wait(put))
+    >>> from asyncsched import array_api as xp
+    >>> xp.unique_values(xp.asarray([3, 1, 3, 2]))
+    Array([1, 2, 3], dtype=int64, device=cpu)
+    """
+    return cast(Array, issue(lambda x: searching.sort(searching.unique_values(x)), x))
 
 
 def _asarray(x: Array, **options: Any) -> Array:

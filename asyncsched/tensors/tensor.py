@@ -142,14 +142,14 @@ def _refuse_mixed(a: Value, b: Value) -> None:
 
 
 _Operator: TypeAlias = "Callable[[Tensor, Tensor | Scalar], Tensor]"
-_UFUNC_OPERATORS: dict[str, str] = {}
+UFUNC_OPERATORS: dict[str, str] = {}  # by the name of NumPy's function: the operation of the operator that it is
 
 
 def _operators(name: str) -> tuple[_Operator, _Operator]:
     """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
     op = TABLE[name]
     plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
-    _UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
+    UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
     template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
@@ -283,7 +283,7 @@ class Tensor(Methods):
     if not TYPE_CHECKING:  # type checkers reject `np.exp(t)`, which raises on an event loop
 
         def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
-            name = _UFUNC_OPERATORS.get(ufunc.__name__)
+            name = UFUNC_OPERATORS.get(ufunc.__name__)
             if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
                 # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
                 # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
