@@ -44,10 +44,11 @@ from .scheduler import Scheduler
 from .scheduler import open as open
 from .tensors import functions as _functions
 from .tensors import gradients as _gradients
+from .tensors.awaitables import gather
 from .tensors.capture import Graph
 from .tensors.functions import *  # noqa: F403
 from .tensors.functions.dtypes import __array_api_version__, __array_namespace_info__  # noqa: F401
-from .tensors.handles import Task, gather
+from .tensors.handles import Task
 from .tensors.tensor import Tensor
 
 if TYPE_CHECKING:

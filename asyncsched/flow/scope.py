@@ -17,8 +17,8 @@ from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
 from ..runtime.waiting import checkpoint, drained, shielded
+from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
-from ..tensors.handles import gather
 from ..tensors.tensor import Tensor
 from .tasks import Tasks
 

@@ -19,7 +19,7 @@ from ..devices.memory import refuse_mask_or_unit
 from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..runtime.threads import in_thread
-from ..tensors.handles import gather
+from ..tensors.awaitables import gather
 from ..tensors.tensor import Tensor
 from .checkpoint_file import AnyPath, StoredState, write
 

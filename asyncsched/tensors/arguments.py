@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
@@ -57,7 +58,9 @@ def declined(other: object) -> Any:
 
 
 def _cure(operand: object) -> str:
-    """What to write instead of a thing that is no operand; empty if that is not known."""
+    """What to write instead of a thing that is no operand; empty if that is not known. A value to come says it."""
+    if isinstance(operand, ToCome):
+        operand._refuse()
     if isinstance(operand, Handle):
         return "`await` it first, or have `submit(fn, ..., shape=, dtype=)` make it a Tensor"
     if isinstance(operand, CoroutineType):

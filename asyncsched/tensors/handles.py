@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
 
-from .._core.model import DONE, Value, failure_above
+from .._core.model import DONE, Value
 from .._instead import TASK, no_attribute
 from ..devices.contract import Job
 from ..devices.memory import hand_out
@@ -18,8 +18,6 @@ from ..runtime.threads import in_thread
 from ..runtime.waiting import wait
 
 T = TypeVar("T")
-U = TypeVar("U")
-V = TypeVar("V")
 
 
 class Handle(Generic[T]):
@@ -157,54 +155,6 @@ class Task(Handle[T]):
             raise no_attribute("a Task", name, {} if name.startswith("_") else {name: cure}, type(self))
 
 
-class gather(Generic[T]):
-    """One awaitable for many handles: `a, b = await asc.gather(x, y)`.
-
-    Gives the list of results in the order of the arguments. Raises the first failure as soon as there is one; the
-    other tasks go on. Cancelling the waiter leaves all tasks alone.
-
-    >>> async def main():
-    ...     async with asc.Scheduler("cpu") as s:
-    ...         x = await s.put(np.arange(3))
-    ...         low, high = await asc.gather(x.min(), x.max())
-    ...         print(low, high)
-    >>> asc.run(main)
-    0 2
-    """
-
-    # Of several types the list is given the type of a tuple, as `asyncio.gather` is: a list can have one type alone.
-    @overload
-    def __init__(self: gather[list[U]], *handles: Handle[U]) -> None: ...
-    @overload
-    def __init__(self: gather[tuple[U, V]], a: Handle[U], b: Handle[V], /) -> None: ...
-    @overload
-    def __init__(self: gather[list[Any]], *handles: Handle[Any]) -> None: ...
-    def __init__(self, *handles: Handle[Any]) -> None:
-        for handle in handles:
-            if not isinstance(handle, Handle):
-                several = isinstance(handle, Iterable)
-                cure = "`asc.gather(*them)` takes them one by one" if several else "use asyncio.gather for coroutines"
-                raise TypeError(f"gather takes tensors and tasks, not {type(handle).__name__}: {cure}")
-        self._values = [handle._value for handle in handles]
-
-    def __await__(self) -> Generator[Any, None, T]:
-        values = self._values
-        pending = {task: runtime_of(v) for v in values if not v.settled and (task := v.task) is not None}
-        try:
-            if failure_above(values) or not pending:
-                yield
-            else:
-                runtime, *others = dict.fromkeys(pending.values())
-                yield from wait(runtime, list(pending), eager=True, others=others)
-            if failure_above(values):
-                deliver(next(v for v in values if v.failure))
-            if any(value.device.remote for value in values):
-                return cast(T, (yield from asyncio.gather(*map(_brought, values))))
-            return cast(T, [deliver(value) for value in values])
-        finally:
-            del self, values, pending  # see `Handle.__await__`
-
-
 def runtime_of(value: Value) -> Runtime:
     """The scheduler a value belongs to."""
     return cast(Runtime, value.account.runtime)
@@ -220,11 +170,6 @@ def reach(value: Value) -> Generator[Any, None, None]:
         yield from wait(value.account.runtime, (task,))
 
 
-async def _brought(value: Value) -> Any:
-    """The result of a done value, wherever it is."""
-    return await copy_out(runtime_of(value), value) if value.device.remote else deliver(value)
-
-
 def deliver(value: Value) -> Any:
     """Hand the result of a done value out to the user, or raise its exception."""
     if value.task is not None and value.failure is not None:
@@ -238,6 +183,11 @@ def deliver(value: Value) -> Any:
     return value.array  # what a callable returned, as it is
 
 
+def copied_at_once(value: Value) -> bool:
+    """Whether a done value's array is copied out right here, without waiting."""
+    return value.device.inline and not value.device.remote and value.array.nbytes <= INLINE_COPY
+
+
 async def copy_out(runtime: Runtime, value: Value) -> Any:
     """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
     if runtime.life is Life.FORKED:
@@ -246,7 +196,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     device = value.device
     if device.remote:
         return await device.bring(array)
-    if device.inline and array.nbytes <= INLINE_COPY:
+    if copied_at_once(value):
         return device.fetch(array)
     if runtime.life is Life.CLOSED or running_loop() is not runtime.loop:  # no copy stream, or another loop's
         return await in_thread(lambda: device.fetch(array), "copies out")

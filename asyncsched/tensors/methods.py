@@ -7,7 +7,7 @@ place here: asking for it names the way.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,8 +19,8 @@ from ..errors import ImplicitBarrierError
 from ..ops.meta import Shape
 from ..ops.table import TABLE
 from .arguments import axes, dtype_of, dtype_or_none, name_keywords
-from .handles import copy_out, reach, runtime_of
-from .reading import Number, Unread
+from .awaitables import HostCopy, Number
+from .reading import Unread
 
 _Axis = int | Sequence[int] | None
 
@@ -98,8 +98,10 @@ class Methods(Unread):
 
     # -- out of the scheduler -----------------------------------------------------------------------------------
 
-    async def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
         """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
+
+        It is a coroutine, which is no array before it is awaited and says so; `asc.gather` takes many.
 
         Raises what the task raised, or TaskCancelled. Cancelling the wait leaves the tensor alone.
 
@@ -112,17 +114,12 @@ class Methods(Unread):
         >>> asc.run(main)
         [1. 0. 0.] [0. 0. 0.]
         """
-        value = self._value
-        try:
-            await reach(value)
-            if value.failure is not None:
-                value.failure.rethrow()
-            return cast(np.ndarray[Any, Any], await copy_out(runtime_of(value), value))
-        finally:
-            del self, value  # see `Handle.__await__`
+        return HostCopy(self._value)
 
     def item(self) -> Coroutine[Any, Any, bool | int | float]:
         """The only element, as a Python scalar: a coroutine, which is no number before it is awaited and says so.
+
+        `await asc.gather(*[loss.item() for loss in losses])` reads many at once.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -141,19 +138,7 @@ class Methods(Unread):
         """
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
-        return Number(self._item())
-
-    async def _item(self) -> bool | int | float:
-        value = self._value
-        try:
-            await reach(value)
-            if value.failure is not None:
-                value.failure.rethrow()
-            array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-            number: float = array.item()
-            return number
-        finally:
-            del self, value  # see `Handle.__await__`
+        return Number(self._value)
 
     # -- along axes, which may be given by position -------------------------------------------------------------
 

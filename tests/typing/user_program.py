@@ -2,7 +2,6 @@
 
 # ruff: noqa: B018, RUF005  # what is added here and not used is there for its type
 
-import asyncio
 from typing import Any, assert_type
 
 import numpy as np
@@ -67,6 +66,11 @@ async def submitted(s: asc.Scheduler, x: asc.Tensor) -> None:
     assert_type(await asc.gather(task, task), list[int])
     number, array = await asc.gather(task, x)
     assert_type(number, int)
+    assert_type(array, Array)
+    assert_type(await asc.gather(x.item(), x.item()), list[bool | int | float])
+    assert_type(await asc.gather(*[x.numpy() for _ in range(2)]), list[Array])
+    value, array = await asc.gather(x.item(), x)
+    assert_type(value, bool | int | float)
     assert_type(array, Array)
     async with s.scope(name="request", reserve="1 MiB") as scope:
         assert_type(scope, asc.Scope)
@@ -195,4 +199,4 @@ async def misnamed(s: asc.Scheduler, x: asc.Tensor) -> None:
     asc.sume(x)  # E: attr-defined
     nn.Linear(3, 2, dtyp="f4")  # E: call-arg
     x.shape = (3,)  # E: misc
-    await asc.gather(asyncio.sleep(1))  # E: call-overload
+    await asc.gather(1.0)  # E: call-overload

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from ...ops.op import Op
 from ...ops.packed import UNPACK, offsets
 from ...ops.table import TABLE
-from ..handles import gather
+from ..awaitables import gather
 from ..tensor import Scalar, Tensor, apply, as_now, record
 
 Operand: TypeAlias = Tensor | Scalar
