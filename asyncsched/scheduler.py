@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from ._arguments import check_int, check_number, parse_bytes
+from ._arguments import check_int, check_number, format_bytes, parse_bytes
 from ._core.ledger import Limits
 from ._core.model import Value
 from .devices import select
@@ -379,7 +379,7 @@ class Scheduler(Submitter):
             ("devices", [device.name for device in runtime.devices]),
             ("pending", used(ledger.pending, ledger.limits.max_pending)),
             ("in flight", used(ledger.in_flight, ledger.limits.max_ops)),
-            ("tracked bytes", used(ledger.account.used, ledger.account.limit, " bytes")),
+            ("tracked bytes", used(ledger.account.used, ledger.account.limit, format_bytes)),
         ]
         return table("Scheduler", rows)
 

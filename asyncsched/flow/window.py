@@ -30,11 +30,12 @@ from .._core.model import Scope as CoreScope
 from ..runtime.closing import report
 from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.runtime import Runtime
+from ..runtime.record import Record, Seconds
 from ..runtime.waiting import checkpoint, drained
 
 
-@dataclass(frozen=True)
-class WindowStatistics:
+@dataclass(frozen=True, repr=False)
+class WindowStatistics(Record):
     """A snapshot of a window."""
 
     depth: int
@@ -43,7 +44,7 @@ class WindowStatistics:
     """Iterations begun."""
     in_flight: int
     """Iterations begun and not known to be finished."""
-    wait_seconds: float
+    wait_seconds: Seconds
     """How long entering has waited for an earlier iteration, added up."""
 
 

@@ -31,6 +31,7 @@ from typing import Any, Final
 from .._arguments import format_bytes
 from .._core.ledger import Limits
 from ..pictures.graph import Node, TaskGraph
+from ..runtime.record import Bytes, Record, Seconds
 from ..runtime.runtime import LoopStream
 
 FORMAT: Final = 2
@@ -50,8 +51,8 @@ _DAMAGE: Final = (
 )
 
 
-@dataclass(slots=True, kw_only=True)
-class TaskRecord:
+@dataclass(slots=True, kw_only=True, repr=False)
+class TaskRecord(Record):
     """A task, or an operation that ran inline. Times are in seconds since the trace began; None for what never came.
 
     Attributes:
@@ -79,16 +80,16 @@ class TaskRecord:
     name: str
     site: str
     scope: int
-    cost: int
-    kept: int
-    submitted: float
-    head: float
-    done: float
+    cost: Bytes
+    kept: Bytes
+    submitted: Seconds
+    head: Seconds
+    done: Seconds
     inputs: tuple[int, ...] = ()
-    launched: float | None = None
-    began: float | None = None
-    ended: float | None = None
-    released: float | None = None
+    launched: Seconds | None = None
+    began: Seconds | None = None
+    ended: Seconds | None = None
+    released: Seconds | None = None
     state: str = "done"
     waited_for: str = "bytes"
     device: str = ""
@@ -108,22 +109,22 @@ class TaskRecord:
         return self.stream == INLINE_STREAM
 
 
-@dataclass(slots=True)
-class ScopeRecord:
+@dataclass(slots=True, repr=False)
+class ScopeRecord(Record):
     """A scope or, if it shares its parent's queue, an iteration of a window. Number 0 is no scope."""
 
     number: int
     parent: int
     name: str
-    opened: float
+    opened: Seconds
     own_queue: bool
     priority: int
-    closed: float | None = None
-    reserve: int = 0
+    closed: Seconds | None = None
+    reserve: Bytes = 0
 
 
-@dataclass(slots=True)
-class Recording:
+@dataclass(slots=True, repr=False)
+class Recording(Record):
     """A trace that was read.
 
     Attributes:

@@ -36,14 +36,15 @@ from .._core.ledger import Limits
 from .._core.model import DONE, LAUNCHED, CallPlan, Lane, Scope, Task, Value, new_value
 from .._core.tenants import Share
 from ..errors import TaskTooLarge
+from ..runtime.record import Bytes, Record, Seconds
 from .recording import Recording, TaskRecord
 
 _FREED_WITH: Final = 1e-4  # seconds after a reader's end within which what it read was freed by it. A guess
 _TYPICAL: Final = 200  # the streams' own delays are those of so many bodies, the last. A guess
 
 
-@dataclass(frozen=True)
-class Outcome:
+@dataclass(frozen=True, repr=False)
+class Outcome(Record):
     """What a replay came to. Times are in seconds, sizes in bytes.
 
     Attributes:
@@ -58,9 +59,9 @@ class Outcome:
     limits: Limits
     streams: int
     finished: bool
-    seconds: float
-    peak_bytes: int
-    waited: float
+    seconds: Seconds
+    peak_bytes: Bytes
+    waited: Seconds
     busy: float
     why: str = ""
 

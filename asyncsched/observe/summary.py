@@ -17,6 +17,7 @@ from .._core.callsite import CallSite, line_of
 from .._core.instrument import InlineOp, Instrument
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
 from ..runtime.awaiting import place_of
+from ..runtime.record import Bytes, Record, Seconds
 from ..runtime.runtime import Runtime
 from ..runtime.statistics import Load, Statistics
 
@@ -26,8 +27,8 @@ _FAILURES_KEPT = 5
 _LOOKED_AT = 64  # of those who wait, and of open scopes: the loop stands still meanwhile
 
 
-@dataclass(frozen=True)
-class Operation:
+@dataclass(frozen=True, repr=False)
+class Operation(Record):
     """All tasks of one name, and the operations of that name that ran on the loop's thread.
 
     Attributes:
@@ -37,11 +38,11 @@ class Operation:
 
     name: str
     count: int
-    seconds: float
+    seconds: Seconds
 
 
-@dataclass(frozen=True)
-class StreamState:
+@dataclass(frozen=True, repr=False)
+class StreamState(Record):
     """A stream.
 
     Attributes:
@@ -53,15 +54,15 @@ class StreamState:
     """
 
     name: str
-    busy_seconds: float
+    busy_seconds: Seconds
     tasks: int
     running: str | None
-    running_seconds: float
+    running_seconds: Seconds
     line: str
 
 
-@dataclass(frozen=True)
-class Waiting:
+@dataclass(frozen=True, repr=False)
+class Waiting(Record):
     """Coroutines that wait at one line for a task.
 
     Attributes:
@@ -80,8 +81,8 @@ class Waiting:
     more: int
 
 
-@dataclass(frozen=True)
-class ScopeState:
+@dataclass(frozen=True, repr=False)
+class ScopeState(Record):
     """A scope that is open.
 
     Attributes:
@@ -92,12 +93,12 @@ class ScopeState:
 
     name: str
     tasks: int
-    reserve: int
-    used: int
+    reserve: Bytes
+    used: Bytes
 
 
-@dataclass(frozen=True)
-class Snapshot:
+@dataclass(frozen=True, repr=False)
+class Snapshot(Record):
     """What `Summary.read()` returns.
 
     Attributes:
@@ -112,7 +113,7 @@ class Snapshot:
     """
 
     name: str
-    seconds: float
+    seconds: Seconds
     statistics: Statistics
     load: Load
     operations: tuple[Operation, ...]

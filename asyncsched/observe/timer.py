@@ -23,6 +23,7 @@ from .._arguments import check_int, format_seconds
 from ..flow.scope import Submitter
 from ..runtime.context import find
 
+from ..runtime.record import Record, Seconds
 
 class Timer:
     """Times a block: until it was issued, and until all that it issued was finished.
@@ -90,15 +91,15 @@ class Timer:
         return f"{name}{format_seconds(self.seconds)}, issued in {format_seconds(self.issue)}"
 
 
-@dataclass(frozen=True)
-class Times:
+@dataclass(frozen=True, repr=False)
+class Times(Record):
     """The same thing, timed several times.
 
     Attributes:
         seconds: one a round, in their order.
     """
 
-    seconds: tuple[float, ...]
+    seconds: tuple[Seconds, ...]
 
     @property
     def median(self) -> float:
@@ -117,8 +118,8 @@ class Times:
         return float(low), float(high)
 
 
-@dataclass(frozen=True)
-class Measurement:
+@dataclass(frozen=True, repr=False)
+class Measurement(Record):
     """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue.
 
     Attributes:

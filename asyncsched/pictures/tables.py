@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable
 from html import escape
 from typing import Any, Final
 
@@ -33,32 +32,30 @@ class Markup(str):
     __slots__ = ()
 
 
-def used(amount: int, limit: int | None, unit: str = "") -> Markup:
+def used(amount: int, limit: int | None, text: Callable[[int], str] = "{:,}".format) -> Markup:
     """How much of a limit is used, with a bar if there is one."""
     if limit is None:
-        return Markup(f"{amount:,}{unit} (no limit)")
+        return Markup(f"{text(amount)} (no limit)")
     part = min(1.0, amount / limit) if limit else 0.0
     shape = "height:8px;border-radius:4px"
     bar = (
         f'<span style="display:inline-block;width:120px;margin-right:8px;{shape};background:rgba(128,128,128,.3)">'
         f'<span style="display:block;width:{100 * part:.0f}%;{shape};background:#2f6fd6"></span></span>'
     )
-    return Markup(f"{bar}{amount:,} of {limit:,}{unit}")
-
-
-def fields_of(record: Any) -> str:
-    """A dataclass."""
-    rows = [(field.name.replace("_", " "), getattr(record, field.name)) for field in fields(record)]
-    return table(type(record).__name__, rows)
+    return Markup(f"{bar}{text(amount)} of {text(limit)}")
 
 
 def preview(array: np.ndarray[Any, Any]) -> str:
     """An array's elements: of a large one those at its edges, of one with many axes the first part."""
     part = array[(0,) * (array.ndim - 2)] if array.ndim > 2 and array.size else array
     text = np.array2string(part, threshold=_SHOWN, edgeitems=_EDGE, max_line_width=100)
-    first = "" if part is array else f"the first of {array.shape[:-2]}:\n"
+    return preformatted(text if part is array else f"the first of {array.shape[:-2]}:\n{text}")
+
+
+def preformatted(text: str) -> str:
+    """Lines of text, as they are."""
     style = "margin:4px 0 0;max-height:300px;overflow:auto;background:none;color:inherit"
-    return f'<pre style="{style}">{escape(first + text)}</pre>'
+    return f'<pre style="{style}">{escape(text)}</pre>'
 
 
 def _text(value: Any) -> str:
@@ -66,8 +63,4 @@ def _text(value: Any) -> str:
         return value
     if isinstance(value, list):
         return escape(", ".join(map(str, value)))
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.3g}"
-    return escape("no limit" if value is None else str(value))
+    return escape(str(value))

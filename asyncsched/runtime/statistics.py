@@ -6,12 +6,16 @@ from dataclasses import dataclass
 
 from .._core.audit import in_flight_bytes, unused_reserve
 from .._core.model import CANCELLED, DONE, FAILED
+from .record import Bytes, BytesPerSecond, Record, Seconds
 from .runtime import Runtime
 
 
-@dataclass(frozen=True)
-class Statistics:
-    """A snapshot of a scheduler. Bytes are tracked bytes; times are seconds; counts are since it opened."""
+@dataclass(frozen=True, repr=False)
+class Statistics(Record):
+    """A snapshot of a scheduler. Bytes are tracked bytes; times are seconds; counts are since it opened.
+
+    Prints with units; the fields are exact numbers.
+    """
 
     tasks_submitted: int
     """Tasks accepted, those that ran at once on the loop's thread included."""
@@ -27,47 +31,42 @@ class Statistics:
     """Tasks admitted, and not ended."""
     peak_tasks_in_flight: int
     """The most tasks that ever were in flight."""
-    bytes_in_flight: int
+    bytes_in_flight: Bytes
     """Output and workspace of tasks in flight, and results that only those still read. They drain by themselves."""
-    bytes_retained: int
+    bytes_retained: Bytes
     """Finished results that your code, or a pending task, still holds. They do not drain by themselves."""
-    bytes_reserved: int
+    bytes_reserved: Bytes
     """Bytes that open scopes have reserved, used or not."""
-    peak_bytes: int
+    peak_bytes: Bytes
     """The most bytes that ever were tracked: in flight, retained and reserved, added up."""
     max_ops: int | None
     """The limit on tasks in flight; None for no bound."""
-    max_bytes: int | None
+    max_bytes: Bytes | None
     """The limit on tracked bytes; None for no bound."""
-    admission_wait_seconds: float
+    admission_wait_seconds: Seconds
     """How long callers of `put`, `submit`, `call` and `scope(reserve=)` have waited to be admitted, added up."""
 
-    def _repr_html_(self) -> str:
-        from ..pictures.tables import fields_of
 
-        return fields_of(self)
-
-
-@dataclass(frozen=True)
-class Load:
+@dataclass(frozen=True, repr=False)
+class Load(Record):
     """How busy a scheduler is. Rates are of the last second or so in which anything was unfinished; rest is no time."""
 
     tasks_pending: int
     """Tasks in the backlog."""
     tasks_in_flight: int
     """Tasks admitted, and not ended."""
-    bytes_tracked: int
+    bytes_tracked: Bytes
     """All bytes charged: in flight, retained and reserved."""
-    bytes_pending: int
+    bytes_pending: Bytes
     """Bytes that the backlog asks for, reserves that scopes wait for included."""
-    max_bytes: int | None
+    max_bytes: Bytes | None
     """The limit on tracked bytes; None for no bound."""
     drain_rate_tasks: float
     """Tasks that end per second; 0 as long as none has. Those that run at once on the loop's thread, and those
     dropped from the backlog, are not counted."""
-    drain_rate_bytes: float
+    drain_rate_bytes: BytesPerSecond
     """Their costs, in bytes per second."""
-    estimated_wait: float | None
+    estimated_wait: Seconds | None
     """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
     there is room; None if no task has ended yet, by which to tell. Shares and priorities are not considered."""
 

@@ -37,12 +37,12 @@ async def test_a_scheduler(gate):
             "devices": "cpu",
             "pending": "0 (no limit)",
             "in flight": "1 of 2",
-            "tracked bytes": "4,000 of 10,000 bytes",
+            "tracked bytes": "3.9 KiB of 9.8 KiB",
         }
         statistics = rows(s.statistics())
         assert statistics["title"] == "Statistics"
         assert statistics["tasks submitted"] == "2"
-        assert statistics["bytes retained"] == "4,000"
+        assert statistics["bytes retained"] == "3.9 KiB"
         assert statistics["max ops"] == "2"
         del x
         gate.set()

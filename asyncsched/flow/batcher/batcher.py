@@ -19,6 +19,7 @@ from ..._arguments import check_int, check_number, parse_bytes
 from ...errors import QueueFull, TaskTooLarge
 from ...runtime.context import Ambient, find, innermost
 from ..scope import Scope, Submitter
+from ...runtime.record import Record, Seconds
 from .queue import Queue, Waiting
 from .runners import Runners
 
@@ -26,8 +27,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True)
-class BatcherStatistics:
+@dataclass(frozen=True, repr=False)
+class BatcherStatistics(Record):
     """A snapshot of a batcher. Costs are in the unit of its `cost`; times are seconds; counts are since it was made."""
 
     items: int
@@ -50,9 +51,9 @@ class BatcherStatistics:
     """Items in batches that have begun and not ended."""
     largest_batch: int
     """The most items that ever were in one batch."""
-    wait_seconds: float
+    wait_seconds: Seconds
     """How long items have waited for their batch, added up."""
-    estimated_wait: float | None
+    estimated_wait: Seconds | None
     """Seconds the queue will take to drain, by the measured rate; None before the first batch."""
 
 

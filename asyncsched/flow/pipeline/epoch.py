@@ -13,6 +13,7 @@ import anyio
 
 from ...errors import passable
 from ...runtime.threads import ended, in_thread, to_its_end
+from ...runtime.record import Record, Seconds
 from .links import Link
 from .order import is_iterable
 from .plan import Plan
@@ -23,8 +24,8 @@ from .stages import Stage
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class StageStatistics:
+@dataclass(frozen=True, repr=False)
+class StageStatistics(Record):
     """A snapshot of one stage in the present epoch, or the last. Times are seconds, added up over its workers."""
 
     name: str
@@ -35,23 +36,23 @@ class StageStatistics:
     """The most items that may be in it: being made, held to be shuffled, or waiting for the next stage."""
     items: int
     """Items it has finished, and put where the next stage takes them."""
-    busy_seconds: float
+    busy_seconds: Seconds
     """Working: in its function, or reading the source. What runs in threads is timed there."""
-    input_wait_seconds: float
+    input_wait_seconds: Seconds
     """Ready to take an item that was not there: the stage before it is slower."""
-    room_wait_seconds: float
+    room_wait_seconds: Seconds
     """Without room for a result: the stage behind it is slower."""
 
 
-@dataclass(frozen=True)
-class PipelineStatistics:
+@dataclass(frozen=True, repr=False)
+class PipelineStatistics(Record):
     """A snapshot of a pipeline in the present epoch, or the last."""
 
     stages: tuple[StageStatistics, ...]
     """The source, and then each stage in the order of the pipeline."""
-    seconds: float
+    seconds: Seconds
     """Since the epoch was opened; until it was closed."""
-    wait_seconds: float
+    wait_seconds: Seconds
     """How long the consumer has waited for items. The rest of `seconds` is the consumer's own work."""
     bottleneck: str
     """The name of what was busiest, per worker: a stage, or "the consumer"."""

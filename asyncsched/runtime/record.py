@@ -1,0 +1,99 @@
+"""Records that print as people read them: bytes and durations with their units, and tables in place of nested tuples.
+
+The values stay exact: they are what was counted. The annotation of a field says its unit, as in `peak: Bytes` or
+`wait: Seconds | None`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import fields
+from typing import Any, Final, TypeAlias
+
+from .._arguments import format_bytes, format_seconds
+
+Bytes: TypeAlias = int
+BytesPerSecond: TypeAlias = float
+Seconds: TypeAlias = float
+
+_FORMATS: Final[dict[str, Callable[[float], str]]] = {  # the first whose name is in an annotation
+    "BytesPerSecond": lambda rate: f"{format_bytes(rate)}/s",
+    "Bytes": format_bytes,
+    "Seconds": format_seconds,
+}
+_SHOWN: Final = 12  # of a sequence; longer ones are counted
+
+
+class Record:
+    """A dataclass that prints as people read it: say `repr=False`, or it has one of its own.
+
+    `repr()` is one line, `str()` a line for each field, and a notebook shows a table.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        told = [f"{name}={_text(value, unit, repr)}" for name, value, unit in _fields(self)]
+        return f"{type(self).__name__}({', '.join(told)})"
+
+    def __str__(self) -> str:
+        return "\n".join([type(self).__name__, *_lines(self)])
+
+    def _repr_html_(self) -> str:
+        from ..pictures.tables import preformatted, table
+
+        rows = [(name.replace("_", " "), text) for name, text in _plain(self)]
+        blocks = list(_blocks(self))
+        return table(type(self).__name__, rows, preformatted("\n".join(blocks)) if blocks else "")
+
+
+def _fields(record: Any) -> list[tuple[str, Any, str]]:
+    """The name, the value and the annotation of each field."""
+    return [(field.name, getattr(record, field.name), str(field.type)) for field in fields(record)]
+
+
+def _lines(record: Record) -> list[str]:
+    return [f"  {line}" for line in (*_aligned(_plain(record)), *_blocks(record))]
+
+
+def _plain(record: Record) -> list[tuple[str, str]]:
+    """What is told in a line: name and text."""
+    return [(name, _text(value, unit)) for name, value, unit in _fields(record) if not _is_nested(value)]
+
+
+def _blocks(record: Record) -> Iterator[str]:
+    """The lines of what takes several: a record in it, or several of a kind, which are a table."""
+    for name, value, _ in _fields(record):
+        if isinstance(value, Record):
+            yield from (name, *_lines(value))
+        elif _is_nested(value):
+            rows = [[_text(cell, unit) for _, cell, unit in _fields(row)] for row in value]
+            names = [column for column, *_ in _fields(value[0])]
+            yield from (name, *[f"  {line}" for line in _aligned([names, *rows])])
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Record) or (type(value) is tuple and bool(value) and isinstance(value[0], Record))
+
+
+def _aligned(rows: Iterable[Iterable[str]]) -> list[str]:
+    """Rows of texts as lines whose columns are aligned."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+
+
+def _text(value: Any, unit: str, plain: Callable[[Any], str] = str) -> str:
+    """A value in the unit that its field's annotation names."""
+    if isinstance(value, list | tuple | dict):
+        if isinstance(value, dict) or len(value) > _SHOWN:
+            return f"<{len(value):,} of them>"
+        return f"({', '.join([_text(one, unit, plain) for one in value])})"
+    form = next((form for name, form in _FORMATS.items() if name in unit), None)
+    if isinstance(value, str | bool) or value is None:
+        return plain(value)
+    if form is not None:
+        return form(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, int) and plain is str else plain(value)
