@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from html import escape
 from pathlib import Path
 from typing import Any, Final
+from unicodedata import east_asian_width
 
-from .layers import layout
+from .layers import Curve, layout
 
 MOST: Final = 60  # boxes that one can still read
 # Of each state the colours of a box and of its frame. Text is dark on all of them, on a light page and on a dark one.
@@ -22,8 +24,12 @@ COLOURS: Final = {
     "cancelled": ("#e9ecef", "#7a828a"),
 }
 _OTHER: Final = ("#f1f3f5", "#adb5bd")
-_WIDTH, _HEIGHT, _MARGIN, _LEGEND = 164, 46, 16, 34
-_NAME, _DETAIL = 19, 27  # characters that a box has room for
+_WIDTH, _HEIGHT, _MARGIN, _LEGEND = 172, 58, 16, 24
+_NAME, _DETAIL = 20, 25  # letters of one breadth that a box has room for
+# On a page of its own, with lines and text that are read on it: the reader's light one or dark one.
+_STYLE: Final = "@media (prefers-color-scheme: dark) {.asc-graph {color: #adb5bd} .asc-page {fill: #16191d}}"
+_TIMES: Final = "\N{MULTIPLICATION SIGN}"
+_PAGE: Final = 'class="asc-page" fill="#fff"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,33 +87,40 @@ class TaskGraph:
         lines = ["digraph tasks {", '  node [shape=box, style="filled,rounded", fontname="sans-serif"]']
         for place, node in enumerate(self.nodes):
             fill, frame = COLOURS.get(node.state, _OTHER)
-            label = "\\n".join(_quoted(text) for text in (node.name, _details(node)) if text)
+            label = _joined("\\n", _quoted(node.name), _quoted(_joined(" ", _details(node), node.device)))
             lines.append(f'  {place} [label="{label}", fillcolor="{fill}", color="{frame}"]')
-        lines += [
-            f"  {read} -> {place}" for place, node in enumerate(self.nodes) for read in dict.fromkeys(node.inputs)
-        ]
+        for place, node in enumerate(self.nodes):
+            for read, times in Counter(node.inputs).items():
+                lines.append(f"  {read} -> {place}" + (f' [label="{_TIMES}{times:,}"]' if times > 1 else ""))
         return "\n".join([*lines, "}"])
 
     def svg(self, most: int = MOST) -> str:
-        """A picture, in layers, each task below or to the right of what it reads.
+        """A picture, in columns, each task to the right of what it reads; what is too wide for a page goes on below.
+
+        An arrow stands for all reads between two boxes, with their number if it is more than one.
 
         Args:
             most: boxes to draw. If there are more tasks, runs of equal ones and equal parts are drawn as one, with
                 their number; then what is last is left out, which the picture says.
         """
         boxes, left_out = collapse(self.nodes, self._order, most)
-        found = layout([box.inputs for box in boxes], _WIDTH, _HEIGHT)
-        width, height = max(430.0, found.width + 2 * _MARGIN), found.height + 2 * _MARGIN + _LEGEND
+        devices = {node.device for node in self.nodes if node.device}
+        found = layout([tuple(box.inputs) for box in boxes], _WIDTH, _HEIGHT)
+        legend, end = _legend(self.nodes, left_out, found.height + _LEGEND)
+        width, height = max(end, found.width) + 2 * _MARGIN, found.height + _LEGEND + 2 * _MARGIN
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
-            f' height="{height:.0f}" font-family="system-ui, sans-serif" role="img">',
-            f"<title>{escape(repr(self))}</title>",
-            f'<g transform="translate({_MARGIN} {_MARGIN})">',
-            *[_curve(found.edges[read, i], found.downwards) for i, box in enumerate(boxes) for read in box.inputs],
-            *[_box(box, *found.places[i]) for i, box in enumerate(boxes)],
+            f' height="{height:.0f}" font-family="ui-monospace, Menlo, Consolas, monospace" role="img"'
+            ' class="asc-graph" color="#57606a">',
+            f"<title>{_xml(repr(self))}</title><style>{_STYLE}</style>",
+            f'<rect {_PAGE} width="100%" height="100%" rx="8"/><g transform="translate({_MARGIN} {_MARGIN})">',
+            '<g fill="none" stroke="currentColor" stroke-width="1.3">',
+            *[_line(curve) for curve in (*found.shared, *found.edges.values())],
             "</g>",
-            _legend(self.nodes, left_out, height - _LEGEND + 6),
-            "</svg>",
+            *[_box(box, *found.places[i], len(devices)) for i, box in enumerate(boxes)],
+            '<g fill="currentColor" font-size="11">',
+            *[_arrow(found.edges[read, i], times) for i, box in enumerate(boxes) for read, times in box.inputs.items()],
+            f"</g>{legend}</g></svg>",
         ]
         return "\n".join(parts)
 
@@ -132,9 +145,12 @@ class TaskGraph:
         return f"TaskGraph({len(self.nodes):,} task{'' if len(self.nodes) == 1 else 's'}{': ' * bool(told)}{told})"
 
 
+def _joined(between: str, *texts: str) -> str:
+    return between.join([text for text in texts if text])
+
+
 def _details(node: Node) -> str:
-    shape = "" if node.shape is None else str(node.shape)
-    return " ".join(text for text in (shape, node.dtype, node.device) if text)
+    return _joined(" ", "" if node.shape is None else str(node.shape), node.dtype)
 
 
 def _quoted(text: str) -> str:
@@ -142,55 +158,77 @@ def _quoted(text: str) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+    """What there is room for: of most letters one a place, of those of East Asia one in two places."""
+    wide = [2 if east_asian_width(letter) in "WF" else 1 for letter in text[: most + 1]]
+    if sum(wide) <= most:
+        return text
+    while sum(wide) >= most:
+        wide.pop()
+    return text[: len(wide)] + "\N{HORIZONTAL ELLIPSIS}"
 
 
-def _box(box: Box, x: float, y: float) -> str:
-    node = box.node
+def _xml(text: str) -> str:
+    """Escaped; XML has no control characters."""
+    return escape(re.sub("[\x00-\x08\x0b-\x1f\ufffe\uffff]", "\N{REPLACEMENT CHARACTER}", text))
+
+
+def _box(box: Box, x: float, y: float, devices: int) -> str:
+    node, count = box.node, "" if box.count == 1 else f" {_TIMES}{box.count:,}"
     fill, frame = COLOURS.get(node.state, _OTHER)
-    times = "" if box.count == 1 else f" \N{MULTIPLICATION SIGN}{box.count:,}"
-    name = _cut(node.name, _NAME - len(times)) + times
-    tip = "\n".join(text for text in (node.name + times, _details(node), node.state, node.line) if text)
-    left, top = x - _WIDTH / 2, y - _HEIGHT / 2
-    details = _cut(_details(node), _DETAIL)
-    shift = 3 if details else -4
-    lines = f'<text x="{x:.1f}" y="{y - shift:.1f}" font-size="13" font-weight="600">{escape(name)}</text>'
-    if details:
-        lines += f'<text x="{x:.1f}" y="{y + 14:.1f}" font-size="11">{escape(details)}</text>'
+    tip = _joined("\n", node.name + count, _joined(" ", _details(node), node.device), node.state, node.line)
+    where = _joined(" ", re.sub(r".*[/\\]| in \S+$", "", node.line), node.device if devices > 1 else "")
+    texts = [('font-size="13" font-weight="600"', _cut(node.name, _NAME - len(count)) + count)]
+    small = _cut(_details(node), _DETAIL), _cut(where[::-1], _DETAIL)[::-1]  # of a place the end counts
+    texts += [('font-size="11"', text) for text in small if text]
+    top = y + 12.5 - 8 * len(texts)
+    lines = [
+        f'<text x="{x:.1f}" y="{top + 16 * i:.1f}" {font}>{_xml(text)}</text>' for i, (font, text) in enumerate(texts)
+    ]
     return (
-        f'<g text-anchor="middle" fill="#1b1f24"><title>{escape(tip)}</title><rect x="{left:.1f}" y="{top:.1f}"'
-        f' width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{frame}" stroke-width="1.5"/>'
-        f"{lines}</g>"
+        f'<g text-anchor="middle" fill="#1b1f24"><title>{_xml(tip)}</title><rect x="{x - _WIDTH / 2:.1f}"'
+        f' y="{y - _HEIGHT / 2:.1f}" width="{_WIDTH}" height="{_HEIGHT}" rx="7" fill="{fill}" stroke="{frame}"'
+        f' stroke-width="1.5"/>{"".join(lines)}</g>'
     )
 
 
-def _curve(points: list[tuple[float, float]], downwards: bool) -> str:
-    """An arrow from a box to one that reads it."""
-    (x, y), *rest = points
+def _line(curve: Curve) -> str:
+    (_, x, y), *rest = curve
     path = [f"M{x:.1f} {y:.1f}"]
-    for to_x, to_y in rest:
-        half_x, half_y = (x + to_x) / 2, (y + to_y) / 2
-        bends = (x, half_y, to_x, half_y) if downwards else (half_x, y, half_x, to_y)
-        path.append("C" + " ".join(f"{number:.1f}" for number in (*bends, to_x, to_y)))
-        x, y = to_x, to_y
-    head = f"M{x - 4:.1f} {y - 7:.1f}l4 7l4 -7z" if downwards else f"M{x - 7:.1f} {y - 4:.1f}l7 4l-7 4z"
+    for bend, to_x, to_y in rest:
+        path.append(f"H{to_x:.1f}" if to_y == y else f"C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}")
+        y = to_y
+    return f'<path d="{"".join(path)}"/>'
+
+
+def _arrow(curve: Curve, times: int) -> str:
+    """The head of an arrow, and how many reads it stands for."""
+    (_, before, above), (bend, x, y) = curve[-2:]
+    head = f'<path d="M{x - 7:.1f} {y - 4:.1f}l7 4l-7 4z"/>'
+    if times == 1:
+        return head
+    text, middle, between = f"{_TIMES}{times:,}", (before + 6 * bend + x) / 8, (above + y) / 2
+    wide = 7 * len(text)
     return (
-        f'<path d="{" ".join(path)}" fill="none" stroke="#8a929a" stroke-width="1.3"/><path d="{head}" fill="#8a929a"/>'
+        f'{head}<rect {_PAGE} x="{middle - wide / 2:.1f}" y="{between - 13:.1f}" width="{wide}" height="11"/>'
+        f'<text text-anchor="middle" x="{middle:.1f}" y="{between - 4:.1f}">{text}</text>'
     )
 
 
-def _legend(nodes: Iterable[Node], left_out: int, y: float) -> str:
-    """Which colour is which state, and how many tasks are in it; what is not drawn."""
-    states, parts, x = Counter(node.state for node in nodes), [], float(_MARGIN)
-    for state, (fill, frame) in COLOURS.items():
+def _legend(nodes: Iterable[Node], left_out: int, y: float) -> tuple[str, float]:
+    """Which colour is which state, and how many tasks are in it; what is not drawn. And where it ends."""
+    states, parts, x = Counter(node.state for node in nodes), [], 0.0
+    for state in [*COLOURS, *sorted(set(states) - set(COLOURS))]:
         if states[state]:
+            fill, frame = COLOURS.get(state, _OTHER)
             text = f"{states[state]:,} {state}"
             parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="3" fill="{fill}" stroke="{frame}"/>')
-            parts.append(f'<text x="{x + 17}" y="{y + 10}">{text}</text>')
-            x += 32 + 6.5 * len(text)
+            parts.append(f'<text x="{x + 17}" y="{y + 10}">{_xml(text)}</text>')
+            x += 32 + 7.5 * len(text)
     if left_out:
-        parts.append(f'<text x="{x}" y="{y + 10}">{left_out:,} more are left out</text>')
-    return f'<g font-size="12" fill="#8a929a">{"".join(parts)}</g>'
+        text = f"{left_out:,} more are left out"
+        parts.append(f'<text x="{x}" y="{y + 10}">{text}</text>')
+        x += 7.5 * len(text)
+    return f'<g font-size="12" fill="currentColor">{"".join(parts)}</g>', x
 
 
 # -- collapsing -------------------------------------------------------------------------------------------------------
@@ -207,11 +245,11 @@ def _legend(nodes: Iterable[Node], left_out: int, y: float) -> str:
 
 @dataclass(frozen=True)
 class Box:
-    """One or several nodes that are drawn as one; what it reads, by place among the boxes."""
+    """One or several nodes that are drawn as one; what they read, by place among the boxes, and how often."""
 
     node: Node
     count: int
-    inputs: tuple[int, ...]
+    inputs: Mapping[int, int]
 
 
 def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
@@ -224,6 +262,8 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
         for read in reads:
             if not 0 <= read < len(inputs):
                 raise ValueError(f"node {place} reads node {read}, and there are {len(inputs)}")
+    if all(read < place for place, reads in enumerate(inputs) for read in reads):
+        return list(range(len(inputs)))
     try:
         return list(TopologicalSorter(dict(enumerate(inputs))).static_order())
     except CycleError as error:
@@ -233,7 +273,7 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
 def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[list[Box], int]:
     """The boxes to draw, each after those it reads; and how many nodes are left out."""
     place = {node: i for i, node in enumerate(order)}
-    boxes = [Box(nodes[i], 1, tuple(sorted({place[read] for read in nodes[i].inputs}))) for i in order]
+    boxes = [Box(nodes[i], 1, Counter(sorted([place[read] for read in nodes[i].inputs]))) for i in order]
     before = len(boxes) + 1
     while most < len(boxes) < before:
         before = len(boxes)
@@ -276,15 +316,22 @@ def _alike(boxes: Sequence[Box]) -> list[int]:
 
 def _merged(boxes: Sequence[Box], first: Sequence[int]) -> list[Box]:
     """The boxes that are the first of theirs, with all the others in them; still in order."""
-    count: Counter[int] = Counter()
-    inputs: dict[int, set[int]] = {}
+    count, inputs, lines = Counter[int](), dict[int, Counter[int]](), dict[int, set[str]]()
     for place, box in enumerate(boxes):
-        count[first[place]] += box.count
-        inputs.setdefault(first[place], set()).update(first[read] for read in box.inputs)
+        one = first[place]
+        count[one] += box.count
+        lines.setdefault(one, set()).add(box.node.line)
+        reads = inputs.setdefault(one, Counter())
+        for read, times in box.inputs.items():
+            reads[first[read]] += times
     at = {place: i for i, place in enumerate(inputs)}
-    found = [
-        Box(boxes[p].node, count[p], tuple([at[read] for read in reads if read != p])) for p, reads in inputs.items()
-    ]
-    order = in_order([box.inputs for box in found])
+    found = []
+    for one, reads in inputs.items():
+        node = boxes[one].node if len(lines[one]) == 1 else replace(boxes[one].node, line="")
+        found.append(Box(node, count[one], {at[read]: times for read, times in reads.items() if read != one}))
+    order = in_order([tuple(box.inputs) for box in found])
     now = {place: i for i, place in enumerate(order)}
-    return [replace(found[i], inputs=tuple(sorted([now[read] for read in found[i].inputs]))) for i in order]
+    return [
+        replace(found[i], inputs=dict(sorted((now[read], times) for read, times in found[i].inputs.items())))
+        for i in order
+    ]

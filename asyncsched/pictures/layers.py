@@ -1,101 +1,135 @@
-"""Where to draw the boxes of a graph: in layers, each below (or to the right of) all that it reads.
+"""Where to draw the boxes of a graph: in columns, each to the right of all that it reads, folded into rows like a text.
 
-Theory of operation, after Sugiyama, Tagawa and Toda (1981). The layer of a box is the longest way to it; of one that
-reads nothing, the one before its first reader. An edge that passes layers gets a *bend* in each, which
-takes part as a narrow box, so that no edge runs through a box. Then come sweeps, down and up, in which each layer moves
-its boxes towards the mean place of what they are joined to, as far as their neighbours let them; in the first half of
-the sweeps it sorts them by that, too. A wide graph is turned, so that its layers are columns: a page scrolls downwards.
+Theory of operation, after Sugiyama, Tagawa and Toda (1981). The layer of a box is the first to the right of all that it
+reads in which there is room, so that many independent boxes make several short layers and not a tall one (the bound of
+Coffman and Graham, 1972); one that reads nothing then moves as near to its first reader as there is room. What is read
+beyond the next layer gets a *bend* in each on the way, which takes part as a narrow box, so that no edge runs through a
+box; all readers of a box share its bends. Then come sweeps, to the right and to the left, in which each layer moves its
+boxes towards the mean place of what they are joined to, as far as their neighbours let them; in the first half of the
+sweeps it sorts them by that, too.
+
+A picture is to be wider than tall, and a page scrolls downwards. So layers are folded into as many rows as leave it
+wider than tall. What goes on in the next row leaves at the right, runs back between the rows, and enters at the left:
+the topmost outside, so that those which keep their order do not cross.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
 Point = tuple[float, float]
+Curve = list[tuple[float, float, float]]
+"""A point, then for each piece (x of both of its control points, x and y of its end); in the first the x stands twice.
+"""
 
 _SWEEPS: Final = 12
-_BEND: Final = 14.0  # the place in a layer of an edge that passes through it
-_BESIDE: Final = 18.0  # between boxes of a layer
-_BETWEEN: Final = 44.0  # between layers
+_WORK: Final = 100_000  # spots to move, in all sweeps: of a very large graph there are fewer
+_BEND: Final = 10.0  # the place in a layer of an edge that passes through it
+_BESIDE: Final = 16.0  # between boxes of a layer
+_BETWEEN: Final = 36.0  # between layers
+_ROW: Final = 6  # layers in a row that are as wide as a page
+_WIDER: Final = 1.2  # times its height that a picture is wide, at least
+_LANE, _TURN = 4.0, 12.0  # between edges that go to the next row; how far the innermost turns beyond a row
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the middles of the boxes are, the points of each edge (from, to), and how large all of it is."""
+    """Where things are, and how large all of it is.
+
+    Attributes:
+        places: the middles of the boxes.
+        edges: (from, to) and the curve: from the box, or from the last of the bends that its readers share.
+        shared: the curves through these bends, one for each box that has some.
+    """
 
     places: list[Point]
-    edges: dict[tuple[int, int], list[Point]]
+    edges: dict[tuple[int, int], Curve]
+    shared: list[Curve]
     width: float
     height: float
-    downwards: bool
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Spot:
-    """A place in a layer: of a box, or of a bend in an edge."""
+    """A place in a layer: of a box, or of a bend."""
 
     layer: int
     breadth: float
     before: list[_Spot]
     after: list[_Spot]
     at: float = 0.0  # across its layer
+    lane: int = 0  # how many of its layer, up to it, have an edge to the next one
 
 
 def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layout:
     """Place boxes of one size, of which each reads some that come before it."""
-    depth: list[int] = []
-    for reads in inputs:
-        depth.append(1 + max([depth[read] for read in reads], default=-1))
-    first: dict[int, int] = {}
-    for reader, reads in enumerate(inputs):
-        for read in reads:
-            first[read] = min(first.get(read, depth[reader]), depth[reader])
-    depth = [depth[i] if reads else first.get(i, 1) - 1 for i, reads in enumerate(inputs)]
-    widest = max([depth.count(layer) for layer in set(depth)], default=0)
-    downwards = widest <= max(3, len(set(depth)))
-    across, along = (width, height) if downwards else (height, width)
-    spots = [_Spot(layer, across, [], []) for layer in depth]
-    chains, layers = _chains(inputs, spots)
-    _arrange(layers)
-    return _drawn(spots, chains, across, along, downwards)
-
-
-def _chains(
-    inputs: Sequence[Sequence[int]], spots: list[_Spot]
-) -> tuple[dict[tuple[int, int], list[_Spot]], list[list[_Spot]]]:
-    """Each edge as spots from layer to layer, and the spots of each layer."""
+    spots = [_Spot(layer, height + _BESIDE, [], []) for layer in _layers(inputs)]
     layers: list[list[_Spot]] = [[] for _ in range(1 + max([spot.layer for spot in spots], default=-1))]
     for spot in spots:
         layers[spot.layer].append(spot)
-    chains = {}
+    chains = [[spot] for spot in spots]  # each box, and its bends
     for reader, reads in enumerate(inputs):
         for read in reads:
-            chain = [spots[read]]
-            for layer in range(spots[read].layer + 1, spots[reader].layer):
-                bend = _Spot(layer, _BEND, [], [])
-                layers[layer].append(bend)
+            chain = chains[read]
+            while chain[-1].layer < spots[reader].layer - 1:
+                bend = _Spot(chain[-1].layer + 1, _BEND, [], [])
+                layers[bend.layer].insert(len(layers[bend.layer]) // 2, bend)
+                _join(chain[-1], bend)
                 chain.append(bend)
-            chain.append(spots[reader])
-            for above, below in pairwise(chain):
-                above.after.append(below)
-                below.before.append(above)
-            chains[read, reader] = chain
-    return chains, layers
+            _join(chain[spots[reader].layer - 1 - spots[read].layer], spots[reader])
+    _arrange(layers)
+    rows = _folded(layers, width)
+    edges = {
+        (read, reader): rows.curve([chains[read][spots[reader].layer - 1 - spots[read].layer], spots[reader]])
+        for reader, reads in enumerate(inputs)
+        for read in reads
+    }
+    shared = [rows.curve(chain) for chain in chains if len(chain) > 1]
+    return Layout([rows.point(spot) for spot in spots], edges, shared, *rows.size)
+
+
+def _layers(inputs: Sequence[Sequence[int]]) -> list[int]:
+    """The layer of each box."""
+    most = max(_ROW, int(1.4 * len(inputs) ** 0.5))
+    taken, layers, first = Counter[int](), list[int](), dict[int, int]()
+    for reads in inputs:
+        layer = 1 + max([layers[read] for read in reads], default=-1)
+        while taken[layer] >= most:
+            layer += 1
+        taken[layer] += 1
+        layers.append(layer)
+        for read in reads:
+            first[read] = min(first.get(read, layer), layer)
+    for place in range(len(inputs) - 1, -1, -1):
+        if not inputs[place] and place in first:
+            free = (layer for layer in range(first[place] - 1, layers[place], -1) if taken[layer] < most)
+            taken[layers[place]] -= 1
+            layers[place] = next(free, layers[place])
+            taken[layers[place]] += 1
+    numbers = {layer: number for number, layer in enumerate(sorted(set(layers)))}
+    return [numbers[layer] for layer in layers]
+
+
+def _join(before: _Spot, after: _Spot) -> None:
+    before.after.append(after)
+    after.before.append(before)
 
 
 def _arrange(layers: list[list[_Spot]]) -> None:
     """Give every spot its place across its layer: first also among its neighbours, then with these as they are."""
     for layer in layers:
         _pack(layer, [0.0] * len(layer))
-    for sweep in range(2 * _SWEEPS):
-        down, sorts = sweep % 2 == 0, sweep < _SWEEPS
+    sweeps = max(1, min(_SWEEPS, _WORK // (1 + sum(map(len, layers)))))
+    for sweep in range(2 * sweeps):
+        down, sorts = sweep % 2 == 0, sweep < sweeps
         for layer in layers if down else layers[::-1]:
             if sorts:
                 layer.sort(key=lambda spot: _mean(spot.before if down else spot.after, spot))
-            _pack(layer, [_wanted(spot, both=sweep >= 2 * _SWEEPS - 2) for spot in layer])
+            _pack(layer, [_wanted(spot, both=sweep >= 2 * sweeps - 2) for spot in layer])
 
 
 def _wanted(spot: _Spot, *, both: bool) -> float:
@@ -117,7 +151,7 @@ def _pack(layer: list[_Spot], wanted: list[float]) -> None:
     offsets, edge = [], 0.0
     for spot in layer:
         offsets.append(edge + spot.breadth / 2)
-        edge += spot.breadth + _BESIDE
+        edge += spot.breadth
     for offset, where in zip(offsets, wanted, strict=True):
         shift, count = where - offset, 1
         while groups and groups[-1][0] > shift:
@@ -129,23 +163,77 @@ def _pack(layer: list[_Spot], wanted: list[float]) -> None:
         spot.at = offset + shift
 
 
-def _drawn(
-    spots: list[_Spot], chains: dict[tuple[int, int], list[_Spot]], across: float, along: float, downwards: bool
-) -> Layout:
-    every = [*spots, *[spot for chain in chains.values() for spot in chain]]
-    left = min([spot.at - spot.breadth / 2 for spot in every], default=0.0)
-    right = max([spot.at + spot.breadth / 2 for spot in every], default=across)
-    step = along + _BETWEEN
+@dataclass(frozen=True)
+class _Rows:
+    """Layers in rows.
 
-    def point(spot: _Spot, shift: float = 0.0) -> Point:
-        x, y = spot.at - left, spot.layer * step + along / 2 + shift
-        return (x, y) if downwards else (y, x)
+    Attributes:
+        each: layers in a row.
+        box: the width of a box.
+        lanes: for each layer how many spots something is read of later.
+        tops: for each row what is added to the places across its layers.
+        ends: for each row where it ends.
+        beside: the room for turns at the left and at the right.
+    """
 
-    edges = {}
-    for ends, chain in chains.items():
-        first, *bends, last = chain
-        through = [p for bend in bends for p in (point(bend, -along / 2), point(bend, along / 2))]
-        edges[ends] = [point(first, along / 2), *through, point(last, -along / 2)]
-    depth = (1 + max([spot.layer for spot in spots], default=0)) * step - _BETWEEN
-    size = (right - left, depth) if downwards else (depth, right - left)
-    return Layout([point(spot) for spot in spots], edges, *size, downwards)
+    each: int
+    box: float
+    lanes: Sequence[int]
+    tops: Sequence[float]
+    ends: Sequence[float]
+    beside: float
+
+    @classmethod
+    def of(cls, layers: Sequence[Sequence[_Spot]], box: float, rows: int) -> _Rows:
+        each, lanes = max(1, -(-len(layers) // rows)), [layer[-1].lane for layer in layers]
+        tops, ends = list[float](), list[float]()
+        for begin in range(0, len(layers), each):
+            row = [spot for layer in layers[begin : begin + each] for spot in (layer[0], layer[-1])]
+            above = ends[-1] + _TURN + _LANE * lanes[begin - 1] if ends else 0.0
+            tops.append(above - min([spot.at - spot.breadth / 2 for spot in row]))
+            ends.append(tops[-1] + max([spot.at + spot.breadth / 2 for spot in row]))
+        turns = [_TURN + _LANE * lanes[last] for last in range(each - 1, len(layers) - 1, each)]
+        return cls(each, box, lanes, tops, ends, max(turns, default=0.0))
+
+    @property
+    def size(self) -> tuple[float, float]:
+        return self.each * (self.box + _BETWEEN) - _BETWEEN + 2 * self.beside, max(self.ends, default=0.0)
+
+    def point(self, spot: _Spot, side: float = 0.0) -> Point:
+        """The middle of a spot, or with a side of -0.5 or 0.5 of its left or right."""
+        row, column = divmod(spot.layer, self.each)
+        return self.beside + column * (self.box + _BETWEEN) + (0.5 + side) * self.box, self.tops[row] + spot.at
+
+    def curve(self, chain: Sequence[_Spot]) -> Curve:
+        """From the first spot, through those between, to the last, and through it if it is a bend."""
+        x, y = self.point(chain[0], 0.5)
+        found = [(x, x, y)]
+        for before, spot in pairwise(chain):
+            to_x, to_y = self.point(spot, -0.5)
+            if spot.layer % self.each == 0:  # in the next row
+                inside, outside = before.lane, self.lanes[before.layer] + 1 - before.lane
+                between = self.ends[before.layer // self.each] + _LANE * outside
+                right, left = (4 / 3 * (_TURN + _LANE * lane) for lane in (outside, inside))
+                found += [(x + right, x, between), (x, to_x, between), (to_x - left, to_x, to_y)]
+            else:
+                found.append(((x + to_x) / 2, to_x, to_y))
+            x, y = to_x, to_y
+            if spot.breadth == _BEND:
+                x, y = self.point(spot, 0.5)
+                found.append((x, x, y))
+        return found
+
+
+def _folded(layers: list[list[_Spot]], box: float) -> _Rows:
+    """As many rows as leave the picture wider than tall; one, if even that does not."""
+    for layer in layers:
+        lane = 0
+        for spot in layer:
+            lane += bool(spot.after)
+            spot.lane = lane
+    for rows in range(max(1, -(-len(layers) // _ROW)), 0, -1):
+        found = _Rows.of(layers, box, rows)
+        width, height = found.size
+        if width >= _WIDER * height:
+            break
+    return found

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
-from .._core.callsite import is_users, line_of
+from .._core.callsite import is_users, line_of, made_by
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import where_it_waits
@@ -91,14 +91,16 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     inputs_of: dict[Task | Value, tuple[int, ...]] = {
         task: tuple([places[made] for made in inputs]) for task, inputs in reads
     }
-    line = cache(line_of)
+    line, name_of = cache(line_of), cache(made_by)
     found = []
     for thing in places:
         if isinstance(thing, Task):
             value, state, name = thing.value, STATE_NAMES[thing.state], thing.name
             state = "cancelled" if thing.cancelled else state
         else:
-            value, name, state = thing, _name_of_value(thing), _state_of_value(thing)
+            value, task = thing, thing.task  # before its state is asked for, by which it is forgotten
+            name = task.name if task is not None else name_of(thing.site)
+            name, state = name or ("result" if thing.base is None else "view"), _state_of_value(thing)
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
         where = "" if value is None or value.site is None else line(value.site)
@@ -289,12 +291,6 @@ def _behind(values: Iterable[Value]) -> list[Task]:
                 found[made] = None
                 todo.append(made)
     return list(found)
-
-
-def _name_of_value(value: Value) -> str:
-    if value.task is not None:
-        return value.task.name
-    return "result" if value.base is None else "view"
 
 
 def _state_of_value(value: Value) -> str:

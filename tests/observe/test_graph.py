@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 import numpy as np
@@ -24,14 +25,14 @@ async def test_all_that_is_unfinished_and_what_it_reads(gate):
         graph = s.graph()
         by_name = {node.name: node for node in graph.nodes}
         names = [node.name for node in graph.nodes]
-        assert names == ["slow", "load", "result", "matmul", "add"]
+        assert names == ["slow", "load", "put", "matmul", "add"]
         assert by_name["slow"].state == "launched"
         assert by_name["slow"].shape is None
-        assert by_name["result"] == Node("result", (3, 3), "float32", "done", "cpu", (), put_line)
+        assert by_name["put"] == Node("put", (3, 3), "float32", "done", "cpu", (), put_line)
         assert by_name["matmul"].inputs == (1, 2)
         assert by_name["add"].inputs == (3, 3)
         assert by_name["add"].shape == (2, 3)
-        assert [node.name for node in s.graph(y).nodes] == ["load", "result", "matmul"]
+        assert [node.name for node in s.graph(y).nodes] == ["load", "put", "matmul"]
         assert [node.name for node in s.graph(x, other).nodes] == ["slow", "load"]
         assert [node.state for node in s.graph(w).nodes] == ["done"]
         assert s.statistics() == before
@@ -56,3 +57,26 @@ async def test_what_cannot_be_drawn(s):
     async with asc.Scheduler("cpu") as other:
         with pytest.raises(ValueError, match="another scheduler"):
             s.graph(await other.put(np.ones(3)))
+
+
+async def test_what_is_there_is_named_by_what_made_it(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        x, loaded = (
+            await s.put(np.ones((200, 200), np.float32)),
+            await s.submit(np.ones, (200, 200), shape=(200, 200), dtype=float),
+        )
+        w = asc.nn.Linear(
+            200,
+            200,
+            rng=0,
+        )
+        product = x @ loaded
+        view = x[0]
+        await asc.gather(x, loaded, product, view)
+        (from_elsewhere,) = await asyncio.gather(s.put(np.ones(200)))
+        await s.submit(held, gate, name="slow")
+        y = w(x) + loaded + product + view + from_elsewhere
+        found = {node.name: node.line.rpartition(" in ")[2] for node in s.graph(y).nodes if node.state == "done"}
+        assert [name for name in found if name != "result"] == ["put", "Linear", "ones", "x @ loaded", "x[0]"]
+        assert found["ones"] == "test_what_is_there_is_named_by_what_made_it"
+        gate.set()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import xml.etree.ElementTree as ET
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 
 from asyncsched.observe import Node, TaskGraph
-from asyncsched.pictures.layers import layout
+from asyncsched.pictures.layers import Curve, layout
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -24,7 +25,7 @@ def parsed(graph: TaskGraph, most: int = 60) -> ET.Element:
 
 
 def legend(graph: TaskGraph, most: int = 60) -> str:
-    return "; ".join(text.text or "" for text in list(parsed(graph, most))[-1].iter(f"{SVG}text"))
+    return "; ".join(text.text or "" for text in [*parsed(graph, most).iter(f"{SVG}g")][-1].iter(f"{SVG}text"))
 
 
 def chain(length: int, *names: str) -> list[Node]:
@@ -34,17 +35,18 @@ def chain(length: int, *names: str) -> list[Node]:
 def test_a_box_says_everything_and_escapes_it():
     name = 'of <b>"mine"</b> & others, which is long'
     graph = TaskGraph(
-        [Node("put", (3,), "float64", "done", "cpu"), Node(name, None, "", "failed", "", (0, 0), "a.py:3")]
+        [
+            Node("put", (3,), "float64", "done", "cpu"),
+            Node(name, None, "", "failed", "", (0, 0), "/home/me/a.py:3 in f"),
+        ]
     )
     root = parsed(graph)
     first, second = [box for box in root.iter(f"{SVG}g") if box.get("text-anchor")]
-    assert [text.text for text in first.iter(f"{SVG}text")] == ["put", "(3,) float64 cpu"]
-    assert [title.text for title in second.iter(f"{SVG}title")] == [f"{name}\nfailed\na.py:3"]
-    assert [text.text for text in second.iter(f"{SVG}text")] == ['of <b>"mine"</b> &\N{HORIZONTAL ELLIPSIS}']
-    assert sum(path.get("fill") == "none" for path in root.iter(f"{SVG}path")) == 1
+    assert [text.text for text in first.iter(f"{SVG}text")] == ["put", "(3,) float64"]
+    assert [title.text for title in second.iter(f"{SVG}title")] == [f"{name}\nfailed\n/home/me/a.py:3 in f"]
+    assert [text.text for text in second.iter(f"{SVG}text")] == ['of <b>"mine"</b> & \N{HORIZONTAL ELLIPSIS}', "a.py:3"]
     assert legend(graph) == "1 done; 1 failed"
     assert r'1 [label="of <b>\"mine\"</b> & others' in graph.dot()
-    assert graph.dot().count("->") == 1
 
 
 def test_what_a_notebook_and_a_file_get(tmp_path):
@@ -82,7 +84,7 @@ def test_no_more_is_drawn_as_one_than_has_to_be():
     inputs = ((), (0,), (1,), (1,), (2, 3), (0,), (4, 5))
     graph = TaskGraph([Node(name, inputs=reads) for name, reads in zip("rkkkkkt", inputs, strict=True)])
     times = "\N{MULTIPLICATION SIGN}"
-    assert drawn(graph, 6) == ["r", "k", "k", f"k {times}2", "k", "t"]
+    assert drawn(graph, 6) == ["r", "k", f"k {times}2", "k", "k", "t"]
     assert sorted(drawn(graph, 5)) == ["k", f"k {times}4", "r", "t"]
     assert drawn(graph, 3) == ["r", f"k {times}5", "t"]
 
@@ -115,7 +117,7 @@ def test_a_large_graph_needs_no_stack():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_no_two_boxes_overlap_and_edges_go_forward(seed):
+def test_no_two_boxes_overlap_and_no_line_runs_through_one(seed):
     chance = random.Random(seed)
     inputs = [
         sorted({chance.randrange(max(0, i - 12), i) for _ in range(chance.randint(0, 3))} if i else ())
@@ -127,11 +129,93 @@ def test_no_two_boxes_overlap_and_edges_go_forward(seed):
         assert 20 <= y <= found.height - 20 + 1e-6
         assert all(abs(x - a) >= 160 - 1e-6 or abs(y - b) >= 40 - 1e-6 for a, b in found.places[:i])
     assert set(found.edges) == {(read, reader) for reader, reads in enumerate(inputs) for read in reads}
-    axis = 1 if found.downwards else 0
-    for points in found.edges.values():
-        assert all(p[axis] <= q[axis] for p, q in pairwise(points))
+    for (_, reader), curve in found.edges.items():
+        x, y = found.places[reader]
+        assert curve[-1][1:] == pytest.approx((x - 80, y))
+    for x, y in [point for curve in (*found.edges.values(), *found.shared) for point in along(curve)]:
+        assert 0 <= x <= found.width
+        assert 0 <= y <= found.height
+        assert not [place for place in found.places if abs(x - place[0]) < 79 and abs(y - place[1]) < 20]
 
 
-def test_a_wide_graph_is_turned():
-    assert layout([[]] + [[0]] * 2, 160, 40).downwards
-    assert not layout([[]] + [[0]] * 20, 160, 40).downwards
+def along(curve: Curve) -> Iterator[tuple[float, float]]:
+    """Points on it."""
+    for (_, x, y), (bend, to_x, to_y) in pairwise(curve):
+        for t in (i / 16 for i in range(17)):
+            there, back = t * t * (3 - 2 * t), (1 - t) ** 3
+            yield back * x + (1 - back - t**3) * bend + t**3 * to_x, (1 - there) * y + there * to_y
+
+
+def binary_tree(count: int) -> list[list[int]]:
+    return [[(i - 1) // 2] * (i > 0) for i in range(count)]
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [[]],
+        [[], [0], [1], [2], [3]],
+        [[i - 1] * (i > 0) for i in range(60)],  # as long as can be
+        [[] for _ in range(60)],  # as wide as can be
+        [[], *[[0]] * 40, list(range(1, 41))],
+        [*[[] for _ in range(40)], list(range(40))],
+        [[i - 1] * (i % 2) for i in range(60)],
+        [[j for j in (i - 7, i - 6, i - 1) if j >= 0 and i % 7] for i in range(60)],
+        binary_tree(31),
+        [[i - 1] * (i > 0) for i in range(2000)],
+        [[] for _ in range(2000)],
+    ],
+    ids=["one", "five", "long", "wide", "fan", "fan-in", "pairs", "woven", "tree", "2000 long", "2000 wide"],
+)
+def test_a_picture_is_wider_than_tall_and_reads_like_a_text(inputs):
+    found = layout(inputs, 172, 58)
+    assert found.width > found.height
+    if len(inputs) == 60:
+        assert found.width < 1250 or inputs[0] != inputs[8]  # as wide as a page
+    for reader, reads in enumerate(inputs):
+        for read in reads:
+            (x, y), (to_x, to_y) = found.places[read], found.places[reader]
+            assert to_x >= x + 172 or to_y >= y + 58
+
+
+def test_reads_of_one_thing_are_one_arrow_with_their_number():
+    graph = TaskGraph([Node("put"), Node("multiply", inputs=(0, 0)), Node("add", inputs=(0, 1))])
+    assert arrows(graph) == (3, ["\N{MULTIPLICATION SIGN}2"])
+    assert graph.dot().count("->") == 3
+    assert '0 -> 1 [label="\N{MULTIPLICATION SIGN}2"]' in graph.dot()
+    fan = TaskGraph(
+        [Node("put"), *[Node("add", inputs=(0,)) for _ in range(100)], Node("sum", inputs=(*range(1, 101),))]
+    )
+    assert arrows(fan) == (2, ["\N{MULTIPLICATION SIGN}100"] * 2)
+    chain = TaskGraph([Node("put"), *[Node("add", inputs=(i,)) for i in range(100)]])
+    assert arrows(chain) == (1, [])
+
+
+def arrows(graph: TaskGraph) -> tuple[int, list[str]]:
+    """How many there are, and what is written at them."""
+    group = [*parsed(graph).iter(f"{SVG}g")][-2]
+    return len(group.findall(f"{SVG}path")), [text.text or "" for text in group.iter(f"{SVG}text")]
+
+
+def test_a_box_says_where_it_was_submitted_and_of_several_lines_none():
+    graph = TaskGraph([Node("put", line="/a b/model.py:7 in f"), *[Node("add", line=f"a.py:{i}") for i in range(99)]])
+    assert "model.py:7" in graph.svg()
+    assert "a.py:0" not in graph.svg()
+    long = Node("put", device="cuda:0", line="/x/" + "model" * 9 + ".py:12345 in g")
+    texts = [text.text for text in parsed(TaskGraph([long, Node("add", device="cpu")])).iter(f"{SVG}text")]
+    assert texts[1] == "\N{HORIZONTAL ELLIPSIS}delmodel.py:12345 cuda:0"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("x" * 20, "x" * 20),
+        ("x" * 21, "x" * 19 + "\N{HORIZONTAL ELLIPSIS}"),
+        ("\u7b97" * 10, "\u7b97" * 10),  # twice as broad
+        ("\u7b97" * 11, "\u7b97" * 9 + "\N{HORIZONTAL ELLIPSIS}"),
+        ("\x1b[31m\x00", "\ufffd[31m\ufffd"),
+        ('</svg><&">', '</svg><&">'),
+    ],
+)
+def test_a_name_is_cut_to_its_box_and_is_xml(name, shown):
+    assert drawn(TaskGraph([Node(name)])) == [shown]
