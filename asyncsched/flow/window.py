@@ -29,8 +29,8 @@ from .._arguments import check_int
 from .._core.model import Scope as CoreScope
 from ..runtime.closing import report
 from ..runtime.context import Ambient, ambient, current_scope
-from ..runtime.runtime import Runtime
 from ..runtime.record import Record, Seconds
+from ..runtime.runtime import Runtime
 from ..runtime.waiting import checkpoint, drained
 
 

@@ -22,8 +22,8 @@ import numpy as np
 from .._arguments import check_int, format_seconds
 from ..flow.scope import Submitter
 from ..runtime.context import find
-
 from ..runtime.record import Record, Seconds
+
 
 class Timer:
     """Times a block: until it was issued, and until all that it issued was finished.

@@ -18,8 +18,8 @@ from typing import Generic, TypeVar, cast
 from ..._arguments import check_int, check_number, parse_bytes
 from ...errors import QueueFull, TaskTooLarge
 from ...runtime.context import Ambient, find, innermost
-from ..scope import Scope, Submitter
 from ...runtime.record import Record, Seconds
+from ..scope import Scope, Submitter
 from .queue import Queue, Waiting
 from .runners import Runners
 

@@ -12,8 +12,8 @@ from typing import Any, Self, TypeVar
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import ended, in_thread, to_its_end
 from ...runtime.record import Record, Seconds
+from ...runtime.threads import ended, in_thread, to_its_end
 from .links import Link
 from .order import is_iterable
 from .plan import Plan
