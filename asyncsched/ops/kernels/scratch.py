@@ -18,9 +18,12 @@ LINE_BYTES = 64  # of the cache, at which places begin: a vector over the end of
 PLACE_BYTES = 3 << 20  # of one at most, a long block of 8 bytes each: what is larger is made for the call
 
 
+_NOTHING = np.empty(0, np.uint8)
+
+
 class _Places(threading.local):
     def __init__(self) -> None:
-        self.buffers = [np.empty(0, np.uint8)] * PLACES
+        self.buffers = [_NOTHING] * PLACES
 
 
 _places = _Places()
@@ -33,6 +36,7 @@ def scratch(xp: Any, place: int, shape: tuple[int, ...], dtype: Any) -> Any:
         return xp.empty(shape, dtype)
     buffer = _places.buffers[place]
     if buffer.nbytes < nbytes:
+        buffer = _places.buffers[place] = _NOTHING  # first, so that both are never there
         room = np.empty(nbytes + LINE_BYTES, np.uint8)
         buffer = _places.buffers[place] = room[-room.ctypes.data % LINE_BYTES :][:nbytes]
     return np.ndarray(shape, dtype, buffer)
