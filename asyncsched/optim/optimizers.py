@@ -62,20 +62,13 @@ class SGD(Optimizer):
 
     def _moved(self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: Counts) -> Moved:
         lr, momentum, decay = settings["lr"], settings["momentum"], settings["weight_decay"]
-        average = state.get("momentum", 0.0)
-        if not momentum:
-            if not decay:
-                return op("axpby", parameter, gradient, 1.0, -lr), {}
-            return op("sgd_step", parameter, 0.0, gradient, lr, 0.0, decay), {}
         if decay:
-            average = op("sgd_average", average, gradient, parameter, momentum, decay)
-        else:
-            average = op("axpby", average, gradient, momentum, 1.0)
-        if settings["nesterov"]:
-            moved = op("sgd_step", parameter, average, gradient, lr, momentum, decay)
-        else:
-            moved = op("axpby", parameter, average, 1.0, -lr)
-        return moved, {"momentum": average}
+            gradient = op("axpby", parameter, gradient, decay, 1.0)
+        if not momentum:
+            return op("axpby", parameter, gradient, 1.0, -lr), {}
+        average = op("axpby", state.get("momentum", 0.0), gradient, momentum, 1.0)
+        change = op("axpby", average, gradient, momentum, 1.0) if settings["nesterov"] else average
+        return op("axpby", parameter, change, 1.0, -lr), {"momentum": average}
 
 
 class RMSprop(Optimizer):

@@ -75,8 +75,6 @@ EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
     "choice_backward": (3, (), {}),
     "axpby": (2, (0.9, 0.1), {}),
     "axpby_squared": (2, (0.9, 0.1), {}),
-    "sgd_average": (3, (0.9, 0.1), {}),
-    "sgd_step": (3, (0.1, 0.9, 0.1), {}),
     "rms_scaled": (2, (1e-8,), {}),
 }
 WITH_EXPRESSIONS = [*EXPRESSIONS, *[name for name in UFUNCS if name != "remainder"]]

@@ -328,11 +328,9 @@ def _updates() -> dict[str, Any]:
         "scatter_along_axis": [Case((X, np.argsort(X, axis=1)), {"shape": (3, 4), "axis": 1})],
         "choice_backward": [Case((X, X, y), {}) for y in (Y, Y.T.copy().T, Y[:1], 0.5, np.where(X > 0.5, X, Y))],
         "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
-        "axpby": [Case((X, Y, 0.5, -2.0), {})],
+        "axpby": [Case((X, Y, 0.5, -2.0), {}), Case((0.0, Y, 0.5, -2.0), {})],
         "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],
-        "sgd_average": [Case((X, Y, Z, 0.5, -2.0), {}), Case((0.0, Y, Z, 0.5, -2.0), {})],
         "rms_scaled": [Case((X, Y, 1e-8), {})],
-        "sgd_step": [Case((X, Y, Z, 0.1, 0.5, -2.0), {})],
         "adam_step": [Case((X, Y, Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {})],
     }
 

@@ -63,8 +63,6 @@ def cases() -> dict[str, list[Case]]:
     found |= {
         "axpby": [((X, X, 0.5, 0.5), {}), ((TURNED, X, 0.5, 0.5), {})],
         "axpby_squared": [((X, X, 0.5, 0.5), {})],
-        "sgd_average": [((X, X, X, 0.5, 0.5), {})],
-        "sgd_step": [((X, X, X, 0.1, 0.5, 0.5), {})],
         "rms_scaled": [((X, X, 1e-8), {})],
         "adam_step": [((X, X, X, np.asarray(3), 0.1, 0.1, 0.9, 0.99, 1e-8), {})],
         "choice_backward": [((X, X, 0.7), {}), ((X, TURNED, X), {})],

@@ -185,9 +185,6 @@ def test_updates(check, layout, dtype):
     check("axpby_squared")(lambda: x * 0.9 + np.square(y) * 0.1, x, y, 0.9, 0.1)
     check("axpby")(lambda: np.array(0.0 + y * -0.25, order="C"), 0.0, y, 0.9, -0.25)
     check("axpby_squared")(lambda: np.array(0.0 + np.square(y) * 0.1, order="C"), 0.0, y, 0.9, 0.1)
-    check("sgd_average")(lambda: x * 0.9 + (y + z * 0.1), x, y, z, 0.9, 0.1)
-    check("sgd_average")(lambda: np.array(0.0 + (y + z * 0.1), order="C"), 0.0, y, z, 0.9, 0.1)
-    check("sgd_step")(lambda: x + (y * 0.9 + (z + x * 0.1)) * -0.5, x, y, z, 0.5, 0.9, 0.1)
     rate, scale = 0.1 / (1 - 0.9**3), 1 / sqrt(1 - 0.99**3)
     expected = lambda: x * (1 - 0.1 * 0.01) - y / (np.sqrt(z) * scale + 1e-3) * rate  # noqa: E731  # reads as the formula
     check("adam_step")(expected, x, y, z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-3)

@@ -5,7 +5,6 @@ Without `out` they make it first, which is an array also where there are no axes
 
 from __future__ import annotations
 
-from functools import partial
 from math import sqrt
 from typing import Any
 
@@ -37,21 +36,6 @@ def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = Non
     xp.multiply(squared, b, out=squared)
     xp.multiply(x, a, out=out)
     return xp.add(out, squared, out=out)
-
-
-def sgd_average(xp: Any, x: Any, y: Any, p: Any, a: float, decay: float, *, out: Any = None) -> Any:
-    """a x + (y + decay p), where x may be a number."""
-    change = xp.multiply(p, decay, out=xp.empty_like(p))
-    xp.add(y, change, out=change)
-    out = _like(xp, x, y) if out is None else out
-    return xp.add(xp.multiply(x, a, out=out), change, out=out)
-
-
-def sgd_step(xp: Any, p: Any, x: Any, y: Any, lr: float, a: float, decay: float, *, out: Any = None) -> Any:
-    """p - lr (a x + (y + decay p)), where x may be a number."""
-    change = sgd_average(xp, x, y, p, a, decay, out=xp.empty_like(p))
-    xp.multiply(change, -lr, out=change)
-    return xp.add(p, change, out=xp.empty_like(p) if out is None else out)
 
 
 def adam_step(
@@ -90,10 +74,10 @@ def _like(xp: Any, x: Any, y: Any) -> Any:
 # -- rules: what is known of results before anything is computed -------------------------------------------------------
 
 
-def update_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, alive: int = 1) -> Inferred:
+def update_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Like the first operand, as all are but the numbers and a count, or in C order if that is a number.
 
-    `alive` more are at work.
+    One more is at work.
     """
     first, *more = arrays = [operand for operand in operands if isinstance(operand, Meta)]
     if more and more[-1].shape == () and more[-1].dtype.kind == "i":  # the count of steps
@@ -101,14 +85,12 @@ def update_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, aliv
     if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
         raise ValueError(f"{op.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
     in_order = first.contiguous if first is operands[0] else True
-    return Inferred(meta(first.shape, first.dtype, in_order), alive * first.nbytes)
+    return Inferred(meta(first.shape, first.dtype, in_order), first.nbytes)
 
 
 OPS = (
     elementwise(axpby, update_rule, "a x + b y, where a and b are numbers."),
     elementwise(axpby_squared, update_rule, "The same with the square of y."),
-    elementwise(sgd_average, update_rule, "A running sum of decayed gradients."),
-    elementwise(sgd_step, partial(update_rule, alive=2), "A step along one."),
     elementwise(rms_scaled, update_rule, "x over the root of averaged squares."),
     # Fused on CUDA, each element would take the powers of the count anew.
     elementwise(adam_step, update_rule, "A step of Adam.", fused_on_cuda=False),
