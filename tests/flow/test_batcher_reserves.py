@@ -21,7 +21,9 @@ BATCHERS += [{"max_batch_cost": 1, "concurrency": 2}]
 
 
 @pytest.fixture
-async def s() -> AsyncIterator[asc.Scheduler]:
+async def s(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asc.Scheduler]:
+    """One that looks soon at who is stuck: most tests here wait for that."""
+    monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.01)
     async with asc.Scheduler("cpu", max_bytes=MIB) as scheduler:
         yield scheduler
 

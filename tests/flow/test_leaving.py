@@ -284,6 +284,7 @@ async def test_no_thread_outlives_its_epoch(s: asc.Scheduler) -> None:
     await until(lambda: {*threading.enumerate()} <= before)  # each has told its end, and has nothing left to do
 
 
+@pytest.mark.one_loop
 async def test_processes_end_with_the_block(s: asc.Scheduler) -> None:
     async with s.pipeline(range(10**6)).map(math.factorial, workers=2, processes=True, buffer=0).open() as items:
         assert await anext(items) == 1

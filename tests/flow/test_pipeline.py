@@ -223,6 +223,7 @@ async def test_threads_of_a_pipeline_yield_to_others(s: asc.Scheduler) -> None:
     assert niceness() == mine == await s.call(niceness)
 
 
+@pytest.mark.one_loop
 async def test_processes(s: asc.Scheduler) -> None:
     pipe = s.pipeline(range(30)).map(math.factorial, workers=2, processes=True)
     assert await drain(pipe) == [math.factorial(i) for i in range(30)]

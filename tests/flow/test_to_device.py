@@ -77,6 +77,7 @@ async def consume(s: asc.Scheduler, depth: int, *, pause: bool = False, hold: bo
     return count
 
 
+@pytest.mark.one_loop
 @pytest.mark.parametrize("depth", [1, 2, 3])
 @pytest.mark.parametrize("pause", [False, True])
 @pytest.mark.parametrize("blocks", [3, 4, 5, 6])

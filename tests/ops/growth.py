@@ -16,6 +16,7 @@ from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.kernels import compiled
 from tests.declared import ARITIES
 from tests.network_rows import network_rows_given
+from tests.thorough import usually
 
 N = 1 << 18
 PRIME = 262_147
@@ -158,7 +159,7 @@ def _form(operand: Any) -> Any:
 def main() -> None:
     compiled.finish()  # what is compiled in the background takes memory, too
     for name, some in cases().items():
-        for operands, options in some:
+        for operands, options in some[: usually(2, len(some))]:
             grown, charged = growth(name, operands, options)
             what = " ".join(f"{a.dtype}{a.shape}" if isinstance(a, np.ndarray) else str(a) for a in operands)
             print(json.dumps([name, grown, charged, f"{what} {options}"]))
