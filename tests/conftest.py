@@ -20,6 +20,9 @@ import asyncsched as asc
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
+# Tests start some hundred processes: the first compiles the package, and the others find it so.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 _unhandled: list[str] = []
 
 
