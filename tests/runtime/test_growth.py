@@ -39,6 +39,7 @@ def resident() -> int:
     return int(psutil.Process(os.getpid()).memory_info().rss)
 
 
+@pytest.mark.one_loop
 @pytest.mark.timeout(120)  # nine thousand turns of loop and threads, each of which may wait for a busy machine
 async def test_a_thousand_iterations_leave_nothing() -> None:
     async with asc.Scheduler("cpu", max_bytes="16 MiB") as s:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+from itertools import cycle
 
 import anyio
 import pytest
@@ -70,8 +71,10 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("what", LINES)
-@pytest.mark.parametrize("run", ["asyncio.run", "asc.run"])
+@pytest.mark.parametrize(
+    ("what", "run"),
+    [*zip(LINES, cycle(["asyncio.run", "asc.run"]), strict=False), ("a body", "asc.run"), ("a scope", "asyncio.run")],
+)
 def test_the_second_one_ends_it(what: str, run: str) -> None:
     code = PROGRAM.format(what=what, line=LINES[what], run=run)
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
