@@ -12,7 +12,7 @@ from tests.validate import validate
 
 from .rig import Rig, answered, execute, states
 
-DEEP = 100_000
+DEEP = 30_000
 
 
 def test_a_failure_reaches_every_dependent():
