@@ -22,6 +22,7 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
 
+pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 STEPS = 130  # more than the device takes for `work` without a fault
 
 
@@ -78,7 +79,6 @@ def assert_told(error: BaseException) -> None:
     assert sum("cuda:0 is unusable" in note for note in error.__notes__) == 1, error.__notes__
 
 
-@pytest.mark.one_loop
 @pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 @pytest.mark.parametrize("seed", range(2))
 async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
@@ -106,7 +106,6 @@ async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
     assert faults > 8
 
 
-@pytest.mark.one_loop
 async def test_a_launch_that_fails_after_the_fault_says_what_it_means(monkeypatch) -> None:
     """Also where its stream finds nothing to report, since the fault came on another."""
     with fake_cupy() as fake:

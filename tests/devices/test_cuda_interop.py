@@ -16,6 +16,8 @@ from tests.fake_cupy import Fake, fake_cupy
 
 from .conftest import BLOCK, Exported, assert_ledgers_zero, ended, opened
 
+pytestmark = pytest.mark.one_loop
+
 
 def test_another_librarys_stream_is_waited_for() -> None:
     with fake_cupy(1) as fake:

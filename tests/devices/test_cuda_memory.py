@@ -19,6 +19,7 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened
 
+pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 SIZE = BLOCK.nbytes
 
 

@@ -18,6 +18,7 @@ from tests.waiting import until
 
 from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened
 
+pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 

@@ -16,6 +16,8 @@ from tests.waiting import until
 
 from .conftest import assert_ledgers_zero, checked, ended
 
+pytestmark = pytest.mark.one_loop
+
 ARRAY = np.arange(40 * 30.0).reshape(40, 30)
 NAMES = ["cuda:0", "cuda:2", "cpu:2"]
 

@@ -17,6 +17,8 @@ from tests.fake_cupy import fake_cupy
 
 from .equal import same
 
+pytestmark = pytest.mark.one_loop
+
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 

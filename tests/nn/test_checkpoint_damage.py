@@ -10,10 +10,11 @@ import asyncsched as asc
 
 from .equal import same
 
+pytestmark = pytest.mark.one_loop
+
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 
-@pytest.mark.one_loop
 async def test_a_flipped_bit_is_told_wherever_it_is(s, path):
     await asc.save(path, {"w": np.arange(3, dtype=np.float16), "step": 10, "empty": np.zeros((0, 2))})
     whole = await to_thread.run_sync(path.read_bytes)

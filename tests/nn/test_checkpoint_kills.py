@@ -13,6 +13,8 @@ from anyio import to_thread
 
 import asyncsched as asc
 
+pytestmark = pytest.mark.one_loop
+
 pytest.importorskip("safetensors", reason="safetensors is not installed")
 
 

@@ -17,6 +17,8 @@ from asyncsched.ops.kernels.products import einsum_letters
 from asyncsched.ops.table import TABLE
 from tests.waiting import held
 
+pytestmark = pytest.mark.one_loop
+
 SHAPES = ((4, 4), (2, 3, 3), (1, 1), (0, 0), (3, 0, 0), (2, 5, 3), (3, 5), (4,), ())
 OF_ONE = ("inv", "det", "eigvalsh", "svdvals", "matrix_norm", "cholesky", "pinv", "matrix_rank", "eigvals")
 SEVERAL = ("eigh", "qr", "svd", "slogdet", "eig")

@@ -9,6 +9,8 @@ from conftest import DTYPES, assert_same, values
 import asyncsched as asc
 from tests.waiting import held
 
+pytestmark = pytest.mark.one_loop
+
 SHAPES = ((7,), (3, 4), (2, 3, 2), (0,), (1, 0), ())
 PACKED = ("unique_all", "unique_counts", "unique_inverse")
 

@@ -19,6 +19,8 @@ from asyncsched.devices import execution
 from asyncsched.devices.host import pool as host_pool
 from tests.waiting import held, until
 
+pytestmark = pytest.mark.one_loop
+
 SIZES = [4, 200_000]  # without a buffer of the pool, and with one
 
 

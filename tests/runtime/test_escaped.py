@@ -16,6 +16,8 @@ import asyncsched as asc
 from tests.ledger import used
 from tests.waiting import held, settled, turns, until
 
+pytestmark = pytest.mark.one_loop
+
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
 

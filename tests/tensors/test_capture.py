@@ -19,6 +19,8 @@ from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
 from tests.waiting import held, until
 
+pytestmark = pytest.mark.one_loop
+
 A = np.random.default_rng(0).random((30, 20))
 W = np.random.default_rng(1).random((20, 20))
 
@@ -339,7 +341,6 @@ async def test_the_same_answers_inside_a_scope_with_a_reserve(device: Any) -> No
         assert s.statistics().bytes_retained == 0
 
 
-@pytest.mark.one_loop
 async def test_replays_on_the_host_are_spread_over_its_streams(gate: threading.Event) -> None:
     """They share nothing, so that one need not wait for the other."""
     async with asc.Scheduler("cpu", streams=2) as s:

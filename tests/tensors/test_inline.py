@@ -16,6 +16,8 @@ from asyncsched.ops.op import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.waiting import held
 
+pytestmark = pytest.mark.one_loop
+
 LINE = np.arange(2048, dtype=np.float32)  # 8 KiB
 
 
