@@ -26,7 +26,7 @@ from .array import Array
 from .array import kept as _kept
 from .functions import FUNCTIONS as _FUNCTIONS
 from .functions import Info as _Info
-from .functions import asarray, finfo, from_dlpack, unique_values
+from .functions import asarray, finfo, from_dlpack, meshgrid, reshape, unique_values
 
 if TYPE_CHECKING:
 
@@ -61,7 +61,10 @@ class using(_Using):
         super().__init__(_kept, {"device": device, **limits})
 
 
-__all__ = ["Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "unique_values", "using", *_FUNCTIONS]
+__all__ = [
+    "Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "meshgrid", "reshape", "unique_values", "using",
+    *_FUNCTIONS,
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

@@ -8,17 +8,24 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 
-from .._tree import map_leaves
+from .._core.model import Value
+from .._tree import find, map_leaves
 from ..background import Kept, check_may_block
-from ..errors import SchedulerClosed
+from ..errors import SchedulerClosed, TaskTooLarge
+from ..ops.index_keys import through
+from ..ops.meta import Meta, meta
 from ..runtime.life import Life
+from ..runtime.waiting import drained
 from ..tensors.handles import reach
 from ..tensors.reading import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
+from .places import Place, Storage, placed
+
+T = TypeVar("T")
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 _OF_ANOTHER = (
@@ -41,41 +48,53 @@ class Array:
     """An array of the standard, made by the functions of `asyncsched.array_api`.
 
     Operations are issued and return at once; `bool(x)`, `float(x)`, `len(x)` of a length that depends on data,
-    `np.asarray(x)` and whatever else needs a value wait for it. `x += 1` and `x[i] = v` change what this object stands
-    for, but no other array.
+    `np.asarray(x)` and whatever else needs a value wait for it. Basic slices, `permute_dims`, `flip`, `squeeze` and the
+    like are views where NumPy's are: `x[i] = v` and `x += 1` write to the memory that the array shares with others.
+    What was read or issued before keeps what it was given. A write that fails where it runs, as by an index tensor that
+    is out of range, fails all of the memory: whoever reads it gets the error.
+
+    >>> from asyncsched import array_api as xp
+    >>> x = xp.zeros((2, 3))
+    >>> column = x[:, 1]
+    >>> column += 5
+    >>> x
+    Array([[0., 5., 0.],
+           [0., 5., 0.]], dtype=float64, device=cpu)
 
     Raises:
         ImplicitBarrierError: wherever it would block a thread that runs an event loop, or a task.
     """
 
-    __slots__ = ("__weakref__", "_tensor")
+    __slots__ = ("__weakref__", "_meta", "_place")
 
     __hash__ = None  # type: ignore[assignment]  # `==` goes by elements
 
     def __init__(self, tensor: Tensor) -> None:
-        self._tensor = tensor
+        self._place: Place = Place(Storage(tensor._value)) if tensor._node is None else tensor._node
+        self._meta: Meta = tensor._value.meta
 
     # -- attributes ---------------------------------------------------------------------------------------------
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """The data type."""
-        return self._tensor.dtype
+        return self._meta.dtype
 
     @property
     def device(self) -> str:
         """The name of the device it is on."""
-        return self._tensor.device.name
+        return cast(str, self._place.storage.value.device.name)
 
     @property
     def ndim(self) -> int:
         """The number of axes."""
-        return self._tensor.ndim
+        return len(self._meta.shape)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Lengths of the axes. Waits where one depends on data."""
-        return cast("tuple[int, ...]", known(self)._tensor.shape)
+        known(self)
+        return self._meta.bound
 
     @property
     def size(self) -> int:
@@ -160,24 +179,25 @@ class Array:
     def __dlpack__(
         self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
-        """The array for another library, which may write to it with `copy=False` alone."""
-        tensor: Any = self._tensor
+        """The array for another library, which may write to it with `copy=False` alone. It sees no later write here."""
+        tensor: Any = _asked(self._place.tensor)
         told = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        if isinstance(value(self), np.ndarray) and copy is False:
+        there(tensor._value)
+        if isinstance(tensor.result(), np.ndarray) and copy is False:
             return tensor._value.array.__dlpack__(stream=stream, **told)  # also who knows of no read-only arrays
         return tensor.__dlpack__(stream=stream, **told)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor.device.dlpack
+        return cast("tuple[int, int]", self._place.storage.value.device.dlpack)
 
     def __repr__(self) -> str:
-        tensor = self._tensor
         with suppress(Exception):  # what it stands for failed, or nobody may wait for it here: what is known says so
             check_may_block("repr")
             if self.size <= _SHOWN:
                 text = np.array2string(host(self), separator=", ", prefix="Array(")
                 return f"Array({text}, dtype={self.dtype}, device={self.device})"
-        return repr(tensor).replace("Tensor", "Array", 1)
+        status = Tensor(self._place.storage.value)._status()
+        return f"Array(shape={self._meta.shape}, dtype={self.dtype}, device={self.device}, {status})"
 
     def _scalar(self, what: str) -> Any:
         check_may_block(f"{what} of an array")
@@ -191,7 +211,13 @@ class Array:
         return _one(operator.getitem, self, _key(key))
 
     def __setitem__(self, key: Any, new: Any) -> None:
-        issue(operator.setitem, self, _key(key), new)
+        known(self)
+        key, new = map_leaves(_place_of, (_key(key), new))
+        with suppress(TaskTooLarge):  # as for as long as somebody reads it, which takes room for two
+            return _asked(self._place.assign, key, new)
+        scheduler = background()
+        scheduler.wait(drained, scheduler.runtime, scheduler.runtime.engine.root)
+        return _asked(self._place.assign, key, new)
 
     # -- operators ----------------------------------------------------------------------------------------------
 
@@ -210,11 +236,36 @@ class Array:
 
 def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for."""
+    for x in find((Array,), (args, options)):
+        known(x)
+    return _asked(_of_arrays, fn, args, options)
+
+
+def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
+    """The same, on the loop's thread, where arrays are what they are now."""
+    given: dict[int, tuple[Tensor, Array]] = {}
+
+    def as_tensor(leaf: Any) -> Any:
+        if not isinstance(leaf, Array):
+            return leaf
+        tensor = leaf._place.tensor()
+        given[id(tensor)] = tensor, leaf
+        return tensor
+
+    def as_array(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return given[id(leaf)][1] if id(leaf) in given else Array(placed(leaf))
+
+    args, options = map_leaves(as_tensor, (args, options))
+    return map_leaves(as_array, fn(*args, **options))
+
+
+def _asked(fn: Callable[..., T], *args: Any) -> T:
+    """What a function gives on the loop's thread."""
     scheduler = background()
-    given, named = map_leaves(lambda leaf: known(leaf)._tensor if isinstance(leaf, Array) else leaf, (args, options))
     try:
-        found = scheduler.issue(fn, *given, **named)
-        return map_leaves(lambda leaf: Array(leaf) if isinstance(leaf, Tensor) else leaf, found)
+        return scheduler.issue(fn, *args)
     except SchedulerClosed:
         if scheduler.runtime.life is not Life.OPEN:
             raise
@@ -260,30 +311,50 @@ def _key(key: Any) -> Any:
     return slice(*[end.__index__() if isinstance(end, Array) else end for end in (key.start, key.stop, key.step)])
 
 
-def known(x: Array) -> Array:
-    """The array with its shape known."""
-    if not x._tensor._value.meta.known:
-        value(x)
-    return x
+def _place_of(leaf: Any) -> Any:
+    if not isinstance(leaf, Array):
+        return leaf
+    known(leaf)
+    return leaf._place
 
 
-def value(x: Array) -> Any:
-    """The native array, once it is there."""
+def known(x: Array) -> None:
+    """Wait for lengths that depend on data."""
+    if not x._meta.known:
+        x._meta = there(x._place.storage.value).meta
+
+
+def in_order(x: Array) -> None:
+    """Find out whether what the array is in lies in C order, if that is not known: what is a view depends on it."""
+    value = x._place.storage.value
+    if not value.meta.contiguous and not value.device.remote and there(value).array.flags.c_contiguous:
+        value.meta = meta(value.meta.bound, value.meta.dtype)
+
+
+def there(value: Value) -> Value:
+    """What waits until it is there."""
     check_may_block("the value of an array")
-    tensor = x._tensor
-    if not tensor.done():
-        background().wait(_done, tensor)
-    return tensor.result()
+    try:
+        if not Tensor(value).done():
+            background().wait(_done, value)
+        if value.failure is not None:
+            value.failure.rethrow()
+        return value
+    finally:
+        del value  # an exception holds this frame
 
 
 def host(x: Array) -> np.ndarray[Any, Any]:
     """A copy on the host."""
-    found = value(x)
-    return np.array(found) if isinstance(found, np.ndarray) else x._tensor._value.device.fetch(found)
+    value = there(x._place.storage.value)  # held, so that it is not written over meanwhile
+    device, path = value.device, x._place.path
+    if device.remote:
+        return np.array(through(np, device.fetch(value.array), path))
+    return cast("np.ndarray[Any, Any]", device.fetch(through(device.xp, value.array, path)))
 
 
-async def _done(tensor: Tensor) -> None:
-    await reach(tensor._value)
+async def _done(value: Value) -> None:
+    await reach(value)
 
 
 def _binary(name: str, function: Callable[..., Any]) -> None:
@@ -298,12 +369,11 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
     def in_place(self: Array, other: Any) -> Array:
         if not isinstance(other, _OPERANDS):
             return cast(Array, NotImplemented)
-        found = _one(function, self, other)
-        if found.dtype != self.dtype or found.shape != self.shape:
-            raise TypeError(
-                f"in place, {self.dtype}{self.shape} cannot become {found.dtype}{found.shape}: write x = ..."
-            )
-        self._tensor = found._tensor
+        known(self)
+        with suppress(TaskTooLarge):
+            _asked(self._place.update, function, _place_of(other))
+            return self
+        self[...] = _one(function, self, other)  # there it is not read when it is written to
         return self
 
     forms = {"": forward} if name in _COMPARISONS else {"": forward, "r": backward, "i": in_place}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -14,12 +14,13 @@ from .._tree import find, map_leaves
 from ..background import check_may_block
 from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
-from ..tensors.functions import creation, dtypes, searching
-from .array import Array, background, issue, put
+from ..tensors.functions import creation, dtypes, manipulation, searching
+from ..tensors.tensor import Tensor
+from .array import Array, background, in_order, issue, put
 
 # Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
-_OWN = ("asarray", "finfo", "from_dlpack", "unique_values")
+_OWN = ("asarray", "finfo", "from_dlpack", "meshgrid", "reshape", "unique_values")
 
 
 def _wrapped(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
@@ -33,7 +34,7 @@ def _wrapped(function: Callable[..., Any], call: Callable[..., Any]) -> Callable
 
 
 def _call_plainly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    given, named = map_leaves(lambda leaf: leaf._tensor if isinstance(leaf, Array) else leaf, (args, options))
+    given, named = map_leaves(lambda leaf: leaf.dtype if isinstance(leaf, Array) else leaf, (args, options))
     return function(*given, **named)
 
 
@@ -59,20 +60,20 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     """
     check_may_block("asarray")
     if isinstance(obj, Array):
-        return _asarray(obj, dtype=dtype, device=device, copy=copy)
+        return cast(Array, issue(creation.asarray, obj, dtype=dtype, device=device, copy=copy))
     if copy is False:
         raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
     refuse_mask_or_unit(obj)
     found = np.asarray(obj, dtype=dtype)
     if dtype is None and (arrays := find((Array,), obj)):
-        found = found.astype(functions.result_type(*[x._tensor for x in arrays]), copy=False)
+        found = found.astype(functions.result_type(*[x.dtype for x in arrays]), copy=False)
     return put(found, device)
 
 
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
     """An array of what another library exports: a copy. One of this namespace is shared unless `copy` is True."""
     if isinstance(x, Array):
-        return _asarray(x, device=device, copy=copy)
+        return cast(Array, issue(creation.asarray, x, device=device, copy=copy))
     if copy is False:
         raise BufferError("from_dlpack: what is not the scheduler's yet is always copied, so copy=False cannot be")
     return put(x if hasattr(x, "__dlpack__") else np.from_dlpack(x), device)
@@ -97,6 +98,35 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(found.bits, eps, largest, least, normal, np.dtype(found.dtype))
 
 
+@functools.wraps(creation.meshgrid)
+def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Array, ...]:
+    def of_their_own(*tensors: Tensor) -> tuple[Tensor, ...]:  # as NumPy's, which can be written to
+        return tuple([x.detach() for x in creation.meshgrid(*tensors, indexing=indexing)])
+
+    return cast("tuple[Array, ...]", issue(of_their_own, *arrays))
+
+
+def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
+    """The elements in another shape, in C order; one length may be -1. A view where NumPy's is.
+
+    Of what is computed of strided views nobody knows the order before it is there: that is waited for. Where axes are
+    joined of an array in another order than C, it is a copy.
+
+    Raises:
+        ValueError: if `copy` is False and a copy is needed.
+    """
+
+    def reshaped(tensor: Tensor) -> Tensor:
+        found = manipulation.reshape(tensor, shape, copy=copy or None)
+        if copy is False and found._node is None:
+            raise ValueError(f"reshape: {shape} of what lies as this array does needs a copy, so copy=False cannot be")
+        return found
+
+    if copy is not True:
+        in_order(x)
+    return cast(Array, issue(reshaped, x))
+
+
 def unique_values(x: Array, /) -> Array:
     """Each element once, in order, as `unique_counts` and the others have them; NaN last, each of them.
 
@@ -108,11 +138,6 @@ def unique_values(x: Array, /) -> Array:
     Array([1, 2, 3], dtype=int64, device=cpu)
     """
     return cast(Array, issue(lambda x: searching.sort(searching.unique_values(x)), x))
-
-
-def _asarray(x: Array, **options: Any) -> Array:
-    found = cast(Array, issue(creation.asarray, x, **options))
-    return x if found._tensor is x._tensor else found
 
 
 FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name not in (*_OWN, "dot", "einsum")}

@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple
 import numpy as np
 
 from .meta import Meta, Shape
-from .op import Operand
+from .op import Op, Operand, resolve
 from .rules import INTP, as_meta, cast_bytes
 
 
@@ -30,6 +30,7 @@ class Slice(NamedTuple):
 TENSOR: Final = "tensor"
 Part = int | Slice | EllipsisType | None | Literal["tensor"]
 Key = tuple[Part, ...]
+Path = tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...]  # operations that make views, one of the other
 
 
 def encode_key(key: object, tensor_type: type) -> tuple[Key, tuple[Any, ...]]:
@@ -52,6 +53,13 @@ def decode_view_key(key: Key) -> tuple[Any, ...]:
     """The key for a view, which an ellipsis makes of what would else be a scalar."""
     decoded = decode_key(key)
     return decoded if Ellipsis in key else (*decoded, Ellipsis)
+
+
+def through(xp: Any, x: Any, path: Path) -> Any:
+    """The view of an array that a path leads to."""
+    for op, options in path:
+        x = resolve(op, xp)(x, **dict(options))
+    return x
 
 
 def _encode(part: object) -> Part:

@@ -36,6 +36,7 @@ def apply(
     scheduler: Any = None,
     device: object = None,
     hold: bool = False,
+    takes: bool = False,
 ) -> Tensor:
     """Issue one operation of the table; every function and operator ends here.
 
@@ -46,6 +47,7 @@ def apply(
         scheduler: whose task it is where no operand is a tensor; default the ambient one.
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
+        takes: the result is certain to take over the buffer of the first operand, so it is not charged.
     """
     if op.exact is not None and asked():
         op = op.exact
@@ -87,7 +89,7 @@ def apply(
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
-        made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold)
+        made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold, takes=takes)
     result = Tensor(made)
     if tracked is not None:
         tracked.record(op, args, nodes, options, result)

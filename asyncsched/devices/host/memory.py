@@ -145,9 +145,13 @@ class HostMemory(Memory):
         if block is None:
             block = self.pool.take(value.nbytes)
         try:
+            reuses = out is not None
             if out is None:
                 out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
             self._finish(task, value, cut.run(op, kernel, args, out, options), block)
+            if reuses and task.refund < 0:  # it was not charged for what it makes, see `tensors.issue`
+                old = task.inputs[0]
+                task.refund, old.charge = task.refund + old.charge, 0
         except BaseException:
             if value.block is not block:
                 self.pool.give(block)

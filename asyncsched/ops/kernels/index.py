@@ -14,7 +14,18 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
-from ..index_keys import TENSOR, Key, Selection, Slice, decode_key, decode_view_key, select, without_slices
+from ..index_keys import (
+    TENSOR,
+    Key,
+    Path,
+    Selection,
+    Slice,
+    decode_key,
+    decode_view_key,
+    select,
+    through,
+    without_slices,
+)
 from ..meta import Shape
 from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, int_bounds, lengths, sample, viewed
 from .checks import require, require_below, require_key, require_within
@@ -76,25 +87,28 @@ def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
     return x[decode_key(key, indices)]
 
 
-def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, out: Any = None) -> Any:
+def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, path: Path | None = None, out: Any = None) -> Any:
     """A new version of `x`, or `x` itself as `out`, with `value` assigned. Of several writes to a place the last stays.
 
-    The last is that in C order. NumPy and CuPy have other orders: by layout, and by chance.
+    The last is that in C order. NumPy and CuPy have other orders: by layout, and by chance. With a path the key is that
+    of a view of `x`, and the new version is in C order.
     """
-    require_key(xp, x.shape, key, indices)
+    shape = through(xp, x, path).shape if path else x.shape
+    require_key(xp, shape, key, indices)
     if np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
         if xp is not np:
-            value = _of_last_writes(xp, x.shape, value, key, indices)
+            value = _of_last_writes(xp, shape, value, key, indices)
         elif not all(index.flags.c_contiguous for index in indices):
             value = np.ascontiguousarray(value)
     if out is None:
-        out = x.copy(order="K")
+        out = x.copy(order="K" if path is None else "C")
     elif out is not x:
         into(xp, out, x)
+    part = through(xp, out, path) if path else out
     if xp is not np and is_one_mask(key, indices):
-        assign_where(xp, out, value, indices[0], key)
+        assign_where(xp, part, value, indices[0], key)
     else:
-        out[decode_key(key, indices)] = value
+        part[decode_key(key, indices)] = value
     return out
 
 
@@ -196,18 +210,21 @@ def getitem_advanced_rule(op: Op, operands: tuple[Operand, ...], options: Option
 
 def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A new version of the first operand, with the second assigned where the key says."""
-    array, value, key = as_meta(operands[0]), operands[1], options["key"]
+    array, value, key, path = as_meta(operands[0]), operands[1], options["key"], options.get("path")
+    part = array
+    for step, given in path or ():
+        part = step.rule(step, (part,), dict(given)).meta
     if len(operands) == 2:
-        found = Selection(getitem_rule(op, operands, options).meta.shape, (), True, 0)
+        found = Selection(getitem_rule(op, (part,), options).meta.shape, (), True, 0)
     else:
-        found = select(lengths(array), key, operands[2:])
+        found = select(lengths(part), key, operands[2:])
     check_value(lengths(value), found.shape)
     if not isinstance(value, (Meta, np.generic)):
-        np.empty(1, array.dtype)[...] = sample(value)
-    bounds, workspace = int_bounds((value,), (array.dtype,)), found.workspace
+        np.empty(1, part.dtype)[...] = sample(value)
+    bounds, workspace = int_bounds((value,), (part.dtype,)), found.workspace
     if isinstance(value, Meta) and not all_contiguous((value,)) and not all_contiguous(operands[2:]):
         workspace += value.nbytes  # of the copy in C order
-    return Inferred(meta(array.shape, array.dtype, array.contiguous), workspace, int_bounds=bounds)
+    return Inferred(meta(array.shape, array.dtype, array.contiguous or path is not None), workspace, int_bounds=bounds)
 
 
 def last_written_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

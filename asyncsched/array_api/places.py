@@ -1,0 +1,169 @@
+"""Where the numbers of an array are: all of a storage, or the part that views of views lead to.
+
+Theory of operation. A tensor is a value; an array of the standard is a place in memory that others may see, too. So a
+storage has the newest version, a tensor's value, and an array knows the way from there to its numbers: a path of
+operations that make views. To read it is to go this way from the newest version. To write to it is one assignment at
+the end of the path, which makes the next version; that is written in place where nobody holds the one before, as
+`x[i] = v` of a tensor is. What was issued before has the version that it was given.
+
+Versions move on the event loop's thread alone, each in one step. So threads may share arrays, and there are no locks.
+
+Who asks for a view asks for it again. So those of the newest version are kept with it, and dropped before the next one
+is made: they hold what is to be written over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+
+from .._core.model import DONE, Value
+from .._core.refcounts import references
+from .._tree import map_leaves
+from ..ops.index_keys import Path, through
+from ..ops.meta import Meta, meta
+from ..ops.op import Op, plan
+from ..ops.rules import proxy
+from ..ops.table import TABLE
+from ..tensors.handles import runtime_of
+from ..tensors.tensor import Tensor, apply, handle
+
+_KEPT: Final = 64  # views of one version; a guess
+_READ_ONLY: Final = ("broadcast_to", "diagonal")  # as NumPy's are
+_COPY, _GETITEM, _SETITEM = TABLE["copy"], TABLE["getitem"], TABLE["setitem"]
+
+
+class Storage:
+    """What arrays share: the newest version, and views of it by their paths."""
+
+    __slots__ = ("value", "views", "written")
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.written = False  # whether the newest version is one that `write` made
+        self.views: dict[Path, Value] = {}
+
+    def move(self, value: Value, written: bool = False) -> None:
+        """Go on to the next version."""
+        self.views.clear()
+        self.value, self.written = value, written
+
+    def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any]) -> None:
+        """Have a version made that is this one with a part assigned."""
+        self.views.clear()
+        takes = self._only_here()
+        made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, takes=takes)._value
+        self.move(made, True)
+        runtime_of(made).dispatch()  # held back until the version before is dropped: see `Tensor.__setitem__`
+
+    def _only_here(self) -> bool:
+        """Whether nobody else holds the newest version, so that the next one will certainly take its buffer.
+
+        The task that makes it holds it, too. If that is no write, nobody knows whose buffer it will have.
+        """
+        count = references([self.value], 0)  # first: what a stream's thread drops after this still counts as held
+        value = self.value
+        producer = value.task
+        unfinished = producer is not None and producer.state < DONE
+        if (unfinished and not self.written) or not value.device.memory.may_recycle(value):
+            return False
+        return count <= 2 + (producer is not None and producer.value is value)
+
+    def keep(self, path: Path, view: Value) -> None:
+        """Keep a view of the newest version for whoever asks for it next."""
+        if len(self.views) >= _KEPT:
+            self.views.clear()
+        self.views[path] = view
+
+
+class Place:
+    """A storage and a path in it.
+
+    A handle of a tensor that an array is given as carries its place where a tensor of autograd's has a node of the
+    tape. So each operation on it tells the place, and a view is given its own.
+    """
+
+    __slots__ = ("path", "read_only", "storage")
+    leads_back = False  # no gradient goes this way
+
+    def __init__(self, storage: Storage, path: Path = (), read_only: bool = False) -> None:
+        self.storage, self.path, self.read_only = storage, path, read_only
+
+    def tensor(self) -> Tensor:
+        """A handle on what is here now, which carries this place."""
+        storage = self.storage
+        found = storage.views.get(self.path) if self.path else storage.value
+        if found is None:
+            view = Tensor(storage.value)
+            for op, options in self.path:
+                view = apply(op, (view,), dict(options))
+            found = view._value
+            storage.keep(self.path, found)
+        return cast(Tensor, handle(found, self))
+
+    def record(
+        self, op: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor
+    ) -> None:
+        """Give the result of an operation its place, if it is a view."""
+        if op.view and self._shares(op, operands[0].meta, options):
+            path = (*self.path, (op, tuple(options.items())))
+            result._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
+
+    def _shares(self, op: Op, form: Meta, options: Mapping[str, Any]) -> bool:
+        if op.name != "reshape" or form.contiguous:
+            return not plan(op, (form,), options).nbytes
+        if options.get("copy"):
+            return False
+        whole = self.storage.value.meta
+        # Strides of the part follow from those of the whole, which stands here without its memory: nobody reads it. If
+        # it may be in any order, then as one that has a gap behind each axis: a view of that is one in any case.
+        gap = 0 if whole.contiguous else 1
+        stand_in = proxy(meta(tuple([n + gap for n in whole.bound]), whole.dtype))
+        try:
+            part = through(np, stand_in[tuple([slice(n) for n in whole.bound])], self.path)
+            np.reshape(part, options["shape"], copy=False)
+        except ValueError:
+            return False
+        return True
+
+    def assign(self, key: Any, new: Any) -> None:
+        """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now."""
+        if self.read_only:
+            raise ValueError("this view is read-only, as NumPy's is: `xp.asarray(x, copy=True)` can be written to")
+        storage = self.storage
+        key, indices = Tensor(storage.value)._encoded(map_leaves(_tensor_of, key))
+        if isinstance(new, Place):
+            of_its_own = new.storage is storage  # which would hold what is to be written over
+            new = apply(_COPY, (new.tensor(),)) if of_its_own else new.tensor()
+        storage.write(new, indices, {"key": key, "path": self.path})
+
+    def update(self, function: Callable[[Any, Any], Tensor], other: Any) -> None:
+        """Write to all of it what a function of it and another operand gives."""
+        here = self.tensor()._value.meta
+        found = function(self.tensor(), _tensor_of(other))._value
+        if found.meta.dtype != here.dtype or found.meta.shape != here.shape:
+            raise TypeError(
+                f"in place, {here.dtype}{here.shape} cannot become {found.meta.dtype}{found.meta.shape}: write x = ..."
+            )
+        if self.path or (self.storage.value.meta.contiguous and not found.meta.contiguous):
+            self.assign(..., Tensor(found))  # a path may lead through what is a view in this layout alone
+        else:
+            self.storage.move(found)
+
+
+def placed(tensor: Tensor) -> Tensor:
+    """What an operation gave, as an array has it. One element by numbers alone is NumPy's copy of it, and no view."""
+    place = tensor._node
+    if place is None:
+        return tensor
+    op, options = place.path[-1]
+    if op is _GETITEM and not tensor._value.meta.shape and Ellipsis not in dict(options)["key"]:
+        return apply(_COPY, (Tensor(tensor._value),))
+    place.storage.keep(place.path, tensor._value)
+    return tensor
+
+
+def _tensor_of(operand: Any) -> Any:
+    return operand.tensor() if isinstance(operand, Place) else operand
