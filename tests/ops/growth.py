@@ -132,7 +132,7 @@ def cases() -> dict[str, list[Case]]:
 
 def status(field: str) -> int:
     with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 512 for line in file if line.startswith(field))
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith(field))
 
 
 def growth(name: str, operands: tuple[Any, ...], options: dict[str, Any]) -> tuple[int, int]:
