@@ -101,6 +101,7 @@ PACKAGE = {
     "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
     "topk": "`asc.sort(t)[..., -k:]` and `asc.argsort(t)[..., -k:]`",
     "transpose": "`asc.permute_dims(t, axes)`, or `t.T`",
+    "trapz": "`asc.trapezoid(y, x)`",
     "unique": "`asc.unique_values(t)`, or `unique_counts`, `unique_inverse`, `unique_all`",
     "unsqueeze": "`asc.expand_dims(t, axis=...)`",
     "vdot": "`asc.linalg.vecdot(a, b)`",
@@ -138,7 +139,7 @@ NN = {
 FUNCTIONAL = {
     "binary_cross_entropy": "`binary_cross_entropy_with_logits`, of what comes before the sigmoid",
     "one_hot": "`asc.eye(classes)[t]`",
-    "pad": "`asc.concat` with zeros, or the `padding=` of what comes next",
+    "pad": "`asc.pad(t, widths, mode)`, NumPy's: (before, after) for each axis, from the first on",
     "normalize": "`t / asc.linalg.vector_norm(t, axis=-1, keepdims=True)`",
 }
 
@@ -223,6 +224,7 @@ TENSOR = {
     "tofile": "`asc.save`, or `(await t).tofile(...)`",
     "matmul": "`a @ b`",
     "trace": "`asc.linalg.trace(t)`",
+    "unfold": "`asc.sliding_window_view(t, size, axis)`, whose windows come last",
     "unsqueeze": "`asc.expand_dims(t, axis)`",
     "view": "`t.reshape(...)`, which is a view where NumPy's is; `t.astype(dtype)` for another dtype",
 }

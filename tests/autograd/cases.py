@@ -277,6 +277,30 @@ CASES: dict[str, list[Case]] = {
         for name in ("irfft", "hfft")
     },
     "irfftn": transformed("irfftn", real(2, 1, 4), {}, {"axes": (2, 0)}, {"s": (3, 5)}, to_complex=True),
+    # Sequences and windows.
+    "convolve": [
+        (lambda x, y, mode=mode: asc.convolve(x, y, mode), arrays)
+        for mode in ("full", "same", "valid")
+        for arrays in ((real(6), real(3)), (real(2), real(5)), (real(4), real(4, seed=1)), (real(3), real()))
+    ]
+    + [(lambda x: asc.convolve(x, 0.7), (real(4),))],
+    "pad": [
+        (lambda x, o=o: asc.pad(x, **o), (MATRIX,))
+        for o in (
+            {"pad_width": ((1, 0), (2, 3))},
+            {"pad_width": 1, "constant_values": 2},
+            *({"pad_width": ((2, 1), (0, 3)), "mode": mode} for mode in ("edge", "wrap", "reflect", "symmetric")),
+            *({"pad_width": {1: (9, 11)}, "mode": mode} for mode in ("edge", "wrap", "reflect", "symmetric")),
+        )
+    ]
+    + [(lambda x: asc.pad(x, 3, "reflect"), (real(1, 2),))],
+    "sliding_window_view": [
+        (lambda x, o=o: asc.sliding_window_view(x, *o), (MATRIX,))
+        for o in ((2, 1), (3, 0), ((2, 3),), ((2, 2), (1, 1)), (4, -1), (1, 0))
+    ],
+    "overlap_add": [
+        (lambda x: apply(TABLE["overlap_add"], (x,), {"axis": 1}), (real(2, a, b),)) for a, b in ((4, 2), (2, 4))
+    ],
     # Shapes.
     "broadcast_to": [
         (lambda x: asc.broadcast_to(x, (2, 3, 4)), (a,)) for a in (real(3, 4), real(3, 1), real(4), real())

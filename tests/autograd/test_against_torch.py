@@ -26,6 +26,8 @@ UNARY = [name for name in ELEMENTWISE if ARITIES.get(name) == 1 and hasattr(torc
 BINARY = [name for name in ELEMENTWISE if ARITIES.get(name) == 2 and name not in ("copysign", "floor_divide")]
 ROWS = np.array([[1, nan, 3, nan], [2, 2, 1, 0], [inf, inf, 1, -inf], [-inf, -inf, -inf, -inf], [0, 0, -1, -1]])
 
+GRID = np.random.default_rng(5).standard_normal((3, 4))
+
 
 async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray) -> None:
     """Gradients, in single and in double precision."""
@@ -89,6 +91,56 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray,
         lambda x: torch.nn.functional.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.7),
         (POINTS,),
     ),
+    **{
+        f"gradient, order {order}, {number}": (
+            lambda x, o=order, h=h: sum(y * k for k, y in enumerate(asc.gradient(x, *h, edge_order=o), 1)),
+            lambda x, o=order, t=t: sum(y * k for k, y in enumerate(torch.gradient(x, edge_order=o, **t), 1)),
+            (ROWS[:4],),
+        )
+        for order in (1, 2)
+        for number, (h, t) in enumerate((((), {}), ((2.0,), {"spacing": 2.0}), ((0.5, 2.0), {"spacing": (0.5, 2.0)})))
+    },
+    **{
+        f"gradient at {last:g}, order {order}": (
+            lambda x, y, z, o=order: sum(y * k for k, y in enumerate(asc.gradient(x, y, z, edge_order=o), 1)),
+            lambda x, y, z, o=order: sum(
+                y * k for k, y in enumerate(torch.gradient(x, spacing=(y, z), edge_order=o), 1)
+            ),
+            (GRID, np.array([0.0, 1, last]), np.array([-1.0, 0, last - 1, 2])),
+        )
+        for order in (1, 2)
+        for last in (1.5, 2.0)
+    },
+    "trapezoid": (lambda y: asc.trapezoid(y, dx=0.5), lambda y: torch.trapezoid(y, dx=0.5), (ROWS,)),
+    "trapezoid at coordinates": (asc.trapezoid, torch.trapezoid, (GRID, np.array([-1.0, 0, 2, 2.5]))),
+    "trapezoid along the first axis": (
+        lambda y, x: asc.trapezoid(y, x, axis=0),
+        lambda y, x: torch.trapezoid(y, x, dim=0),
+        (GRID, GRID[::-1] ** 2),
+    ),
+    **{
+        f"convolve, {mode}": (
+            lambda a, v, m=mode: asc.convolve(a, v, m),
+            lambda a, v, p=padding: torch.nn.functional.conv1d(a[None, None], v.flip(0)[None, None], padding=p)[0, 0],
+            (GRID.ravel(), np.array([0.5, 2, -1])),
+        )
+        for mode, padding in (("full", 2), ("same", 1), ("valid", 0))
+    },
+    **{
+        f"pad, {mode}": (
+            lambda x, m=mode: asc.pad(x, ((0, 0), (2, 1)), m),
+            lambda x, m=theirs: torch.nn.functional.pad(x, (2, 1), m),
+            (ROWS[:, :3],),
+        )
+        for mode, theirs in (
+            ("constant", "constant"),
+            ("edge", "replicate"),
+            ("reflect", "reflect"),
+            ("wrap", "circular"),
+        )
+    },
+    "windows": (lambda x: asc.sliding_window_view(x, 3, 1), lambda x: x.unfold(1, 3, 1), (ROWS,)),
+    "every other window": (lambda x: asc.sliding_window_view(x, 3, 0)[::2], lambda x: x.unfold(0, 3, 2), (ROWS,)),
     "softmax": (nn.softmax, lambda x: torch.softmax(x, -1), (ROWS,)),
     "log_softmax": (nn.log_softmax, lambda x: torch.log_softmax(x, -1), (ROWS,)),
 }

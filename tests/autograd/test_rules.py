@@ -19,13 +19,14 @@ from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.autograd.rules.fourier import FOURIER
 from asyncsched.autograd.rules.matrices import MATRICES
 from asyncsched.autograd.rules.shapes import SHAPES
+from asyncsched.autograd.rules.signal import SIGNAL
 from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 from .moved import NOT_YET, moved
 
 pytestmark = pytest.mark.one_loop
-OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:

@@ -58,6 +58,8 @@ class _Function:
             options = {"mode": "wrap", **options}
         if name == "take_along_axis":
             called = _taken_along
+        if name == "interp":
+            called = _interpolated
         if name in ON_HOST:
             return called(*replace(args, lambda a: a.dummy()), **options)
         return dispatch(name, called, args, options)
@@ -77,6 +79,11 @@ class ufunc(_Function):
 
 def _taken_along(array: Any, indices: Any, axis: int) -> Any:
     return np.take_along_axis(array, indices % array.shape[axis], axis)
+
+
+def _interpolated(x: Any, xp: Any, fp: Any, left: Any, right: Any, period: Any) -> Any:
+    """NumPy takes no arrays for the ends, if they are complex."""
+    return np.interp(x, xp, fp, *[None if end is None else end[()] for end in (left, right)], period)
 
 
 def wrapping(called: Callable[..., Any]) -> Callable[..., Any]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import math
 import os
 import sys
 import threading
 import time
 import types
 from collections.abc import Callable, Iterator
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -144,6 +146,19 @@ def is_available() -> bool:
     return bool(current().gpus)
 
 
+def _of_each(scalar: Callable[[float], float]) -> Callable[..., Any]:
+    def called(x: Any, out: Any = None) -> Any:
+        out = np.empty_like(x) if out is None else out
+        out[...] = np.vectorize(scalar, otypes=[float])(x)
+        return out
+
+    return called
+
+
+def _erfinv(x: float) -> float:
+    return NormalDist().inv_cdf((1 + x) / 2) / math.sqrt(2) if abs(x) < 1 else math.copysign(math.inf, x)
+
+
 @functools.cache
 def _modules() -> dict[str, types.ModuleType]:
     methods.add_methods()
@@ -170,6 +185,8 @@ def _modules() -> dict[str, types.ModuleType]:
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
     cupyx.scatter_add, cupyx.errstate = scatter_add, linalg.errstate
+    special = types.ModuleType("cupyx.scipy.special")
+    special.erf, special.erfinv = ufunc("erf", _of_each(math.erf)), ufunc("erfinv", _of_each(_erfinv))
     cupy._util = types.ModuleType("cupy._util")
     cupy._util.PerformanceWarning = errors.PerformanceWarning
     parts = {"runtime": runtime, "memory": memory, "stream": streams, "device": devices, "graph": graphs}
@@ -183,6 +200,8 @@ def _modules() -> dict[str, types.ModuleType]:
         "cupy.random": cupy.random,
         "cupy._util": cupy._util,
         "cupyx": cupyx,
+        "cupyx.scipy": types.ModuleType("cupyx.scipy"),
+        "cupyx.scipy.special": special,
     }
 
 

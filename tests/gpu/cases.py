@@ -81,7 +81,7 @@ F4 = np.dtype("f4")
 def _cases() -> dict[str, list[Case]]:
     found = {name: list(elementwise(name)) for name in UFUNCS}
     parts = (_choices(), _axes(), _products(), _matrices(), _transforms(), _shapes(), _indexing(), _sets(), _creation())
-    for part in (*parts, _updates(), _networks()):
+    for part in (*parts, _signals(), _updates(), _networks()):
         found |= {name: list(cases) for name, cases in part.items()}
     for name, count in ARITIES.items():
         found.setdefault(name, list(of_floats(count)))
@@ -318,6 +318,46 @@ def _creation() -> dict[str, Any]:
         "eye": [
             Case((), {"n_rows": n, "n_cols": m, "k": k, "dtype": F4}) for n, m, k in ((3, 3, 0), (3, 5, 1), (4, 2, -1))
         ],
+    }
+
+
+def _signals() -> dict[str, Any]:
+    none = {"left": None, "right": None, "period": None}
+    points, at, whole = np.sort(values(5)), values(3, 4, seed=3) * 2 - 0.5, values(5, dtype="i4")
+    wide, narrow = ((2, 1), (0, 2)), ((9, 4), (1, 7))
+    even = [{"mode": mode} for mode in ("edge", "wrap", "reflect", "symmetric", "constant")]
+    others = [
+        {"mode": "constant", "constant_values": ((1, 2), (3, 4))}, {"mode": "linear_ramp", "end_values": 2.5},
+        {"mode": "maximum"}, {"mode": "minimum", "stat_length": 2}, {"mode": "mean"},
+        {"mode": "reflect", "reflect_type": "odd"}, {"mode": "symmetric", "reflect_type": "odd"},
+    ]  # fmt: skip
+    return {
+        "interp": [
+            Case((x, points, y), {**none, **ends})
+            for x in (at, at.T, np.asarray(0.6), INDEX, 0.7)
+            for y in (values(5, seed=1), values(5, dtype="c16"), whole)
+            for ends in ({}, {"left": -0.5, "right": 2}, {"period": 0.4})
+        ],
+        "convolve": [
+            Case((values(n, dtype=d), values(m, dtype=d, seed=1)), {"mode": mode})
+            for n, m in ((9, 4), (4, 9), (5, 5), (1, 3))
+            for d in ("?", "i4", "u1", "f4", "f8", "c8")
+            for mode in ("full", "same", "valid")
+        ],
+        "pad": [
+            Case((x,), {"pad_width": w, **o}) for x in (X, X.T, X.astype("i4")) for w in (wide, narrow) for o in even
+        ]
+        + [Case((x,), {"pad_width": wide, **o}) for x in (X, X.T, X.astype("f8")) for o in others]
+        + [
+            Case((values(),), {"pad_width": (), "mode": "edge"}),
+            Case((X[:0],), {"pad_width": ((0, 0), (1, 1)), "mode": "wrap"}),
+        ],
+        "sliding_window_view": [
+            Case((x,), {"window_shape": shape, "axis": axis})
+            for x in (X, X.T, X[::-1, ::2])
+            for shape, axis in (((2,), (0,)), ((2, 2), (0, 1)), ((2, 1), (1, 1)), ((), ()))
+        ],
+        "overlap_add": [Case((x,), {"axis": axis}) for x in (CUBE, CUBE.T, values(2, 5, 3)) for axis in (0, 1)],
     }
 
 

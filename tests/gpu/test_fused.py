@@ -102,7 +102,16 @@ async def test_every_function_of_every_dtype(has_card, dtype):
 
 def networks(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
     f = nn.functional
-    found = [f.relu(x), f.sigmoid(x), f.silu(x), f.leaky_relu(x), f.softplus(x), f.gelu(x), f.gelu(x, "tanh")]
+    found = [
+        f.relu(x),
+        f.sigmoid(x),
+        f.silu(x),
+        f.leaky_relu(x),
+        f.softplus(x),
+        f.gelu(x),
+        f.gelu(x, "tanh"),
+        asc.erf(x),
+    ]
     for function in (f.relu, f.sigmoid, f.leaky_relu, f.softplus, f.gelu, lambda x: asc.maximum(x, y) * asc.tanh(x)):
         leaf = x.detach()
         leaf.requires_grad = True

@@ -60,6 +60,7 @@ def cases() -> dict[str, list[Case]]:
     several = ({"s": None, "axes": None}, {"s": (509, 509), "axes": (0, 1)}, {"s": (1024, 512), "axes": (1, 0)})
     found |= {name: along(*[{**o, "norm": norm} for o in several for norm in ("backward", "forward")],
                           operands=(X, SINGLE)) for name in ("fftn", "ifftn", "rfftn", "irfftn")}  # fmt: skip
+    found |= signals()
     found |= network_rows_given(lambda *shape, dtype="f4": real(*shape, dtype=dtype), "f4", 100)
     found |= {
         "axpby": [((X, X, 0.5, 0.5), {}), ((TURNED, X, 0.5, 0.5), {})],
@@ -128,6 +129,26 @@ def cases() -> dict[str, list[Case]]:
                           for s in (0.0, 0.1)],
     }  # fmt: skip
     return found
+
+
+def signals() -> dict[str, list[Case]]:
+    """Of sequences, padding and windows."""
+    ends = [{"left": None, "right": None, "period": period} for period in (None, 0.3)]
+    wide, one = ((3, 100), (50, 7)), {"pad_width": ((0, 0), (2000, 3))}
+    modes: list[dict[str, Any]] = [
+        {"mode": mode} for mode in ("edge", "wrap", "linear_ramp", "maximum", "median", "mean")
+    ]
+    modes += [{"mode": mode, "reflect_type": kind} for mode in ("reflect", "symmetric") for kind in ("even", "odd")]
+    modes += [{"mode": "constant", "constant_values": 2}, {"mode": "median", "stat_length": 300}]
+    return {
+        "interp": [((x, known, values), end) for x in (X, TURNED, SINGLE, LINE[:5]) for end in ends
+                   for known, values in ((LINE[:512], ROWS), (LINE, LINE), (LINE, LINE * 1j))],
+        "convolve": [((a, LINE[:n]), {"mode": mode}) for a in (LINE, LINE.astype("f4"), LINE[::2])
+                     for n, mode in ((30, "full"), (500, "same"), (N - 5, "valid")) if n < len(a)],
+        "pad": [((x,), {**width, **mode}) for x in (X, SINGLE, TURNED, WHOLE)
+                for width in ({"pad_width": wide}, one) for mode in modes],
+        "overlap_add": [((x,), {"axis": axis}) for x in (real(512, 512, 3), real(9, 9, N >> 5)) for axis in (0, 1)],
+    }  # fmt: skip
 
 
 def status(field: str) -> int:

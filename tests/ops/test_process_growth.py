@@ -20,7 +20,7 @@ MARGIN, SHARE = 1 << 20, 0.05  # bytes that no operation counts: Python's own, L
 # Views, and what makes a few numbers, or calls a generator that a user seeded: nothing of size is made beside a result.
 NOT_TRIED = {
     "broadcast_to", "diagonal", "draw", "draw_seeded", "expand_dims", "getitem", "imag", "listed", "matrix_transpose",
-    "permute_dims", "real", "squeeze",
+    "permute_dims", "real", "sliding_window_view", "squeeze",
 }  # fmt: skip
 
 

@@ -17,15 +17,17 @@ from .elementwise import ELEMENTWISE
 from .fourier import FOURIER
 from .matrices import ANEW, MATRICES
 from .shapes import SHAPES
+from .signal import SIGNAL
 
 __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL}
 COMPOSED: Rules = {**RUNNING, **ANEW}
 
 # Of complex numbers: the rules that hold for them, and those that they have of their own.
 HOLOMORPHIC: Final = frozenset({
     *FOURIER,
+    *SIGNAL,
     "add", "broadcast_to", "concat", "copy", "cofactors", "cos", "cosh", "cumulative_sum", "det", "diff", "divide",
     "einsum", "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul", "matrix_transpose",
     "mean", "multiply", "negative", "outer", "permute_dims", "positive", "real", "reciprocal", "repeat",

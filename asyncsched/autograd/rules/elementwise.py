@@ -62,6 +62,8 @@ ELEMENTWISE: Rules = {
     # Exponentials and logarithms.
     "exp": (lambda g, out: g * out,),
     "expm1": (lambda g, out: g * (out + 1),),
+    "erf": (lambda g, x: g * (f.exp(-(x * x)) * (2 / math.sqrt(math.pi))),),
+    "erfinv": (lambda g, out: g * (f.exp(out * out) * (math.sqrt(math.pi) / 2)),),
     "log": (lambda g, x: g / x,),
     "log10": (lambda g, x: g / (x * math.log(10)),),
     "log1p": (lambda g, x: g / (x + 1),),

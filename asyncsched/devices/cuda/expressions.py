@@ -113,8 +113,8 @@ class Names:
     def empty(self, shape: Any, dtype: Any) -> Element:
         return self.element("", dtype)
 
-    def empty_like(self, x: Element) -> Element:
-        return self.element("", x.dtype)
+    def empty_like(self, x: Element, dtype: Any = None) -> Element:
+        return self.element("", x.dtype if dtype is None else dtype)
 
     def full_like(self, x: Element, value: Any) -> Element:
         return self.element(self.number(value, x.dtype), x.dtype)

@@ -30,13 +30,18 @@ def transform(name: str) -> Kernel:
         if axes == ():
             return x.copy(order="K")
         found = getattr(xp.fft, name)(_with_first(xp, x, -1 if axes is None else axes[-1], name), **options)
-        if xp is not np:
-            cache = xp.fft.config.get_plan_cache()
-            if cache.get_curr_memsize() > PLAN_BYTES:
-                cache.clear()
+        forget_plans(xp)
         return found
 
     return kernel
+
+
+def forget_plans(xp: Any) -> None:
+    """Drop CuPy's plans if they hold too much."""
+    if xp is not np:
+        cache = xp.fft.config.get_plan_cache()
+        if cache.get_curr_memsize() > PLAN_BYTES:
+            cache.clear()
 
 
 def frequencies(name: str) -> Kernel:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from math import pi, sqrt
 from typing import Any
 
@@ -13,19 +12,9 @@ from ..rules import blockwise_rule
 from . import compiled
 from .activation import relu
 from .blocks import blocks, flat, long_blocks
+from .erf import half_erfc
 from .scratch import scratch
 
-# (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
-# J. G. Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x in 0 <= x < oo", Math. Comp. 36 (1981).
-# The coefficients were computed anew with 50 digits for their method with k = 3. Error of erfc below 1e-15.
-_ERFC_SERIES = (
-    1.17756257419656, 0.005353904539615676, -0.09377550342284209, 0.05436652555744322, -0.018976596707845208,
-    0.004453426061462712, -0.0006335531710553147, 1.7661719523171593e-05, 1.2841532864056671e-05,
-    -2.0072285659059913e-06, -1.807522790414837e-07, 7.549828343825093e-08, 1.885668523838603e-09,
-    -2.699519049798364e-09, -1.460079119939105e-11, 1.0361607445969489e-10, 1.475715976623473e-12,
-    -4.277340064396911e-12, -2.07922492859799e-13, 1.8134502003176963e-13, 1.973425574544739e-14,
-    -7.287943737592673e-15, -1.5169878690228116e-15,
-)  # fmt: skip
 # P of `_single_factor`, P(s) = A s + B + C / (s + D / (s + E)): Phi is a logistic function of an odd one. Fitted to the
 # error of x Phi(x) on [-6, 6], where that is 2e-7 before rounding; beyond, x P(x^2) is above 10 and tanh 1, and so Phi
 # 0 or 1. A polynomial as good has seven coefficients and takes five passes more; a quotient costs 1.5 of them.
@@ -34,7 +23,6 @@ _LOGISTIC = (0.01659121649187677, 1.2919115738578064, -6.226264396373312, 319.80
 _SINGLE_LOGISTIC = [np.array(c, np.float32) for c in _LOGISTIC]
 _HALF = np.array(0.5, np.float32)
 _FAR = 100  # where Phi(-x) is 0, as it is at infinity
-_SINGLE_TERMS = 11  # of the series for single precision, where the next is below the rounding
 
 
 def gelu(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -84,32 +72,11 @@ def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     return out
 
 
-@cache
-def _erfc_polynomial(single: bool) -> list[float]:
-    """The series as coefficients of powers, highest first."""
-    from numpy.polynomial.chebyshev import cheb2poly
-
-    powers: list[float] = cheb2poly(_ERFC_SERIES[: _SINGLE_TERMS if single else None]).tolist()
-    return powers[::-1]
-
-
 def _normal_tail(xp: Any, x: Any) -> Any:
     """Phi(-|x|) = erfc(|x| / sqrt(2)) / 2, and exp(-x^2 / 2)."""
     z = xp.abs(x)
     z *= sqrt(0.5)
-    bell = xp.exp(-xp.square(z))
-    t = z - 3
-    t /= z + 3
-    first, *rest = _erfc_polynomial(x.dtype.itemsize < 8)
-    tail = xp.full_like(t, first)
-    for coefficient in rest:
-        tail *= t
-        tail += coefficient
-    tail *= bell
-    z *= 4
-    z += 2
-    tail /= z
-    return tail, bell
+    return half_erfc(xp, z)
 
 
 def _normal_slope(xp: Any, x: Any) -> Any:

@@ -3,13 +3,14 @@
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, manipulation, reductions, searching
+from . import creation, dtypes, elementwise, manipulation, reductions, searching, signal
 from .creation import *
 from .dtypes import *
 from .elementwise import *
 from .manipulation import *
 from .reductions import *
 from .searching import *
+from .signal import *
 
 if TYPE_CHECKING:
     from . import fft as fft
@@ -18,5 +19,5 @@ if TYPE_CHECKING:
 
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
-    _modules = (creation, dtypes, elementwise, manipulation, reductions, searching)
+    _modules = (creation, dtypes, elementwise, manipulation, reductions, searching, signal)
     __all__ = [name for module in _modules for name in module.__all__]

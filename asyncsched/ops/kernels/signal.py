@@ -1,0 +1,198 @@
+"""Operations on sequences: interpolation, convolution, padding and windows. On the host they are NumPy's functions.
+
+CuPy has all but the median as padding. Where it would wait for the device, or pads another way than NumPy does, it is
+told otherwise here.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index
+
+from ..declare import Blas, Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
+from ..op import resolve
+from ..rules import Known, as_meta, sample, shrunk, view_rule
+from .create import constant
+from .fourier import forget_plans
+
+Pairs = tuple[tuple[int, int], ...]
+_zeros = constant(0)
+
+
+def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, period: Any) -> Any:
+    """Values between points. CuPy would wait for a number that it is given, and cast it to the dtype of the values."""
+    if xp is np:
+        return np.interp(x, points, values, left, right, period)
+    x, points = [xp.asarray(a, np.float64, "C") for a in (x, points)]
+    values = xp.asarray(values, np.complex128 if values.dtype.kind == "c" else np.float64, "C")
+    ends = [None if end is None else xp.full((), end, values.dtype) for end in (left, right)]
+    return xp.interp(x, points, values, *ends, period)
+
+
+def convolve(xp: Any, a: Any, v: Any, *, mode: str) -> Any:
+    """The convolution of two sequences."""
+    found = xp.convolve(*[xp.asarray(x).reshape(-1) for x in (a, v)], mode)
+    forget_plans(xp)
+    return found
+
+
+def pad(xp: Any, x: Any, *, pad_width: Pairs, mode: str, **options: Any) -> Any:
+    """More elements around. CuPy's reflections are others than NumPy's where they are longer than what they reflect."""
+    if xp is np:
+        return np.pad(x, pad_width or 0, mode, **options)  # type: ignore[call-overload]  # texts are checked by the rule
+    if is_gathered(mode, options):
+        for axis, (before, after) in enumerate(pad_width):
+            if before or after:
+                n = x.shape[axis]
+                x = xp.take(x, gathered_from(xp, xp.arange(-before, n + after), n, mode), axis=axis)
+        return x if any(map(any, pad_width)) else x.copy()
+    wide = any(max(width) > max(n - (mode == "reflect"), 1) for n, width in zip(x.shape, pad_width, strict=True))
+    if mode == "median" or ("reflect_type" in options and wide):
+        raise NotImplementedError(f"pad: CuPy has no mode {mode!r} for this: use another, or `await t.numpy()` first")
+    return xp.pad(x, pad_width, mode, **options)
+
+
+def is_gathered(mode: str, options: Options) -> bool:
+    """Whether a padding is made of elements as they are."""
+    return mode in ("edge", "wrap", "reflect", "symmetric") and options.get("reflect_type", "even") == "even"
+
+
+def gathered_from(xp: Any, at: Any, n: int, mode: str) -> Any:
+    """From which of `n` places along an axis the elements come that a padding has at these; negative before the first.
+
+    `xp` is an array namespace, or this package.
+    """
+    if mode == "edge":
+        return xp.clip(at, 0, n - 1)
+    if mode == "wrap":
+        return at % n
+    period = 2 * n - 1 if mode == "symmetric" else max(2 * n - 2, 1)  # the last place of one, counted from 0 or from 1
+    at = at % (period + (mode == "symmetric"))
+    return xp.minimum(at, period - at)
+
+
+def sliding_window_view(xp: Any, x: Any, *, window_shape: Known, axis: Known) -> Any:
+    """Every window: a view. CuPy's function waits for the device, to look at lengths that are known."""
+    tricks = xp.lib.stride_tricks
+    if xp is np:
+        return tricks.sliding_window_view(x, window_shape, axis)
+    shape = list(x.shape)
+    for at, length in zip(axis, window_shape, strict=True):
+        shape[at] -= length - 1
+    return tricks.as_strided(x, (*shape, *window_shape), (*x.strides, *[x.strides[at] for at in axis]))
+
+
+def overlap_add(xp: Any, windows: Any, *, axis: int, out: Any = None) -> Any:
+    """Windows, which lie along the last axis, added where they were along another: the transpose of sliding windows."""
+    *shape, width = windows.shape
+    count = shape[axis]
+    shape[axis] += width - 1
+    out = _zeros(xp, shape=tuple(shape), dtype=windows.dtype, out=out)
+    lines, parts = xp.moveaxis(out, axis, -1), xp.moveaxis(windows, axis, -2)
+    for k in range(min(count, width)):
+        if width <= count:
+            lines[..., k : k + count] += parts[..., k]
+        else:
+            lines[..., k : k + width] += parts[..., k, :]
+    return out
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """In double precision, whatever the operands are: each is cast and copied if it is not that, and in C order."""
+    x, points, values = [as_meta(operand) for operand in operands]
+    if len(points.bound) != 1 or len(values.bound) != 1:
+        raise ValueError(f"interp: xp and fp must have one dimension, not shapes {points.bound} and {values.bound}")
+    if points.bound != values.bound:
+        raise ValueError(f"interp: fp and xp are not of the same length: {values.bound[0]} and {points.bound[0]}")
+    if points.bound == (0,):
+        raise ValueError("interp: array of sample points is empty")
+    if "c" in (x.dtype.kind, points.dtype.kind):
+        raise TypeError("interp: x and xp must be real: fp alone may be complex")
+    dtype = resolve(op, np)(*[sample(one) for one in (x, points, values)], **options).dtype
+    count, known, width = prod(x.bound), points.bound[0], dtype.itemsize
+    forms = ((x, np.float64, count * 8), (points, np.float64, known * 8), (values, dtype, known * width))
+    workspace = sum(nbytes for one, wanted, nbytes in forms if one.dtype != wanted or not one.contiguous)
+    if options["period"] is not None:  # remainders, their order, points with two more, and values the same way
+        workspace += count * 8 + known * (2 * 8 + 2 * width)
+    elif known <= count:
+        workspace += known * width  # slopes
+    return Inferred(meta(x.shape, dtype), workspace)
+
+
+def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """All sums of products of two sequences that overlap; what is shorter is copied, in reverse."""
+    arrays = [as_meta(operand) for operand in operands]
+    counts = [prod(array.bound) for array in arrays]
+    for name, array, count in zip("av", arrays, counts, strict=True):
+        if len(array.bound) > 1:
+            raise ValueError(f"convolve: {name} must have one dimension, not shape {array.bound}")
+        if not count:
+            raise ValueError(f"convolve: {name} cannot be empty")
+    dtype = resolve(op, np)(*[sample(operand) for operand in operands], **options).dtype
+    longer, shorter = max(counts), min(counts)
+    length = {"full": longer + shorter - 1, "same": longer, "valid": longer - shorter + 1}[options["mode"]]
+    copied = [0 if a.contiguous and a.dtype == dtype else n for a, n in zip(arrays, counts, strict=True)]
+    return Inferred(meta((length,), dtype), (sum(copied) + shorter) * dtype.itemsize, work=longer * shorter)
+
+
+def pad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The operand with its padding; NumPy looks at the options, on an operand of one element with less padding."""
+    array, pairs, mode = as_meta(operands[0]), options["pad_width"], options["mode"]
+    if options.get("stat_length") is not None and not np.all(options["stat_length"]):
+        raise ValueError("stat_length of 0 yields no value for padding")
+    little = tuple([(min(before, 1), min(after, 1)) for before, after in pairs])
+    more = {name: value for name, value in options.items() if name not in ("pad_width", "mode")}
+    with np.errstate(all="ignore"):
+        np.pad(shrunk(array), little or 0, mode, **more)
+    shape = tuple([before + n + after for n, (before, after) in zip(array.bound, pairs, strict=True)])
+    result = meta(shape, array.dtype, array.contiguous)
+    return Inferred(result, _pad_bytes(array, shape, pairs, mode, options))
+
+
+def _pad_bytes(array: Meta, padded: Known, pairs: Pairs, mode: str, options: Options) -> int:
+    """Bytes that NumPy makes along one axis after the other, where the axes before are padded and those after not."""
+    most, size, shape = 0, array.dtype.itemsize, array.bound
+    wide = np.result_type(array.dtype, np.float64)
+    for axis, (n, width) in enumerate(zip(shape, pairs, strict=True)):
+        if not any(width) or mode in ("constant", "empty"):
+            continue
+        each, widest = 0, max(width)
+        if mode == "linear_ramp":  # cast, if not in double
+            each = sum(width) * size + (widest * wide.itemsize if array.dtype != wide else 0)
+        elif mode == "median":  # of a copy, in order
+            each = n * size * (1 if array.contiguous else 2) + 4 * wide.itemsize
+        elif mode in ("maximum", "minimum", "mean"):
+            each = 3 * wide.itemsize
+        elif axis or not array.contiguous or options.get("reflect_type") == "odd":
+            each = widest * size  # a copy: of rows alone NumPy can tell that what is read and what is written lie apart
+        most = max(most, each * prod(padded[:axis]) * prod(shape[axis + 1 :]))
+    return most
+
+
+def overlap_add_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """As long as the windows reach."""
+    array = as_meta(operands[0])
+    *shape, width = array.bound
+    shape[normalize_axis_index(options["axis"], len(shape))] += width - 1
+    return Inferred(meta(tuple(shape), array.dtype))
+
+
+OPS = (
+    Op(
+        "interp", interp, interp_rule, doc="Values between points, on straight lines.",
+        element_seconds=Cost.LONG_FUNCTION,
+    ),
+    Op(
+        "convolve", convolve, convolve_rule, doc="The convolution of two sequences.", element_seconds=Cost.SCALAR,
+        blas=Blas.INSIDE, resource="fft",
+    ),
+    Op("pad", pad, pad_rule, doc="More elements around."),
+    Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
+    with_out(overlap_add, overlap_add_rule, "Windows added where they overlap: the gradient of sliding windows."),
+)  # fmt: skip

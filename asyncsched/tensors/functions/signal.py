@@ -1,0 +1,313 @@
+"""Functions of NumPy's and SciPy's on sequences: special functions, differences, integrals, windows and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from ..arguments import name_keywords, scalar
+from ..tensor import Scalar, Tensor, as_now
+from ._common import Axis, Operand, ShapeLike, known_shape, lengths, op
+from .creation import empty_like
+from .elementwise import equal
+from .reductions import all, diff, sum
+from .searching import where
+
+
+def erf(x: Operand, /) -> Tensor:
+    """SciPy's error function: the integral of 2 / sqrt(pi) exp(-t^2) from 0 to x.
+
+    Returns a tensor of the shape of `x`: in float32 if that holds every number of its dtype, else in float64. It is off
+    by at most 4e-16 of the result in float64, and in float32 rounded from that. Complex numbers are a TypeError.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.erf(await s.put(np.array([0.0, 0.5, np.inf])))
+    >>> asc.run(main)
+    array([0.        , 0.52049988, 1.        ])
+    """
+    return op("erf", x)
+
+
+def erfinv(x: Operand, /) -> Tensor:
+    """The inverse of `erf`: infinite at -1 and 1, NaN beyond
+
+    Dtypes are those of `erf`. It is off by at most 1e-15 of the result in float64, and in float32 rounded from that.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.erfinv(await s.put(np.array([0.0, 0.5, 1.0])))
+    >>> asc.run(main)
+    array([0.        , 0.47693628,        inf])
+    """
+    return op("erfinv", x)
+
+
+def interp(
+    x: Operand,
+    xp: Tensor,
+    fp: Tensor,
+    left: Scalar | None = None,
+    right: Scalar | None = None,
+    period: float | None = None,
+) -> Tensor:
+    """NumPy's `interp`: values at `x` on straight lines between the points (xp, fp), which have one dimension
+
+    `xp` has to increase, which is not checked, unless there is a `period`: then both are taken modulo that. Before the
+    first point the value is `left`, by default the first of `fp`; after the last `right`, by default the last. Returns
+    a tensor of the shape of `x`, in float64, or complex128 where `fp` is complex. No derivative is known.
+
+    Raises:
+        ValueError: if `xp` and `fp` are not of one length, or are empty.
+        TypeError: if `x` or `xp` is complex.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         xp, fp = await s.put(np.array([1.0, 2.0, 3.0])), await s.put(np.array([3.0, 2.0, 0.0]))
+    ...         return await asc.interp(await s.put(np.array([0.0, 1.5, 2.72, 4.0])), xp, fp, right=-1)
+    >>> asc.run(main)
+    array([ 3.  ,  2.5 ,  0.56, -1.  ])
+    """
+    ends = [None if end is None else scalar(end) for end in (left, right, period)]
+    if ends[2] is not None and not ends[2]:
+        raise ValueError("interp: period must be a non-zero value")
+    return op("interp", x, xp, fp, left=ends[0], right=ends[1], period=ends[2])
+
+
+def gradient(
+    f: Tensor, *varargs: Operand, axis: Axis = None, edge_order: Literal[1, 2] = 1
+) -> Tensor | tuple[Tensor, ...]:
+    """NumPy's `gradient`: differences between neighbours on both sides, and at the ends between the first or last
+
+    Args:
+        f: values at points in space; at least `edge_order + 1` along each axis.
+        varargs: how far the points are apart: nothing (1), a number for all axes, or for each axis a number or the
+            points' coordinates, a tensor of one dimension.
+        axis: along which axis, or axes; by default all.
+        edge_order: whether differences at the ends are of first or of second order.
+
+    Returns:
+        A tensor of the shape of `f`, in its dtype; of integers in float64. For several axes a tuple of one for each.
+
+    Coordinates that are evenly spaced are told when they are there, as NumPy tells them: so with coordinates both
+    formulas are computed. Where those require a gradient it is the general one alone, which may round otherwise.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([0.0, 1.0, 1.5, 3.5, 4.0, 6.0]))
+    ...         return await asc.gradient(x**2, x)
+    >>> asc.run(main)
+    array([ 1.,  2.,  3.,  7.,  8., 10.])
+    """
+    f = as_now(f)
+    along = tuple(range(f.ndim)) if axis is None else normalize_axis_tuple(axis, f.ndim)
+    spacing: list[Any] = [as_now(one) if isinstance(one, Tensor) else scalar(one) for one in varargs] or [1.0]
+    if len(spacing) == 1 and not _has_axes(spacing[0]):
+        spacing *= len(along)
+    if len(spacing) != len(along):
+        raise TypeError(
+            f"gradient: {len(varargs)} spacings for {len(along)} axes: give none, one number, or one for each"
+        )
+    if edge_order not in (1, 2):
+        raise ValueError(f"gradient: edge_order must be 1 or 2, not {edge_order!r}")
+    found = tuple([_gradient(f, at, h, edge_order) for at, h in zip(along, spacing, strict=True)])
+    return found[0] if len(along) == 1 else found
+
+
+def _has_axes(spacing: Any) -> bool:
+    return isinstance(spacing, Tensor) and spacing.ndim > 0
+
+
+def _gradient(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
+    """Along one axis, by NumPy's formulas, step by step: so the bits are NumPy's."""
+    n = known_shape(f, "gradient")[axis]
+    if n < order + 1:
+        raise ValueError(f"gradient: {n} elements along axis {axis} are too few: at least edge_order + 1 are required")
+    f = f.astype(np.float64) if f.dtype.kind in "iu" else f
+    if f.dtype.kind == "f" and (h.dtype.kind == "c" if hasattr(h, "dtype") else isinstance(h, complex)):
+        raise TypeError("gradient: where the spacing is complex f must be, too: use `f.astype(complex)`")
+    if not _has_axes(h):
+        return _even(f, axis, h, order)
+    if h.shape != (n,):
+        raise ValueError(f"gradient: coordinates must be of shape ({n},), as axis {axis} is, not {h.shape}")
+    d = diff(h.astype(np.float64) if h.dtype.kind in "iu" else h)
+    uneven = _uneven(f, axis, d, order)
+    if h.requires_grad:  # of the other formula the derivative would be that of one distance
+        return uneven
+    return where(all(equal(d, d[0])), _even(f, axis, d[0], order), uneven)
+
+
+def _even(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
+    """Where all are `h` apart."""
+    inner = (f[_at(axis, 2, None)] - f[_at(axis, None, -2)]) / (2.0 * h)
+    if order == 1:
+        return _with_ends(f, axis, inner, h, h)
+    return _with_ends(f, axis, inner, (-1.5 / h, 2.0 / h, -0.5 / h), (0.5 / h, -2.0 / h, 1.5 / h))
+
+
+def _uneven(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
+    """Where `d` has how far neighbours are apart."""
+    shape, d1, d2 = [-1 if at == axis else 1 for at in range(f.ndim)], d[:-1], d[1:]
+    weights = (-d2 / (d1 * (d1 + d2)), (d2 - d1) / (d1 * d2), d1 / (d2 * (d1 + d2)))
+    a, b, c = [weight.reshape(shape) for weight in weights]
+    inner = a * f[_at(axis, None, -2)] + b * f[_at(axis, 1, -1)] + c * f[_at(axis, 2, None)]
+    if order == 1:
+        return _with_ends(f, axis, inner, d[0], d[-1])
+    d1, d2 = d[0], d[1]
+    first = (-(2.0 * d1 + d2) / (d1 * (d1 + d2)), (d1 + d2) / (d1 * d2), -d1 / (d2 * (d1 + d2)))
+    d1, d2 = d[-2], d[-1]
+    last = (d2 / (d1 * (d1 + d2)), -(d2 + d1) / (d1 * d2), (2.0 * d2 + d1) / (d2 * (d1 + d2)))
+    return _with_ends(f, axis, inner, first, last)
+
+
+def _with_ends(f: Tensor, axis: int, inner: Tensor, first: Any, last: Any) -> Tensor:
+    """With what is at the ends: of how far two elements are apart, or of the weights of three."""
+    n, found = known_shape(f, "gradient")[axis], empty_like(f)
+    found[_at(axis, 1, -1)] = inner
+    for place, of in ((0, first), (n - 1, last)):
+        count = 3 if isinstance(of, tuple) else 2
+        x, y, *z = [f[_at(axis, at, at + 1)] for at in range(min(place, n - count), min(place, n - count) + count)]
+        found[_at(axis, place, place + 1)] = of[0] * x + of[1] * y + of[2] * z[0] if z else (y - x) / of
+    return found
+
+
+def _at(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
+    return (slice(None),) * axis + (slice(start, stop),)
+
+
+def trapezoid(y: Tensor, x: Tensor | None = None, dx: Operand = 1.0, axis: int = -1) -> Tensor:
+    """NumPy's `trapezoid`: the integral along an axis, of straight lines between the values
+
+    `x` has the points' coordinates, in one dimension or in the shape of `y`; without it they are `dx` apart. Returns a
+    tensor without the axis, in float64 of integers. Along no elements, or one, it is 0.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         y = await s.put(np.array([1.0, 2.0, 3.0]))
+    ...         return await asc.gather(asc.trapezoid(y), asc.trapezoid(y, dx=2), asc.trapezoid(y, y * 4))
+    >>> asc.run(main)
+    [array(4.), array(8.), array(16.)]
+    """
+    y = as_now(y)
+    at = normalize_axis_index(axis, y.ndim)
+    if x is None:
+        d: Any = dx
+    elif x.ndim == 1:
+        d = diff(x).reshape([-1 if i == at else 1 for i in range(y.ndim)])
+    else:
+        d = diff(x, axis=axis)
+    return sum(d * (y[_at(at, 1, None)] + y[_at(at, None, -1)]) / 2.0, axis=at)
+
+
+def convolve(a: Operand, v: Operand, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
+    """NumPy's `convolve`: the sums of products of two sequences of one dimension, the second one in reverse
+
+    Args:
+        a, v: of n and m elements.
+        mode: "full" gives n + m - 1 of them, "same" the max(n, m) in the middle, "valid" the max(n, m) - min(n, m) + 1
+            where the shorter one lies within the longer.
+
+    On CUDA floating-point numbers are convolved by Fourier transforms: it is rounded as of the largest result, and what
+    is not finite reaches all of it.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         a, v = await s.put(np.array([1.0, 2.0, 3.0])), await s.put(np.array([0.0, 1.0, 0.5]))
+    ...         return await asc.convolve(a, v)
+    >>> asc.run(main)
+    array([0. , 1. , 2.5, 4. , 1.5])
+    """
+    if mode not in ("full", "same", "valid"):
+        raise ValueError(f"convolve: mode must be 'full', 'same' or 'valid', not {mode!r}")
+    return op("convolve", a, v, mode=mode)
+
+
+def pad(array: Tensor, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tensor:
+    """NumPy's `pad`: the tensor with more elements before and after it, along each axis
+
+    Args:
+        array: the tensor.
+        pad_width: how many: a number for all, `(before, after)` for all axes, `((before, after), ...)` for each, or
+            `{axis: (before, after)}`.
+        mode: "constant", "edge", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric", "wrap"
+            or "empty", as of NumPy's. "median", and with `reflect_type="odd"` more than one reflection, are not there
+            on CUDA. "constant", "empty", "edge", "wrap" and even reflections have a derivative.
+        kwargs: what the mode takes: `constant_values`, `end_values`, `stat_length` or `reflect_type`.
+
+    Raises:
+        ValueError: for a mode or a keyword that is not there, and for negative numbers.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([1, 2, 3]))
+    ...         return await asc.gather(asc.pad(x, (1, 2)), asc.pad(x, 2, mode="reflect"))
+    >>> asc.run(main)
+    [array([0, 1, 2, 3, 0, 0]), array([3, 2, 1, 2, 3, 2, 1])]
+    """
+    if callable(mode):
+        raise TypeError("pad: a mode is a text: a function of your own is a task, `await s.call(fn, t)`")
+    options = {name: _frozen(value) for name, value in kwargs.items()}
+    return op("pad", array, pad_width=_pairs(pad_width, array.ndim), mode=mode, **options)
+
+
+def _pairs(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
+    """Before and after each axis."""
+    if isinstance(pad_width, Mapping):
+        given = {normalize_axis_index(axis, ndim): width for axis, width in pad_width.items()}
+        pad_width = [np.broadcast_to(given.get(axis, 0), 2) for axis in range(ndim)]
+    widths = np.asarray(pad_width)
+    if widths.dtype.kind != "i" and widths.size:
+        raise TypeError(f"pad: `pad_width` must be of integral type, not {widths.dtype}")
+    pairs = np.broadcast_to(widths, (ndim, 2))
+    if (pairs < 0).any():
+        raise ValueError(f"pad: index can't contain negative values, as {pad_width!r} does")
+    return tuple([(before, after) for before, after in pairs.tolist()])
+
+
+def _frozen(value: Any) -> Any:
+    """An option of numbers, one or nested lists of them, in hashable form."""
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return tuple(map(_frozen, value))
+    return value if value is None or isinstance(value, str) else scalar(value)
+
+
+def sliding_window_view(x: Tensor, window_shape: ShapeLike, axis: Axis = None) -> Tensor:
+    """NumPy's `sliding_window_view`: all windows of a shape, as a view, which takes no memory
+
+    Args:
+        x: the tensor.
+        window_shape: the windows' length along each of the axes.
+        axis: the axes; by default all, each once. One that is there twice has windows of windows.
+
+    Returns:
+        A view of shape (..., windows): the axes of `x`, each shorter by one less than its window is long, then those of
+        the windows. It is PyTorch's `unfold` with a step of 1, and `[::step]` takes every other. What is computed from
+        it may be many times as large as `x`.
+
+    Raises:
+        ValueError: if a window is longer than `x`, or there are not as many axes as lengths.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         windows = asc.sliding_window_view(await s.put(np.arange(5.0)), 3)
+    ...         print(windows.shape)
+    ...         return await windows.mean(axis=-1)
+    >>> asc.run(main)
+    (3, 3)
+    array([1., 2., 3.])
+    """
+    shape = lengths(window_shape)
+    given = tuple(range(x.ndim)) if axis is None else (axis,) if not isinstance(axis, Sequence) else axis
+    along = normalize_axis_tuple([index(one) for one in given], x.ndim, allow_duplicate=True)
+    return op("sliding_window_view", x, window_shape=shape, axis=along)
+
+
+__all__ = ["convolve", "erf", "erfinv", "gradient", "interp", "pad", "sliding_window_view", "trapezoid"]
+
+name_keywords(globals(), __all__)
