@@ -98,7 +98,7 @@ class Methods(Unread):
 
     # -- out of the scheduler -----------------------------------------------------------------------------------
 
-    def numpy(self) -> Coroutine[Any, Any, np.ndarray[Any, Any]]:
+    def numpy(self) -> HostCopy:
         """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
 
         It is a coroutine, which is no array before it is awaited and says so; `asc.gather` takes many.
@@ -116,7 +116,7 @@ class Methods(Unread):
         """
         return HostCopy(self._value)
 
-    def item(self) -> Coroutine[Any, Any, bool | int | float]:
+    def item(self) -> Coroutine[object, None, bool | int | float]:
         """The only element, as a Python scalar: a coroutine, which is no number before it is awaited and says so.
 
         `await asc.gather(*[loss.item() for loss in losses])` reads many at once.
