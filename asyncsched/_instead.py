@@ -5,10 +5,15 @@ For the errors of names that are not there. A name that exists here is in none o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NoReturn
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from functools import wraps
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[object]) -> AttributeError:
@@ -45,19 +50,124 @@ def explain_missing(
         namespace["__dir__"] = lambda: [*namespace["__all__"], "__doc__"]
 
 
+class OnlyAsync:
+    """What is entered by `async with`, and says so in a plain `with`."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers know that it has none of these
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                f"a {type(self).__name__} waits at the end of its block, as a plain `with` cannot: use `async with`, in"
+                " an `async def` that `asyncsched.run(main)` runs"
+            )
+
+        def __exit__(self, *_: object) -> None:
+            raise AssertionError("it is never entered")
+
+
+def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Have a function name the argument that was meant, where it is called with one that it has not.
+
+    Python itself refuses such a call, before any line of the function runs. A call that is right pays for the wrapper
+    alone, some 0.2 us; a wrong one is looked at.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **options: P.kwargs) -> T:
+        try:
+            return function(*args, **options)
+        except TypeError as error:
+            trace = error.__traceback__
+            if trace is not None and trace.tb_next is None:  # no line of the function has run
+                meant = _meant(function, args, options)
+                if meant:
+                    error.args = (f"{str(error).partition('. Did you mean')[0]}: use {meant}",)
+            del trace  # which holds this frame
+            raise
+
+    return call
+
+
+def parameters(function: Any) -> tuple[str, ...]:
+    """The names of a function's parameters, but for `*args` and the like."""
+    code = function.__code__
+    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    return names
+
+
+def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
+    code = function.__code__
+    known = parameters(function)
+    named = [name for name in known[code.co_posonlyargcount :] if name != "self"]
+    meant = [ours for name in options if name not in known for ours in _nearest(name, named)]
+    if len(args) > code.co_argcount and not meant:
+        if several := _as_one(function.__name__, known[: code.co_argcount], args):
+            return several
+        meant = [name for name in known[code.co_argcount :] if name not in options][:1]
+    return ", ".join(f"`{name}=`" for name in meant)
+
+
+def _nearest(name: str, known: list[str]) -> list[str]:
+    """The keyword that was meant: by what others call it, or by how it is spelt."""
+    return [ours for ours in KEYWORDS.get(name, ()) if ours in known][:1] or get_close_matches(name, known, 1, 0.7)
+
+
+def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
+    """The call that was meant by `ones(2, 3)` and `concat(a, b)`; empty, if it was another."""
+    place = next((place for place, name in enumerate(taken) if name in _SEVERAL), None)
+    if place is None:
+        return ""
+    last = place + 1 + len(args) - len(taken)
+    one = args[place:last]
+    if isinstance(one[0], list | tuple) or any(type(other) is not type(one[0]) for other in one):
+        return ""
+    told = [repr(one) if isinstance(one[0], int) else "[a, b]", *map(repr, args[last:])]
+    return f"`asc.{name}({', '.join([*taken[:place], *told])})`"
+
+
 def _numpys(module: str, name: str) -> str | None:
     """The cure of a function that is NumPy's alone, in the part of NumPy that has this module's name."""
     part = module.removeprefix("asyncsched").removeprefix(".")
     home = getattr(np, part) if part in ("linalg", "fft") else np if part == "" else None
-    if not isinstance(getattr(home, name, None), _NUMPY_FUNCTIONS):
+    if not is_numpys(home, name):
         return None
-    dotted = f"{part}.{name}" if part else name
+    return numpys_cure(f"{part}.{name}" if part else name)
+
+
+def numpys_cure(dotted: str) -> str:
+    """What to write for a function that is NumPy's, as "linalg.norm"."""
     return NUMPY.get(dotted) or f"`await s.call(np.{dotted}, t)` computes NumPy's as a task, and waits for it"
 
 
-_NUMPY_FUNCTIONS = (np.ufunc, type(np.median))  # what takes arrays: not `np.set_printoptions`
+def is_numpys(home: Any, name: str) -> bool:
+    """Whether a part of NumPy has a function of arrays with this name: `median`, not `set_printoptions`."""
+    return isinstance(getattr(home, name, None), _NUMPY_FUNCTIONS)
 
 
+_NUMPY_FUNCTIONS = (np.ufunc, type(np.median))
+
+
+_SEVERAL = ("shape", "axes", "arrays")  # parameters that take several things as one
+_STREAMS = ("streams", "workers", "concurrency")
+_BYTES = ("max_bytes", "reserve")
+# Keywords by the names that others give them: those that they may have here. A function has one of these.
+KEYWORDS = {
+    **dict.fromkeys(("dim", "dims", "axis", "axes"), ("axis", "axes")),
+    **dict.fromkeys(("ddof", "correction"), ("ddof", "correction")),
+    "keepdim": ("keepdims",),
+    **dict.fromkeys(("workers", "num_workers", "n_workers", "max_workers", "threads", "num_threads"), _STREAMS),
+    **dict.fromkeys(("n_jobs", "num_parallel_calls", "num_streams", "concurrency", "parallelism"), _STREAMS),
+    **dict.fromkeys(("memory", "memory_limit", "max_memory", "limit", "nbytes", "max_bytes"), _BYTES),
+    **dict.fromkeys(("maxsize", "max_queue", "queue_size", "backlog"), ("max_pending", "max_queue", "buffer")),
+    **dict.fromkeys(("prefetch", "prefetch_factor", "buffer_size", "depth"), ("buffer", "depth")),
+    **dict.fromkeys(("max_batch_size", "batch_size"), ("max_batch_cost", "size")),
+    "timeout": ("deadline", "stall_timeout"),
+    "drop_remainder": ("drop_last",),
+}
+
+_BARRIER = "`await s.barrier()`, which waits for everything"
 _MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
 _DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., as NumPy's has"
 _SEED = "what draws takes a seed, as `asc.random.default_rng(0)` does"
@@ -66,8 +176,10 @@ _DATA = "`s.pipeline(dataset).map(fn, workers=4).batch(64).to_device(depth=2)` l
 _ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` prints what there is"
 
 PACKAGE = {
-    **dict.fromkeys(("array", "as_tensor", "from_numpy", "tensor"), _MAKE),
-    **dict.fromkeys(("synchronize", "waitall"), "`await s.barrier()` waits for everything"),
+    **dict.fromkeys(("array", "as_tensor", "device_put", "from_numpy", "tensor"), _MAKE),
+    **dict.fromkeys(("synchronize", "wait", "waitall"), _BARRIER),
+    **dict.fromkeys(("Client", "LocalCluster"), "`async with asc.Scheduler() as s`; `asc.cluster` for Dask's"),
+    "delayed": "`await s.submit(fn, *args)`, or `s.submit_nowait`: a task, which other tasks take as an argument",
     **dict.fromkeys(("manual_seed", "seed"), _SEED),
     **dict.fromkeys(("rand", "randn", "randint", "randperm"), _DRAW),
     **dict.fromkeys(("cat", "concatenate", "hstack", "vstack"), "`asc.concat(ts, axis=0)`, or `asc.stack`"),
@@ -90,7 +202,7 @@ PACKAGE = {
     "as_completed": "`asyncio.as_completed(ts)` takes tensors",
     **dict.fromkeys(("amp", "autocast"), "nothing changes dtypes by itself: `t.astype(...)`, `dtype=` of layers"),
     "clamp": "`asc.clip(t, low, high)`",
-    "compute": "`await t` waits for a tensor, `await asc.gather(*ts)` for several",
+    **dict.fromkeys(("block_until_ready", "compute"), "`await t` waits for one, `await asc.gather(*ts)` for several"),
     "grad": "`asc.autograd.grad`",
     "logsumexp": "`t.max() + asc.log(asc.exp(t - t.max()).sum())`, with `axis=` and `keepdims=` as needed",
     "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`",
@@ -245,7 +357,7 @@ MODULE = {
 }
 
 SUBMITTER = {
-    **dict.fromkeys(("join", "synchronize", "wait", "drain"), "`await s.barrier()`, which waits for everything"),
+    **dict.fromkeys(("join", "synchronize", "wait", "waitall", "wait_all", "drain"), _BARRIER),
     **dict.fromkeys(("close", "shutdown", "stop"), "`await s.aclose()`, or the end of its `async with` block"),
     **dict.fromkeys(("stats", "memory_allocated", "memory_stats"), "`s.statistics()`, or `s.load()`"),
     **dict.fromkeys(("max_ops", "max_bytes"), "`s.statistics()`, which has the limits"),
@@ -254,7 +366,9 @@ SUBMITTER = {
         ("run", "create_task", "start_soon", "spawn"), "`await s.submit(fn, *args)`; asyncio for coroutines"
     ),
     **dict.fromkeys(("DataLoader", "data_loader"), "`s.pipeline(dataset)`"),
-    "array": "`await s.put(a)`",
+    **dict.fromkeys(("array", "device_put", "scatter"), "`await s.put(a)`"),
+    **dict.fromkeys(("compute", "persist", "result"), "`await t`, or `await asc.gather(*ts)`"),
+    "to_thread": "`await s.call(fn, *args)`",
     "cancel": "an exception that leaves the block, or a `deadline=`, or `t.cancel()`: each cancels",
     "tensor": "`await s.put(a)`",
 }

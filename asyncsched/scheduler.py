@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ._arguments import check_int, check_number, format_bytes, parse_bytes
 from ._core.ledger import Limits
 from ._core.model import Value
+from ._instead import OnlyAsync, naming_arguments
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
@@ -63,7 +64,7 @@ def _end(reference: weakref.ref[Runtime]) -> None:
         runtime.close()
 
 
-class Scheduler(Submitter):
+class Scheduler(Submitter, OnlyAsync):
     """Schedules tensor operations onto the streams of one or several devices, under limits.
 
     Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
@@ -101,6 +102,7 @@ class Scheduler(Submitter):
         RuntimeError: when it is opened, for a `Device` that was given to a scheduler before.
     """
 
+    @naming_arguments
     def __init__(
         self,
         device: str | Device | Sequence[str | Device] = "auto",
@@ -165,6 +167,7 @@ class Scheduler(Submitter):
         """
         await close_in_order(self._runtime, timeout)
 
+    @naming_arguments
     def window(self, depth: int) -> Window:
         """Bound the run-ahead of a loop.
 

@@ -16,6 +16,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import _instead, nn, optim
 from asyncsched.serving import Serving
+from tests.waiting import no_collector
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.usefixtures("may_block")]
 
@@ -115,6 +116,19 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
     (lambda x: x.std(correction=1), r"argument 'correction': use `ddof=`$"),
     (lambda x: x.sum(dim=1, keepdim=True), r"argument 'dim': use `axis=`, `keepdims=`$"),
     (lambda x: asc.sum(x, where=1), r"argument 'where'$"),
+    (lambda x: asc.ones(2, 3), r"2 were given: use `asc.ones\(\(2, 3\)\)`$"),
+    (lambda x: asc.zeros(2, 3, 4, dtype=int), r"use `asc.zeros\(\(2, 3, 4\)\)`$"),
+    (lambda x: asc.full(2, 3, 7.5), r"use `asc.full\(\(2, 3\), 7.5\)`$"),
+    (lambda x: asc.zeros((2, 3), np.float32), r"2 were given: use `dtype=`$"),
+    (lambda x: asc.zeros(2, np.float32), r"2 were given: use `dtype=`$"),
+    (lambda x: asc.reshape(x, 3, 2), r"use `asc.reshape\(x, \(3, 2\)\)`$"),
+    (lambda x: asc.broadcast_to(x, 4, 2, 3), r"use `asc.broadcast_to\(x, \(4, 2, 3\)\)`$"),
+    (lambda x: asc.permute_dims(x, 1, 0), r"use `asc.permute_dims\(x, \(1, 0\)\)`$"),
+    (lambda x: asc.concat(x, x), r"use `asc.concat\(\[a, b\]\)`$"),
+    (lambda x: asc.stack(x, x), r"use `asc.stack\(\[a, b\]\)`$"),
+    (lambda x: asc.concat([x, x], 1), r"use `axis=`$"),
+    (lambda x: asc.sum(x, axes=1), r"argument 'axes': use `axis=`$"),
+    (lambda x: asc.sum(x, keep_dims=True), r"argument 'keep_dims': use `keepdims=`$"),
     (lambda x: asc.sum(x, axis="a"), r"cannot be interpreted as an integer$"),  # what the function itself raises
 ]
 
@@ -123,6 +137,77 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
 async def test_a_keyword_of_numpys_or_pytorchs_names_ours(x, use, told):
     with pytest.raises(TypeError, match=told):
         use(x)
+
+
+WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
+    (lambda s: asc.Scheduler(stream=2), r"argument 'stream': use `streams=`$"),
+    (lambda s: asc.Scheduler("cpu", num_workers=2, memory_limit="1 GiB"), r": use `streams=`"),
+    (lambda s: asc.Scheduler(memory_limit="1 GiB"), r"argument 'memory_limit': use `max_bytes=`$"),
+    (lambda s: asc.Scheduler(devices=["cpu"]), r"argument 'devices': use `device=`$"),
+    (lambda s: asc.Scheduler("cpu", 2), r"3 were given: use `streams=`$"),
+    (lambda s: asc.Scheduler(frobnicate=1), r"argument 'frobnicate'$"),
+    (lambda s: s.scope(timeout=3), r"argument 'timeout': use `deadline=`$"),
+    (lambda s: s.scope(max_bytes=3), r"argument 'max_bytes': use `reserve=`$"),
+    (lambda s: s.scope("request"), r"2 were given: use `name=`$"),
+    (lambda s: s.window(size=2), r"argument 'size'$"),
+    (lambda s: asc.Batcher(list, max_batch_size=3), r"argument 'max_batch_size': use `max_batch_cost=`$"),
+]
+
+
+@pytest.mark.parametrize(("use", "told"), WRONG_OPTIONS, ids=range(len(WRONG_OPTIONS)))
+async def test_an_option_that_is_misspelt_or_of_elsewhere_names_ours(s, use, told):
+    with pytest.raises(TypeError, match=told):
+        use(s)
+
+
+async def test_an_option_that_open_does_not_know_names_ours():
+    with pytest.raises(TypeError, match=r"argument 'stream': use `streams=`$"):
+        await asc.open("cpu", stream=2)
+
+
+async def test_a_wrong_call_holds_no_tensor(s):
+    x = await s.put(np.ones(1000))
+    with no_collector():
+        with pytest.raises(TypeError, match="use `axis=`"):
+            asc.sum(x, dim=1)
+        del x
+        assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.parametrize(
+    "block",
+    [lambda s: s, lambda s: s.scope(), lambda s: s.window(2), lambda s: s.pipeline([1]).open(), lambda s: asc.Timer()],
+    ids=["scheduler", "scope", "window", "pipeline", "timer"],
+)
+async def test_a_plain_with_names_async_with(s, block):
+    with pytest.raises(TypeError, match=r"waits at the end of its block.*: use `async with`"), block(s):
+        raise AssertionError("never entered")
+
+
+def test_a_plain_with_outside_of_any_loop_names_the_way_in():
+    told = r"^a Scheduler waits .* `async with`, in an `async def` that `asyncsched.run"
+    with pytest.raises(TypeError, match=told), asc.Scheduler("cpu"):  # type: ignore[attr-defined]
+        raise AssertionError("never entered")
+
+
+async def test_after_the_end_the_ways_to_open_another_are_named():
+    s = await asc.open("cpu")
+    x = await s.put(np.ones(3))
+    await s.aclose()
+    for use in (lambda: x + 1, lambda: asc.ones(3), lambda: s.submit_nowait(int), asc.Scheduler("cpu").load):
+        with pytest.raises(asc.SchedulerClosed) as caught:
+            use()
+        told = "`async with asyncsched.Scheduler() as s`, or in a notebook `s = await asyncsched.open()`"
+        assert told in str(caught.value)
+
+
+async def test_a_method_that_is_a_function_names_the_function(x):
+    for name in ("median", "degrees", "interp", "histogram"):  # which ours is, if there is one, and else NumPy's
+        cure = rf"use `asc.{name}\(t\)`$" if name in asc.__all__ else rf"use `await s.call\(np.{name}, t\)`"
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': {cure}"):
+            getattr(x, name)
+    with pytest.raises(AttributeError, match=r"no attribute 'set_printoptions'$"):
+        x.set_printoptions  # noqa: B018
 
 
 REFUSED: list[tuple[Callable[[Any, Any], Any], type[Exception], str]] = [

@@ -12,7 +12,7 @@ from .._arguments import check_number, parse_bytes
 from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
-from .._instead import SCOPE, SUBMITTER, no_attribute
+from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
@@ -91,6 +91,7 @@ class Submitter(Tasks):
         await gather(*tensors_in(graph(*examples)))
         return graph
 
+    @naming_arguments
     def scope(
         self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
         tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
@@ -136,7 +137,7 @@ class Submitter(Tasks):
         return Scope(self, name or "unnamed", claimed, deadline, Share(tenant, weight, priority))
 
 
-class Scope(Submitter):
+class Scope(Submitter, OnlyAsync):
     """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`.
 
     >>> async def main():

@@ -27,6 +27,7 @@ from typing import Any, Self
 
 from .._arguments import check_int
 from .._core.model import Scope as CoreScope
+from .._instead import OnlyAsync
 from ..runtime.closing import report
 from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.record import Record, Seconds
@@ -48,7 +49,7 @@ class WindowStatistics(Record):
     """How long entering has waited for an earlier iteration, added up."""
 
 
-class Window:
+class Window(OnlyAsync):
     """At most `depth` iterations in flight. Made by `s.window(depth)`; belongs to one coroutine.
 
     `async with window:` around the body of a loop makes what the body submits one iteration. Entering waits until the

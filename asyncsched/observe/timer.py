@@ -20,12 +20,13 @@ from typing import Any, Self
 import numpy as np
 
 from .._arguments import check_int, format_seconds
+from .._instead import OnlyAsync
 from ..flow.scope import Submitter
 from ..runtime.context import find
 from ..runtime.record import Record, Seconds
 
 
-class Timer:
+class Timer(OnlyAsync):
     """Times a block: until it was issued, and until all that it issued was finished.
 
     It is `await s.barrier()`, the block, and the barrier again. So inside a scope or a window it waits for that one's

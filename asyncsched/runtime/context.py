@@ -41,7 +41,7 @@ from typing import Any
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
-from .life import Life, running_loop
+from .life import OPEN, Life, running_loop
 from .runtime import Runtime
 
 _opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
@@ -154,7 +154,7 @@ def find(scheduler: Any = None) -> Runtime:
             runtime.refuse()
     raise SchedulerClosed(
         f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
-        "work inside `async with asyncsched.Scheduler()`, or pass `scheduler=`"
+        f"{'open one by ' + OPEN if not found else 'work inside the block of one'}, or pass `scheduler=`"
     )
 
 

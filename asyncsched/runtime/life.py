@@ -30,14 +30,15 @@ class Life(Enum):
     FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
 
 
-_CLOSED: Final = "the scheduler is closed: submit inside `async with asyncsched.Scheduler()`"
+OPEN: Final = "`async with asyncsched.Scheduler() as s`, or in a notebook `s = await asyncsched.open()`"
+_CLOSED: Final = f"the scheduler is closed: open another by {OPEN}"
 _INTERRUPTED: Final = "{} came in the middle of the scheduler's own bookkeeping"
 _CLOSES: Final = (
     "So it has closed: what was unfinished is lost, what is done can be read. `await s.aclose()` it or leave its block,"
     " and open another"
 )
 _REFUSALS: Final = {
-    Life.NEW: "the scheduler is not open yet: use `async with asyncsched.Scheduler() as s`",
+    Life.NEW: f"the scheduler is not open yet: use {OPEN}",
     Life.CLOSING: _CLOSED,
     Life.CLOSED: _CLOSED,
     Life.FORKED: "a scheduler does not survive a fork: open one in the child, or use the 'spawn' start method",

@@ -1,15 +1,13 @@
 """What may be given to functions and methods of tensors, and what to write where something may not.
 
 Operands are tensors and numbers. Options reach the operations in a form that is hashable. Keywords of NumPy's and
-PyTorch's that the array API calls otherwise raise a TypeError that names what to write here: Python itself refuses such
-a call, before any line of the function runs. So the functions that have axes are wrapped: a call that is right pays for
-the wrapper alone (some 0.2 us), a wrong one is looked at. No other function pays anything.
+PyTorch's that the array API calls otherwise raise a TypeError that names what to write here. The functions that have
+axes or a shape are wrapped for that; no other function pays anything.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
+from collections.abc import Iterable, Sequence
 from operator import index
 from types import CoroutineType, FunctionType
 from typing import Any
@@ -17,18 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from .._instead import naming_arguments, parameters
 from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
 _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-# By the name that others give it: the names it may have here.
-_OURS = {
-    **dict.fromkeys(("axis", "dim", "dims"), ("axis", "axes")),
-    **dict.fromkeys(("ddof", "correction"), ("ddof", "correction")),
-    "keepdim": ("keepdims",),
-}
-_TOLD = {ours for names in _OURS.values() for ours in names}
+_TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape"}  # what others call otherwise, or give otherwise
 
 
 def scalar(operand: object) -> Any:
@@ -102,37 +95,8 @@ def dtype_or_none(dtype: DTypeLike | None) -> np.dtype[Any] | None:
 
 
 def name_keywords(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Have those of the functions that take axes name the keyword that was meant."""
+    """Have those of the functions that take axes or a shape name the argument that was meant."""
     for name in names:
         function = namespace[name]
-        if isinstance(function, FunctionType) and not _TOLD.isdisjoint(_parameters(function)):
-            namespace[name] = _naming(function)
-
-
-def _naming(function: FunctionType) -> Callable[..., Any]:
-    @wraps(function)
-    def call(*args: Any, **options: Any) -> Any:
-        try:
-            return function(*args, **options)
-        except TypeError as error:
-            refused = error.__traceback__
-            if refused is not None and refused.tb_next is None:  # no line of the function has run
-                meant = _keywords_meant(function, args, options)
-                if meant:
-                    error.args = (f"{error}: use {meant}",)
-            raise
-
-    return call
-
-
-def _keywords_meant(function: FunctionType, args: tuple[Any, ...], options: Iterable[str]) -> str:
-    known = _parameters(function)
-    meant = [ours for name in options if name not in known for ours in _OURS.get(name, ()) if ours in known]
-    if len(args) > function.__code__.co_argcount and not meant:  # what NumPy takes by position
-        meant = [name for name in known[function.__code__.co_argcount :] if name not in options][:1]
-    return ", ".join(f"`{name}=`" for name in meant)
-
-
-def _parameters(function: FunctionType) -> tuple[str, ...]:
-    code = function.__code__
-    return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if isinstance(function, FunctionType) and not _TOLD.isdisjoint(parameters(function)):
+            namespace[name] = naming_arguments(function)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._core.callsite import line_of
-from .._instead import TENSOR, no_attribute
+from .._instead import TENSOR, is_numpys, no_attribute, numpys_cure
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
 from ..ops.meta import Shape
@@ -277,9 +277,11 @@ class Methods(Unread):
     if not TYPE_CHECKING:  # for which any name would be there then
 
         def __getattr__(self, name: str) -> Any:
-            cures = TENSOR
-            if name in TABLE and name in self.__array_namespace__().__all__:
+            cures, numpys = TENSOR, is_numpys(np, name)
+            if (name in TABLE or numpys) and name in self.__array_namespace__().__all__:
                 cures = {name: f"`asc.{name}(t)`"} | TENSOR
+            elif numpys:
+                cures = {name: numpys_cure(name)} | TENSOR
             elif name.endswith("_") and not name.startswith("_"):
                 cures = {name: "`t = ...` or `t[...] = value`: nothing else changes a tensor"} | TENSOR
             raise no_attribute("a Tensor", name, cures, type(self))

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, check_number, parse_bytes
+from ..._instead import naming_arguments
 from ...errors import QueueFull, TaskTooLarge
 from ...runtime.context import Ambient, find, innermost
 from ...runtime.record import Record, Seconds
@@ -106,6 +107,7 @@ class Batcher(Generic[Item, Result]):
         TaskTooLarge: if the scheduler is known, and can never grant `reserve`.
     """
 
+    @naming_arguments
     def __init__(
         self,
         fn: Callable[[list[Item]], Sequence[Result | Exception]]

@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 import anyio
 
+from ..._instead import OnlyAsync
 from ...errors import passable
 from ...runtime.record import Record, Seconds
 from ...runtime.threads import ended, in_thread, to_its_end
@@ -58,7 +59,7 @@ class PipelineStatistics(Record):
     """The name of what was busiest, per worker: a stage, or "the consumer"."""
 
 
-class Items(AsyncIterator[T]):
+class Items(AsyncIterator[T], OnlyAsync):
     """What `pipe.open()` gives: an async iterator, for one coroutine, while its block is open.
 
     Leaving the block stops every stage and closes the source. It waits for functions that run in threads or processes,

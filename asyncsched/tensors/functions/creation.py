@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...runtime.context import current_scope, find
-from ..arguments import dtype_of, dtype_or_none
+from ..arguments import dtype_of, dtype_or_none, name_keywords
 from ..putting import put_nowait
 from ..tensor import Scalar, Tensor
 from ._common import Dtype, Operand, ShapeLike, lengths, op
@@ -198,3 +198,5 @@ __all__ = [
     "arange", "asarray", "empty", "empty_like", "eye", "from_dlpack", "full", "full_like", "linspace", "meshgrid",
     "ones", "ones_like", "tril", "triu", "zeros", "zeros_like",
 ]  # fmt: skip
+
+name_keywords(globals(), __all__)
