@@ -1,8 +1,4 @@
-"""`python -m asyncsched`: what this machine offers.
-
-`... explain PID`: what a process of yours waits for. `... trace TRACE`: where the time of a run went. `... replan
-TRACE`: what other limits would make of it.
-"""
+"""What this machine offers: devices with their memory, versions, and a command for each thing that is missing."""
 
 from __future__ import annotations
 
@@ -32,31 +28,42 @@ _EXTRAS = (
 )
 
 
+_SECTIONS = """\
+without a command, three sections:
+  devices     what Scheduler("cpu"), Scheduler("cuda:0"), ... compute on, and the memory there. The processors
+              are those that this process may use, by its affinity and the container's quota
+  software    versions of what is used where it is installed
+  to install  what is not there, and the command that installs it
+"""
+
+
 def main(arguments: list[str]) -> str:
     """What a command prints.
 
     Raises:
-        SystemExit: for one that is none.
+        SystemExit: for one that is none, and for `--help`.
     """
-    match arguments:
-        case []:
-            return describe()
-        case ["explain", pid] if pid.isdecimal():
-            from .observe.on_signal import ask
+    if not arguments:
+        return describe()
+    from .observe import on_signal, replan, report
 
-            return ask(int(pid))
-        case ["trace" | "replan" as name, *rest]:
-            from .observe import replan, report
-
-            command = report if name == "trace" else replan
-            parser = argparse.ArgumentParser(f"python -m asyncsched {name}", description=command.__doc__)
-            command.add_arguments(parser)
-            try:
-                text: str = command.report(parser.parse_args(rest))
-            except (OSError, ValueError, ImportError) as error:
-                parser.error(str(error))
-            return text
-    raise SystemExit("usage: python -m asyncsched [explain PID | trace TRACE | replan TRACE]")
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(
+        "python -m asyncsched", description=__doc__, epilog=_SECTIONS, formatter_class=form
+    )
+    commands = parser.add_subparsers(title="commands, each with a --help of its own", metavar="COMMAND", required=True)
+    for name, module in (("explain", on_signal), ("trace", report), ("replan", replan)):
+        command = commands.add_parser(
+            name, help=module.HELP, description=f"Prints {module.HELP}.\n\n{module.PRINTS}", formatter_class=form
+        )
+        module.add_arguments(command)
+        command.set_defaults(report=module.report, command=command)
+    options = parser.parse_args(arguments)
+    try:
+        text: str = options.report(options)
+    except (OSError, ValueError, ImportError) as error:
+        options.command.error(str(error))
+    return text
 
 
 def describe() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -49,6 +50,53 @@ def test_as_a_program():
     assert (run.returncode, run.stderr) == (0, "")
     assert run.stdout.startswith("asyncsched ")
     assert "NumPy" in run.stdout
+
+
+def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
+    """What `--help` prints."""
+    with pytest.raises(SystemExit) as caught:
+        program.main([*command, "--help"])
+    assert caught.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_names_the_commands_and_the_sections(capsys):
+    text = helped(capsys)
+    assert text.startswith("usage: python -m asyncsched [-h] COMMAND")
+    for name in ("explain", "trace", "replan"):
+        assert f"\n    {name} " in text
+    printed = [line for line in program.describe().splitlines()[1:] if line and not line.startswith(" ")]
+    assert {"devices", "software"} <= set(printed)
+    for section in (*printed, "to install"):
+        assert f"\n  {section} " in text
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of a short run."""
+    path = str(tmp_path_factory.mktemp("trace") / "run.json")
+
+    async def main() -> None:
+        async with asc.Scheduler("cpu"), asc.Trace(path):
+            await asc.ones((300, 300)).sum().item()
+
+    asc.run(main)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("command", "first", "columns"),
+    [("trace", "operation", r"\S+"), ("trace", "stream ", r"\S+"), ("replan", "streams ", r"\S+(?: \S+)*")],
+)
+def test_help_explains_each_column_that_is_printed(capsys, trace, command, first, columns):
+    heads = next(line for line in program.main([command, trace]).splitlines() if line.startswith(first))
+    text = helped(capsys, command)
+    for column in re.findall(columns, heads):
+        assert f"\n  {column} " in text or f"\nthe {column}s:" in text, column
+
+
+def test_help_of_explain_says_that_the_process_must_listen(capsys):
+    assert "asyncsched.observe.explain_on_signal()" in helped(capsys, "explain")
 
 
 @pytest.mark.usefixtures("no_cupy")

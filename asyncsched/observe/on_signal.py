@@ -20,6 +20,7 @@ import signal
 import sys
 import threading
 import traceback
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from select import select
@@ -40,6 +41,26 @@ _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
 _THREAD: Final = "asc explains"
 _THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
+
+
+HELP: Final = "what a process of yours waits for, also while its event loop is blocked"
+PRINTS: Final = """\
+The process itself does, to its stderr, for each open scheduler: what is awaited and not done, what that
+waits for (a slot, bytes, another task), and so on down to what runs or holds the bytes, each with the
+line that submitted it. Nothing in the process changes.
+
+It has to listen, by a call of asyncsched.observe.explain_on_signal() at its start.
+"""
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("pid", type=int, metavar="PID", help="the number of the process, as `ps` shows it")
+
+
+def report(arguments: Namespace) -> str:
+    """What `python -m asyncsched explain` prints."""
+    return ask(arguments.pid)
 
 
 def explain_on_signal() -> None:

@@ -23,13 +23,30 @@ _SHARED: Final = (
 )
 
 
+HELP: Final = "what other limits and streams would make of a recorded run"
+PRINTS: Final = """\
+To record one:  async with asyncsched.Trace("run.json"): ...
+
+A row for each replay, in virtual time, then the smallest limit that finishes, and what twice the recorded one
+would buy:
+  streams          of each device
+  max_bytes        the limit that is tried
+  time             from the first submission to the last end
+  peak tracked     the most bytes that were tracked
+  waited for room  how long the program waited to be admitted
+  streams busy     the share of the time that the streams ran, on average
+"""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
+    parser.add_argument("trace", metavar="TRACE", help="a file that asyncsched.Trace wrote")
     parser.add_argument(
-        "--max-bytes", help='limits: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak'
+        "--max-bytes",
+        metavar="LIMITS",
+        help='to try: "64MiB..1GiB" (doubling), or "64MiB,100MiB"; default around the peak',
     )
-    parser.add_argument("--streams", default=None, help='streams of each device: "2", "1..4"; default as recorded')
+    parser.add_argument("--streams", metavar="COUNTS", help='streams of each device: "2", "1..4"; default as recorded')
 
 
 def report(options: argparse.Namespace) -> str:

@@ -50,9 +50,32 @@ _VERDICTS: Final = {
 }
 
 
+HELP: Final = "where the time of a recorded run went, with the bottleneck and its cure first"
+PRINTS: Final = """\
+To record one:  async with asyncsched.Trace("run.json"): ...
+
+the operations, the longest running first:
+  operation  its name
+  on         its device, or "event loop" for what ran at once there
+  count      how many ran
+  running    how long their bodies ran, added up
+  each       the same, on average
+and how long each waited, on average, one after the other, from its submission on:
+  queue      behind those before it in its scope
+  slots      for one of max_ops
+  bytes      for room under max_bytes
+  inputs     admitted, until what it reads was there
+  stream     until its stream came to it
+  told       from its end until the event loop had taken that in
+the streams:
+  tasks      how many ran on it
+  busy       the share of the time that it ran them
+"""
+
+
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("trace", help="a file that asyncsched.Trace wrote")
+    parser.add_argument("trace", metavar="TRACE", help="a file that asyncsched.Trace wrote")
     parser.add_argument("--html", metavar="PAGE", help="write a page with the timeline and the memory curve, too")
 
 

@@ -137,7 +137,8 @@ os.wait()
         os.kill(child, signal.SIGKILL)
 
 
-def test_other_arguments_are_refused():
+def test_other_arguments_are_refused(capsys):
     for given in (["explain"], ["explain", "me"], ["sketch", "3"]):
-        with pytest.raises(SystemExit, match="usage: "):
+        with pytest.raises(SystemExit):
             main(given)
+        assert "usage: python -m asyncsched" in capsys.readouterr().err
