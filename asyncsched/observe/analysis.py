@@ -1,16 +1,18 @@
 """Where the time of a recorded run went.
 
 Two questions are asked of a recording. *Phases*: what each task waited for, one thing after the other, added up by
-operation. *Idleness*: at each moment in which a stream was idle, why; of several reasons the first in `WHY` counts,
-which is the one that more of something would have cured. The second gives the verdict: a task that waits while every
-stream is busy loses nothing. Beside them, what had to come one after the other, and the tracked bytes over time.
+operation, scope and tenant. *Idleness*: at each moment in which a stream was idle, why; of several reasons the first in
+`WHY` counts, which is the one that more of something would have cured. The second gives the verdict: a task that waits
+while every stream is busy loses nothing. Beside them, what had to come one after the other, and the tracked bytes over
+time.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,15 +24,16 @@ from .recording import PHASES, Recording, TaskRecord, phases
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
 _NOTICED: Final = 50e-6  # seconds: to be admitted at once takes less
 
+_UNKNOWN: Final = ("(unknown)",), ("",)  # the scope and the tenant, where the disk was too slow to keep up
+
 Times = list[tuple[float, float]]
 
 
 @dataclass(slots=True)
-class Operation:
-    """Tasks of one name on one device: how many, and the seconds of each phase, added up."""
+class Group:
+    """Tasks that have names in common: how many, and the seconds of each phase, added up."""
 
-    name: str
-    device: str
+    names: tuple[str, ...]
     count: int = 0
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
 
@@ -42,8 +45,11 @@ class Analysis:
     Attributes:
         span: seconds from the first submission to the last end.
         tasks, inline: how many tasks ran, and operations inline.
-        operations: the longest running first; what ran on the loop's thread is on the device "event loop".
-        streams: (device, stream, share of the span that it was busy, tasks), for copies in too.
+        operations: by name and device, the longest running first; what ran on the loop's thread is on the device
+            "event loop".
+        scopes: by the name, in which numbers are "N", so that those of equal requests and iterations are one.
+        tenants: by the name, "" for those that have none.
+        streams: (name, share of the span that it was busy, tasks), the busiest first; for copies in too.
         busy: share of the span that the compute streams were busy, on average.
         idle: share of the span that they were idle, by `WHY`.
         loop: share of the span that the loop's thread ran; None where the trace is too short to tell.
@@ -54,8 +60,10 @@ class Analysis:
     span: float
     tasks: int
     inline: int
-    operations: list[Operation]
-    streams: list[tuple[str, str, float, int]]
+    operations: list[Group]
+    scopes: list[Group]
+    tenants: list[Group]
+    streams: list[tuple[str, float, int]]
     busy: float
     idle: dict[str, float]
     loop: float | None
@@ -71,38 +79,43 @@ def analyse(recording: Recording) -> Analysis:
     last = max((task.done for task in tasks), default=0.0)
     span = max(last - first, 1e-9)
     by_seq = {task.seq: task for task in tasks}
-    operations, streams = _added_up(tasks, by_seq), _streams(tasks, span)
     capacity = sum(device["streams"] for device in recording.metadata.get("devices", ())) or 1
+    operations, scopes, tenants = _added_up(recording, by_seq)
     busy, idle = _idleness(recording, by_seq, capacity, first, last)
     peak = max((used for _, used in memory_curve(recording)), default=0)
     return Analysis(
-        span, sum(not task.inline for task in tasks), sum(task.inline for task in tasks), operations, streams, busy,
-        idle, _loop_share(recording), critical_path(tasks, by_seq), peak,
-        recording.metadata.get("max_bytes"),
+        span, sum(not task.inline for task in tasks), sum(task.inline for task in tasks),
+        operations, scopes, tenants, _streams(tasks, span), busy, idle, _loop_share(recording),
+        critical_path(tasks, by_seq), peak, recording.metadata.get("max_bytes"),
     )  # fmt: skip
 
 
-def _added_up(tasks: Iterable[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[Operation]:
-    found: dict[tuple[str, str], Operation] = {}
-    for task in tasks:
+def _added_up(recording: Recording, by_seq: dict[int, TaskRecord]) -> Iterator[list[Group]]:
+    """By operation, by scope and by tenant."""
+    named = {
+        number: ((re.sub(r"\d+", "N", scope.name),), (scope.tenant,)) for number, scope in recording.scopes.items()
+    }
+    kinds: tuple[dict[tuple[str, ...], Group], ...] = ({}, {}, {})
+    for task in recording.tasks:
         if task.claim:
             continue
-        device = task.stream if task.on_loop else task.device
-        operation = found.setdefault((task.name, device), Operation(task.name, device))
-        operation.count += 1
-        for phase, since, until in phases(task, by_seq):
-            operation.seconds[phase] += until - since
-    return sorted(found.values(), key=lambda one: -one.seconds["running"])
+        operation, spent = (task.name, task.stream if task.on_loop else task.device), phases(task, by_seq)
+        for kind, names in zip(kinds, (operation, *named.get(task.scope, _UNKNOWN)), strict=True):
+            group = kind.get(names) or kind.setdefault(names, Group(names))
+            group.count += 1
+            for phase, since, until in spent:
+                group.seconds[phase] += until - since
+    return (sorted(kind.values(), key=lambda one: -one.seconds["running"]) for kind in kinds)
 
 
-def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, str, float, int]]:
-    busy: dict[tuple[str, str], float] = defaultdict(float)
-    count: dict[tuple[str, str], int] = defaultdict(int)
+def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, float, int]]:
+    busy, count = defaultdict[str, float](float), Counter[str]()
     for task in tasks:
         if task.began is not None and task.ended is not None and not task.on_loop:
-            busy[task.device, task.stream] += task.ended - task.began
-            count[task.device, task.stream] += 1
-    return [(*key, min(1.0, busy[key] / span), count[key]) for key in sorted(busy)]
+            busy[task.stream] += task.ended - task.began
+            count[task.stream] += 1
+    found = [(name, min(1.0, seconds / span), count[name]) for name, seconds in busy.items()]
+    return sorted(found, key=lambda stream: -stream[1])
 
 
 def _loop_share(recording: Recording) -> float | None:

@@ -10,8 +10,8 @@ What is read are these events; all others, as the phases and arrows of the first
   the other fields of `TaskRecord`; those that are left out are as its defaults say. What ran inline was submitted and
   launched as it began, and kept what it cost.
 - `asyncsched.released`, again and again: `times`, numbers of `tasks`, `bytes`.
-- "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent` and `priority`, the
-  end its `reserve` in bytes.
+- "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent`, `priority` and the
+  `tenant` if one is named, the end its `reserve` in bytes.
 - "await", the end of one: when it `began`, the number of the last `task`, and the `count`.
 - Counters: "tasks", "bytes", "loop" (what its thread ran, in seconds), and the bytes of scopes that have a reserve.
 - `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
@@ -35,7 +35,15 @@ from ..runtime.record import Bytes, Record, Seconds
 from ..runtime.runtime import LoopStream
 
 FORMAT: Final = 2
-PHASES: Final = ("queue", "slots", "bytes", "inputs", "stream", "running", "told")
+PHASES: Final = {
+    "queue": "behind others in its queue",
+    "slots": "waits for a slot",
+    "bytes": "waits for bytes",
+    "inputs": "waits for inputs",
+    "stream": "waits for its stream",
+    "running": "runs",
+    "told": "ended, not told yet",
+}
 INLINE_STREAM: Final = LoopStream.name
 _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
 # What comes of reading text that is another than was written.
@@ -111,7 +119,7 @@ class TaskRecord(Record):
 
 @dataclass(slots=True, repr=False)
 class ScopeRecord(Record):
-    """A scope or, if it shares its parent's queue, an iteration of a window. Number 0 is no scope."""
+    """A scope or, if it shares its parent's queue, an iteration of a window. 0 is no scope; a tenant is text."""
 
     number: int
     parent: int
@@ -119,6 +127,7 @@ class ScopeRecord(Record):
     opened: Seconds
     own_queue: bool
     priority: int
+    tenant: str = ""
     closed: Seconds | None = None
     reserve: Bytes = 0
 
@@ -190,7 +199,7 @@ class Recording(Record):
                 dtype=format_bytes(task.cost),
                 state=task.state,
                 device=task.device,
-                inputs=tuple(dict.fromkeys([places[seq] for seq in task.inputs if seq in places])),
+                inputs=tuple([places[seq] for seq in task.inputs if seq in places]),
                 line=task.site,
             )
             for task in tasks
@@ -251,8 +260,8 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
         case "X" | "i", "task":
             found.tasks.append(task_of(event))
         case "b", "scope" | "iteration" as kind:
-            number = event["id"]
-            found.scopes[number] = ScopeRecord(number, args["parent"], name, when, kind == "scope", args["priority"])
+            number, more = event["id"], (kind == "scope", args["priority"], args.get("tenant", ""))
+            found.scopes[number] = ScopeRecord(number, args["parent"], name, when, *more)
         case "e", "scope" | "iteration":
             if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost
                 scope.closed, scope.reserve = when, args["reserve"]

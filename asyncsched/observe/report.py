@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import html
 import json
+import re
 from argparse import ArgumentParser, Namespace
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
 from .._arguments import counted, format_bytes, format_seconds
-from .analysis import Analysis, analyse, memory_curve
+from ..pictures.tables import Table
+from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import INLINE_STREAM, PHASES, Recording
 
 _MOST_ROWS: Final = 12
 _MOST_DRAWN: Final = 60_000  # slices, and points of the curve: more a browser draws slowly, and nobody tells apart
 _TINY: Final = 30e-6  # seconds: an operation that takes about as long as to issue it and to hear of its end
 
+# What the streams did, by `WHY`.
 _IDLE: Final = {
-    "bytes": "tasks waited for bytes",
-    "slots": "tasks waited for a slot",
-    "inputs": "tasks waited for inputs that were being made",
-    "handed over": "a task was on its way to its stream",
-    "awaited": "nothing else had been submitted, and the program awaited a result",
-    "loop": "nothing more had been submitted",
+    "busy": "computed",
+    "bytes": "idle: tasks waited for bytes (max_bytes)",
+    "slots": "idle: tasks waited for a slot (max_ops)",
+    "inputs": "idle: tasks waited for inputs that were being made",
+    "handed over": "idle: a task was on its way to its stream",
+    "awaited": "idle: nothing else had been submitted, and the program awaited a result",
+    "loop": "idle: nothing more had been submitted",
 }
 # Of each reason the sentence that goes on after "because", and the cure.
 _VERDICTS: Final = {
@@ -88,32 +92,43 @@ def report(arguments: Namespace) -> str:
     recording = Recording.read(arguments.trace)
     text = describe(recording, arguments.trace)
     if arguments.html:
-        Path(arguments.html).write_text(page(recording, text), encoding="utf-8", errors="backslashreplace")
+        html = page(recording, arguments.trace)
+        Path(arguments.html).write_text(html, encoding="utf-8", errors="backslashreplace")
         text += f"\n\nThe picture: {arguments.html}"
     return text
 
 
 def describe(recording: Recording, name: str) -> str:
     """Where the time went, and what to do about it."""
+    said, tables = findings(recording, name)
+    return "\n\n".join([*said, *[table.text() for table in tables]])
+
+
+def findings(recording: Recording, name: str) -> tuple[list[str], list[Table]]:
+    """What was recorded, the bottleneck, and what is missing; then tables, with what limits the run first."""
     if not recording.tasks:
-        return f"{name}: no task ended while this trace was written."
+        return [f"{name}: no task ended while this trace was written."], []
     found = analyse(recording)
-    parts = [_heading(recording, found, name), verdict(found), _idle(found), _path(found)]
-    parts += [_table(found), _streams(found)]
+    said = [_heading(recording, found, name), verdict(found)]
     if not recording.complete:
-        parts.append("The trace was cut off: the process was killed, or runs still. What had not ended is not in it.")
+        said.append("The trace was cut off: the process was killed, or runs still. What had not ended is not in it.")
     if recording.lost:
-        parts.append(f"{recording.lost:,} tasks were left out, since the disk could not keep up.")
-    return "\n\n".join(part for part in parts if part)
+        said.append(f"{recording.lost:,} tasks were left out, since the disk could not keep up.")
+    tables = [
+        _limits(found), _unfinished(recording), _groups("Operations", ("operation", "on"), found.operations),
+        _groups("Scopes", ("scope",), found.scopes), _groups("Tenants", ("tenant",), found.tenants), _waits(found),
+        _path(found), _streams(found),
+    ]  # fmt: skip
+    return said, [table for table in tables if table.rows]
 
 
 def _heading(recording: Recording, found: Analysis, name: str) -> str:
     limits = recording.metadata
     devices = ", ".join(f"{d['name']} ({counted(d['streams'], 'stream')})" for d in limits.get("devices", ()))
-    rows = f" and {counted(found.inline, 'inline row')}" if found.inline else ""
+    inline = f" and {counted(found.inline, 'inline operation')}" if found.inline else ""
     bounds = f"max_ops {limits['max_ops'] or 'none'}, max_bytes {format_bytes(found.limit) if found.limit else 'none'}"
     return (
-        f"{name}: {counted(found.tasks, 'task')}{rows} in {format_seconds(found.span)}, on {devices}; {bounds}."
+        f"{name}: {counted(found.tasks, 'task')}{inline} in {format_seconds(found.span)}, on {devices}; {bounds}."
         f" At most {format_bytes(found.peak)} were tracked."
     )
 
@@ -121,18 +136,16 @@ def _heading(recording: Recording, found: Analysis, name: str) -> str:
 def verdict(found: Analysis) -> str:
     """The bottleneck in one sentence, and the cure."""
     if not found.tasks:
-        return (
-            "All ran inline, on the loop's thread: `graph = await s.capture(fn, x)` makes one task of many small rows."
-        )
+        return "All ran inline, on the loop's thread: `graph = await s.capture(fn, x)` makes one task of many."
     if found.busy >= 0.85:
         top = found.operations[0]
         share = top.seconds["running"] / max(sum(one.seconds["running"] for one in found.operations), 1e-9)
         return (
-            f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.name}: what is computed"
-            " sets the pace. Compute less or in lower precision there, or give more processors or devices."
+            f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.names[0]}: what is"
+            " computed sets the pace. Compute less or in lower precision there, or give more processors or devices."
         )
     reason = max(found.idle, key=lambda why: found.idle[why])
-    mean = sum(one.seconds["running"] for one in found.operations if one.device != "event loop") / found.tasks
+    mean = sum(one.seconds["running"] for one in found.operations if INLINE_STREAM not in one.names) / found.tasks
     works = (found.loop or 0.0) >= 0.7 or mean < _TINY
     if works and reason in ("loop", "handed over", "awaited"):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
@@ -147,65 +160,82 @@ def verdict(found: Analysis) -> str:
     )
 
 
-def _idle(found: Analysis) -> str:
-    shares = [(share, _IDLE[why]) for why, share in found.idle.items() if share >= 0.005]
-    shares.sort(reverse=True)
-    rest = "; ".join(f"{share:.0%} {what}" for share, what in shares)
-    loop = "" if found.loop is None else f" The loop's thread worked {found.loop:.0%} of the time."
-    return f"Busy {found.busy:.0%}" + (f", and idle: {rest}." if rest else ".") + loop
+def _limits(found: Analysis) -> Table:
+    shares = {"busy": found.busy} | found.idle
+    longest = sorted([why for why in shares if shares[why] >= 0.0005], key=lambda why: -shares[why])
+    rows = [(_IDLE[why], f"{shares[why]:.1%}", format_seconds(shares[why] * found.span)) for why in longest]
+    loop = "" if found.loop is None else f"The loop's thread worked {found.loop:.0%} of the time."
+    return Table("What limits the run", ("the streams", "share", "time"), rows, note=loop)
 
 
-def _path(found: Analysis) -> str:
-    total = sum(seconds for *_, seconds in found.path)
-    if not total:
-        return ""
-    by_name: dict[tuple[str, str], list[float]] = defaultdict(list)
+def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
+    """What took longest; none of what is one group alone, but for operations."""
+    if len(groups) == 1 and len(names) == 1:
+        groups = []
+    total, waits = sum(one.seconds["running"] for one in groups) or 1.0, [name for name in PHASES if name != "running"]
+    rows = []
+    for one in groups[:_MOST_ROWS]:
+        running, each = one.seconds["running"], [one.seconds[phase] / one.count for phase in ("running", *waits)]
+        told = [format_seconds(seconds) if seconds else "" for seconds in (running, *each)]
+        rows.append(
+            (*[name or "(none)" for name in one.names], f"{running / total:.1%}", told[0], f"{one.count:,}", *told[1:])
+        )
+    more = len(groups) - _MOST_ROWS
+    note = (f"... and {more:,} more. " if more > 0 else "") + "Each: its time, and what it waited for before and after."
+    return Table(title, (*names, "share", "running", "count", "each", *waits), rows, len(names), note)
+
+
+def _waits(found: Analysis) -> Table:
+    count, spent = sum(one.count for one in found.operations), Counter[str]()
+    for one in found.operations:
+        spent.update(one.seconds)
+    return Table(
+        "Waits, of all tasks from submission to end", ("a task", "share", "time", "each"),
+        [
+            (PHASES[phase], f"{seconds / spent.total():.1%}", format_seconds(seconds), format_seconds(seconds / count))
+            for phase, seconds in spent.most_common() if seconds
+        ],
+    )  # fmt: skip
+
+
+def _path(found: Analysis) -> Table:
+    by_name: dict[str, list[float]] = defaultdict(list)
     for kind, name, seconds in found.path:
-        by_name[kind, "" if kind == "loop" else name].append(seconds)
-    longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))
-    told = [
-        f"{format_seconds(sum(times))} ({sum(times) / total:.0%}) "
-        + ("in the loop and on the way to the streams" if kind == "loop" else f"{name}, {len(times):,} times")
-        for (kind, name), times in longest[:4]
-        if sum(times) >= 0.005 * total
+        by_name["in the loop, and on the way to the streams" if kind == "loop" else name].append(seconds)
+    total = sum(map(sum, by_name.values())) or 1.0
+    longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:_MOST_ROWS]
+    rows = [(name, f"{sum(t) / total:.1%}", format_seconds(sum(t)), f"{len(t):,}") for name, t in longest]
+    heads = ("what had to come one after the other", "share", "time", "count")
+    return Table(f"The critical path, {format_seconds(total)}", heads, rows)
+
+
+def _streams(found: Analysis) -> Table:
+    rows = [
+        (name, f"{busy:.1%}", format_seconds(busy * found.span), f"{count:,}") for name, busy, count in found.streams
     ]
-    return f"The critical path, what had to come one after the other, took {format_seconds(total)}: {'; '.join(told)}."
+    return Table("Streams", ("stream", "busy", "time", "tasks"), rows)
 
 
-def _table(found: Analysis) -> str:
-    heads = ("operation", "on", "count", "running", "each", "queue", "slots", "bytes", "inputs", "stream", "told")
-    rows: list[Sequence[str]] = [heads]
-    for one in found.operations[:_MOST_ROWS]:
-        each = {phase: format_seconds(one.seconds[phase] / one.count) for phase in PHASES}
-        waits = [each[phase] if one.seconds[phase] else "" for phase in heads[5:]]
-        running = format_seconds(one.seconds["running"])
-        rows.append((one.name, one.device, f"{one.count:,}", running, each["running"], *waits))
-    more = len(found.operations) - _MOST_ROWS
-    under = f"\n... and {more} more" if more > 0 else ""
-    said = "From `queue` on: what one waited for, on average, one after the other, from its submission to its end."
-    return _aligned(rows) + under + "\n" + said
-
-
-def _streams(found: Analysis) -> str:
-    rows = [("stream", "tasks", "busy")]
-    rows += [(stream, f"{count:,}", f"{busy:.1%}") for _, stream, busy, count in found.streams]
-    return _aligned(rows) if len(rows) > 1 else ""
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
-    first, *others = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [[row[0].ljust(first), *map(str.rjust, row[1:], others)] for row in rows]
-    return "\n".join("  ".join(cells).rstrip() for cells in lines)
+def _unfinished(recording: Recording) -> Table:
+    found = Counter((task.name, task.state, task.site) for task in recording.tasks if task.state != "done")
+    rows = [(*names, f"{count:,}") for names, count in found.most_common(_MOST_ROWS)]
+    return Table("Not done", ("operation", "state", "line", "count"), rows, names=3)
 
 
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def page(recording: Recording, text: str) -> str:
-    """The page as text: `text` above, the timeline and the memory curve below."""
+def page(recording: Recording, name: str) -> str:
+    """The page as text: the bottleneck above, then the timeline and the memory curve, then the tables."""
+    said, tables = findings(recording, name)
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
-    return template.replace("@TEXT@", html.escape(text)).replace("@DATA@", data)
+    texts = {
+        "@SAID@": "".join(f"<p>{html.escape(text)}</p>" for text in said),
+        "@TABLES@": "".join(table.html() for table in tables),
+        "@DATA@": data,
+    }
+    return re.sub("@[A-Z]+@", lambda found: texts[found[0]], template)
 
 
 def _data(recording: Recording) -> dict[str, Any]:

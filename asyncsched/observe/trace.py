@@ -191,8 +191,9 @@ class Trace(Instrument):
             self._count = found = self._count + 1
             self._scopes[scope] = found
             own = scope.parent is None or scope.queue is not scope.parent.queue
-            level = scope.queue.tenant.priority.level
-            self._notes.append((Events.scope_opened, (found, parent, scope.name, perf_counter(), own, level)))
+            share = scope.queue.tenant
+            opened = (found, parent, scope.name, perf_counter(), own, share.priority.level, share.name)
+            self._notes.append((Events.scope_opened, opened))
         return found
 
     # -- who waits, and the counters --------------------------------------------------------------------------------

@@ -16,23 +16,15 @@ import numpy as np
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, STATE_NAMES, Lane
 from ..runtime.runtime import LoopStream, Runtime
-from .recording import FORMAT, TaskRecord, phases, task_of
+from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
 
 _LOOP: Final = 1  # the loop's track; those of the streams follow
 _STREAMS: Final = 10
 _MOST_KNOWN: Final = 10_000
 _MOMENT: Final = 0.5  # microseconds that a submission is shown to take: less than any takes
 
-# The phases of a task as they are shown, each with one of the colours that viewers know by name.
-_SHOWN: Final = {
-    "queue": ("behind others in its queue", "grey"),
-    "slots": ("waits for a slot", "yellow"),
-    "bytes": ("waits for bytes", "terrible"),
-    "inputs": ("waits for inputs", "bad"),
-    "stream": ("waits for its stream", "olive"),
-    "running": ("runs", "good"),
-    "told": ("ended, not told yet", "white"),
-}
+# For each phase of a task one of the colours that viewers know by name.
+_COLOURS: Final = dict(zip(PHASES, ("grey", "yellow", "terrible", "bad", "olive", "good", "white"), strict=True))
 
 
 @dataclass(slots=True)
@@ -213,9 +205,8 @@ class Events:
             texts.append(_event("f", "submit to run", tid=event["tid"], ts=event["ts"], bp="e", **arrow))
         for phase, since, until in phases(task, self._shown):
             if until > since:
-                what, colour = _SHOWN[phase]
-                texts.append(_event("b", what, ts=round(since * 1e6, 1), cname=colour, **where))
-                texts.append(_event("e", what, ts=round(until * 1e6, 1), **where))
+                texts.append(_event("b", PHASES[phase], ts=round(since * 1e6, 1), cname=_COLOURS[phase], **where))
+                texts.append(_event("e", PHASES[phase], ts=round(until * 1e6, 1), **where))
         texts.append(_event("e", task.name, ts=round(task.done * 1e6, 1), **where))
         return "".join(texts)
 
@@ -226,10 +217,12 @@ class Events:
         args = {"times": [self._us(when) for when in times], "tasks": seqs, "bytes": nbytes}
         return _event("M", "asyncsched.released", args=args)
 
-    def scope_opened(self, number: int, parent: int, name: str, when: float, own: bool, level: int) -> str:
+    def scope_opened(self, number: int, parent: int, name: str, when: float, own: bool, level: int, tenant: Any) -> str:
         kind = "scope" if own else "iteration"
         self._scopes[number] = kind, name
         args = {"in": self._name(parent), "parent": parent, "priority": level}
+        if tenant is not None:
+            args["tenant"] = str(tenant)
         return _event("b", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
 
     def scope_closed(self, number: int, when: float, reserve: int) -> str:

@@ -1,8 +1,10 @@
-"""Tables of names and values as HTML, for notebooks: no style sheet, and colours that any page's text is read on."""
+"""Tables of names and values as HTML, for notebooks: no style sheet, and colours that any page's text is read on.
+Tables of rows under heads as text, and as HTML for a page that has a style sheet."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import Any, Final
 
@@ -24,6 +26,57 @@ def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
     )
     inner = f'<table style="border-collapse:collapse;margin:2px 0;font-size:inherit">{lines}</table>' if lines else ""
     return f'<div style="{_FRAME}"><b>{escape(title)}</b>{inner}{more}</div>'
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows under heads, for a terminal and for a page. A column in which no row has anything is left out.
+
+    >>> print(Table("Streams", ("stream", "tasks", "share"), [("cpu stream 0", "1,200", "97.0%")]).text())
+    Streams
+    stream        tasks  share
+    cpu stream 0  1,200  97.0%
+
+    Attributes:
+        names: the first columns, which are text; all others are numbers, and stand at the right.
+        note: what is said below.
+    """
+
+    title: str
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    names: int = 1
+    note: str = ""
+
+    def _columns(self) -> list[tuple[bool, Sequence[str]]]:
+        """Of each column whether it is of numbers, and its cells."""
+        columns = zip(self.heads, *self.rows, strict=True)
+        return [(i >= self.names, cells) for i, cells in enumerate(columns) if any(cells[1:])]
+
+    def text(self) -> str:
+        padded = []
+        for number, cells in self._columns():
+            most = max(map(len, cells))
+            padded.append([cell.rjust(most) if number else cell.ljust(most) for cell in cells])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        return "\n".join([text for text in (self.title, *lines, self.note) if text])
+
+    def html(self) -> str:
+        """A share has its bar: `--share` of the cell's width."""
+        kinds, columns = zip(*self._columns(), strict=True)
+        head, *rows = zip(*columns, strict=True)
+        lines = ["".join(map(_cell, kinds, row)) for row in rows]
+        heads = "".join(map(_cell, kinds, head)).replace("td", "th")
+        note = f"<p>{escape(self.note)}</p>" if self.note else ""
+        body = "".join(f"<tr>{line}</tr>" for line in lines)
+        table = f"<div><table><tr>{heads}</tr>{body}</table></div>"
+        return f"<section><h2>{escape(self.title)}</h2>{table}{note}</section>"
+
+
+def _cell(number: bool, text: str) -> str:
+    kind = ' class="number"' if number else ""
+    share = f' style="--share:{text}"' if number and text.endswith("%") else ""
+    return f"<td{kind}{share}>{escape(text)}</td>"
 
 
 class Markup(str):

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from asyncsched.__main__ import main
 from asyncsched.observe.analysis import analyse, critical_path, memory_curve
 from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord, phases
-from asyncsched.observe.report import describe, page, verdict
+from asyncsched.observe.report import describe, findings, page, verdict
 
 
 def task(seq: int, began: float, ended: float, **more: Any) -> TaskRecord:
@@ -112,16 +113,67 @@ def test_bytes_are_those_of_the_ledger_also_where_a_scope_has_a_reserve() -> Non
 
 
 def test_a_page_needs_nothing_else() -> None:
-    recording = recorded(task(0, 0.0, 5.0, site="</script> & co"))
+    recording = recorded(task(0, 0.0, 5.0, site="</script> & co", name='<b>"@DATA@"'))
     text = page(recording, "a < b")
-    assert "a &lt; b" in text
-    assert "@DATA@" not in text
+    assert "<p>a &lt; b: 1 task in" in text
+    assert "<td>&lt;b&gt;&quot;@DATA@&quot;</td>" in text
+    assert text.count("const data = {") == 1
+    assert not re.findall("@SAID@|@TABLES@", text)
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text)
     (data,) = re.findall(r"const data = (.*);", text)
     assert "</script>" not in data
+    assert text == page(recording, "a < b")
     found = json.loads(data)
     assert found["slices"] == [[0, 0, 0.0, 5e6, 0.0, 0.0, 0, 100, 0]]
     assert found["limit"] == 1000
+
+
+def test_tables_begin_with_the_bottleneck_and_are_sorted_by_share() -> None:
+    scopes = {
+        number: ScopeRecord(number, 0, name, 0.0, True, 0, tenant)
+        for number, (name, tenant) in enumerate([("request 17", "ann"), ("request 18", "bob"), ("other", "")], 1)
+    }
+    recording = recorded(
+        task(0, 0.0, 1.0, name="add", scope=1),
+        task(1, 4.0, 7.0, scope=2, submitted=3.0, stream=1),
+        task(2, 7.0, 9.0, scope=3, launched=5.0, head=1.0),
+        task(3, 9.0, 10.0, scope=2, launched=9.0, state="failed", name="bad"),
+        streams=2, scopes=scopes,
+    )  # fmt: skip
+    said, tables = findings(recording, "run.json")
+    assert said == describe(recording, "run.json").split("\n\n")[:2]
+    rows = {table.title: [row[:2] for row in table.rows] for table in tables}
+    assert list(rows) == [
+        "What limits the run", "Not done", "Operations", "Scopes", "Tenants",
+        "Waits, of all tasks from submission to end", "The critical path, 10 s", "Streams",
+    ]  # fmt: skip
+    assert rows["What limits the run"][0] == ("idle: tasks waited for a slot (max_ops)", "45.0%")
+    assert rows["Not done"] == [("bad", "failed")]
+    assert rows["Scopes"] == [("request N", "71.4%"), ("other", "28.6%")]
+    assert rows["Tenants"] == [("bob", "57.1%"), ("(none)", "28.6%"), ("ann", "14.3%")]
+    assert rows["Streams"] == [("cpu stream 0", "40.0%"), ("cpu stream 1", "30.0%")]
+    for table in tables:
+        shares = [float(cell[:-1]) for row in table.rows for cell in row if cell.endswith("%")]
+        assert shares == sorted(shares, reverse=True)
+    table = next(table for table in tables if table.title == "Operations")
+    assert table.rows[0] == ("matmul", "cpu", "71.4%", "5 s", "2", "2.5 s", "500 ms", "2 s", "", "", "1.5 s", "")
+    lines = table.text().splitlines()
+    assert "bytes" in table.heads
+    assert "bytes" not in lines[1]  # nothing waited for them
+    assert len({len(line) for line in lines[1:3]}) == 1
+    root = ET.fromstring(table.html())
+    assert {cell.get("class") for row in root.iter("tr") for cell in list(row)[2:]} == {"number"}
+    assert next(cell.get("style") for cell in root.iter("td") if cell.get("style")) == "--share:71.4%"
+
+
+def test_what_is_one_group_alone_has_no_table_but_for_operations() -> None:
+    _, tables = findings(recorded(task(0, 0.0, 1.0)), "run.json")
+    assert not {"Scopes", "Tenants", "Not done"} & {table.title for table in tables}
+    assert findings(recorded(), "run.json") == (["run.json: no task ended while this trace was written."], [])
+    assert "no task ended" in page(recorded(), "run.json")
+    many = recorded(*[task(i, i, i + 1.0, name=f"f{i}") for i in range(20)])
+    assert "f11" in describe(many, "run.json")
+    assert "\n... and 8 more." in describe(many, "run.json")
 
 
 def test_the_command_reports_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ async def traced(path: Path, program: Any, **options: Any) -> Recording:
 async def test_a_task_is_read_back_with_all_that_is_known(tmp_path: Path) -> None:
     async def program(s: asc.Scheduler) -> None:
         x = await s.put(np.ones((300, 300)))
-        async with s.scope(name="request"):
+        async with s.scope(name="request", tenant=("ann", 1)):
             y = s.submit_nowait(np.matmul, x, x, shape=(300, 300), dtype=np.float64)
             await y
             z = s.submit_nowait(np.add, x, y, name="sum")
@@ -51,7 +51,8 @@ async def test_a_task_is_read_back_with_all_that_is_known(tmp_path: Path) -> Non
         assert "test_trace.py" in task.site
         assert task.site.endswith("in program")
     assert found.scopes[product.scope].name == "request"
-    assert found.scopes[put.scope].name == "root"
+    assert found.scopes[product.scope].tenant == "('ann', 1)"
+    assert (found.scopes[put.scope].name, found.scopes[put.scope].tenant) == ("root", "")
     assert found.metadata["max_ops"] == 8
     assert found.metadata["max_bytes"] == 64 << 20
     assert found.metadata["devices"] == [{"name": "cpu", "kind": "cpu", "streams": 2}]
@@ -218,7 +219,7 @@ async def test_what_depended_on_what_is_drawn_from_a_trace(tmp_path: Path) -> No
     graph = (await traced(tmp_path / "run.json", program)).graph()
     assert [(node.name, node.dtype, node.state, node.inputs) for node in graph.nodes] == [
         ("put", "78.1 KiB", "done", ()),
-        ("matmul", "78.1 KiB", "done", (0,)),
+        ("matmul", "78.1 KiB", "done", (0, 0)),
         ("sum", "78.1 KiB", "done", (1,)),
     ]
     assert "matmul" in graph.svg()
