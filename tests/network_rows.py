@@ -48,8 +48,6 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "dropout": [((noise, 5), {"p": 0.25})],
         "uniform": [((5,), {**drawn, "low": -2.0, "high": 3.0})],
         "normal": [((5,), drawn)],
-        "mse_loss": [((x, g), how) for how in (MEAN, EACH)],
-        "mse_loss_backward": [((x, g, one), MEAN)],
         "cross_entropy": [((x, target), {**how, **smooth}) for how in (MEAN, EACH)],
         "cross_entropy_backward": [((x, target, one), {**MEAN, **smooth})],
         "attention": [((packed, 0), {"shapes": shapes, "causal": False, "scale": None})],

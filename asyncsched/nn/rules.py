@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import COMPOSED, RULES
-from ..autograd.rules.common import narrow, reordered, scaled, wide
+from ..autograd.rules.common import narrow, reordered, wide
 from ..ops.index_keys import TENSOR
 from ..tensors import functions as f
 from ..tensors.functions._common import op
@@ -32,10 +32,6 @@ def _linear(g: Tensor, y: Tensor) -> Tensor:
     if y.shape[0] == 1:
         return g * y
     return g @ y if g.ndim == 2 else op("linear", g, y.mT)
-
-
-def _mse(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
-    return op("mse_loss_backward", x, y, g, **call.options)
 
 
 def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -62,11 +58,6 @@ def _softmax(g: Tensor, out: Tensor, call: Any) -> Tensor:
     if call.options["log"]:
         return g - f.exp(out) * f.sum(g, axis=-1, keepdims=True)
     return out * (g - f.sum(g * out, axis=-1, keepdims=True))
-
-
-def _mse_composed(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
-    count = prod(call.metas[0].bound) if call.options["reduction"] == "mean" else 1
-    return (x - y) * scaled(g, 2 / max(count, 1))
 
 
 def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
@@ -159,7 +150,6 @@ NETWORKS = {
     "linear_bias_grad": (lambda g, call: f.broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
-    "mse_loss": (_mse, lambda g, x, y, call: -_mse(g, x, y, call)),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
     "attention": (lambda g, x, y, call: op("attention_backward", x, y, g, **call.options), None),
     "self_attention": (lambda g, x, y, call: op("self_attention_backward", x, y, g, **call.options), None),
@@ -184,7 +174,6 @@ NETWORKS_COMPOSED = {
     "softplus": (_softplus,),
     "softmax": (_softmax,),
     "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], lambda g: g),
-    "mse_loss": (_mse_composed, lambda g, x, y, call: -_mse_composed(g, x, y, call)),
     "cross_entropy": (_cross_entropy, None),
     "attention": (_attention, None),
     "self_attention": (_self_attention, None),

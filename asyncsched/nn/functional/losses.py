@@ -8,7 +8,7 @@ from typing import Literal
 
 from ...autograd.rules.common import narrow, wide
 from ...tensors.functions import abs as magnitude
-from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, take, take_along_axis, where
+from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, square, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
 from .activations import log_softmax, softplus
@@ -17,7 +17,8 @@ from .common import Reduction, reduced, same_dtype
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The squared differences of two tensors of one shape: their mean, their sum, or each."""
-    return op("mse_loss", x, target, reduction=reduction)
+    _alike("mse_loss", x, target)
+    return reduced("mse_loss", square(x - target), reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -8,30 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Blas, Inferred, Op, Operand, Options, bounded, meta, with_out, with_products
-from ..meta import Shape
-from ..rules import Known, alike, as_meta, block_bytes, floats, like
+from ..declare import Blas, Inferred, Op, Operand, Options, bounded, meta, with_products
+from ..rules import as_meta, block_bytes, floats, like
 from . import compiled
 from .blocks import long_blocks, sums, unbuffered
 from .checks import require_below
 from .scratch import scratch
 from .softmax import log_softmax_rows, log_sums, softmax_rows
-
-
-def mse_loss(xp: Any, x: Any, target: Any, *, reduction: str) -> Any:
-    """The squares of the differences: each, their sum or their mean."""
-    squares = xp.asarray(x - target)  # NumPy makes a number of what has no axes
-    xp.square(squares, out=squares)
-    return squares if reduction == "none" else getattr(squares, reduction)()
-
-
-def mse_loss_backward(xp: Any, x: Any, target: Any, grad: Any, *, reduction: str, out: Any = None) -> Any:
-    """2 (x - target) grad, over the number of elements for the mean."""
-    out = xp.subtract(x, target, out=xp.empty(x.shape, x.dtype) if out is None else out)
-    if reduction == "mean":
-        grad = grad.astype(_wide(grad), copy=False)  # half precision may not hold the factor
-    out *= grad * (2 / x.size if reduction == "mean" and x.size else 2)
-    return out
 
 
 def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, **options: Any) -> Any:
@@ -123,18 +106,6 @@ def _no_classes(classes: int, ignore_index: int, least: int, most: int) -> Excep
 # -- rules: what is known of results before anything is computed -------------------------------------------------------
 
 
-def loss_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`mse_loss` of x and target: all differences are kept for a moment."""
-    shape, array = alike(op, operands), as_meta(operands[0])
-    return Inferred(meta(_reduced(op, shape, options), array.dtype), array.nbytes)
-
-
-def loss_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of `mse_loss`."""
-    alike(op, operands[:2])
-    return like(operands[0], as_meta(operands[2]).nbytes)
-
-
 def cross_entropy_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`cross_entropy` of logits (rows, classes) and target (rows,)."""
     (shape,), target = floats(op, operands[0]), as_meta(operands[1])
@@ -147,10 +118,10 @@ def cross_entropy_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
         raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
     if not 0 <= options["label_smoothing"] <= 1:
         raise ValueError(f"cross_entropy: label_smoothing={options['label_smoothing']} must be from 0 to 1")
-    dtype = as_meta(operands[0]).dtype
-    return Inferred(
-        meta(_reduced(op, shape[:1], options), dtype), block_bytes(operands[0], shape[1], 6) + 40 * shape[0]
-    )
+    if options["reduction"] not in ("mean", "sum", "none"):
+        raise ValueError(f"cross_entropy: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
+    result = meta(shape[:1] if options["reduction"] == "none" else (), as_meta(operands[0]).dtype)
+    return Inferred(result, block_bytes(operands[0], shape[1], 6) + 40 * shape[0])
 
 
 def cross_entropy_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -168,22 +139,15 @@ def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
     )  # which count, and a copy
 
 
-def _reduced(op: Op, shape: Known, options: Options) -> Shape:
-    if options["reduction"] not in ("mean", "sum", "none"):
-        raise ValueError(f"{op.name}: reduction={options['reduction']!r} must be 'mean', 'sum' or 'none'")
-    return shape if options["reduction"] == "none" else ()
-
-
 _CROSS_ENTROPY = Op(
     "cross_entropy", cross_entropy, cross_entropy_rule, doc="Less the logarithm of the target's softmax.",
     checks=True, blas=Blas.INSIDE,
 )  # fmt: skip
 _TARGETS = "Targets that are classes, 0 where they do not count."
-_BACKWARD = "The gradient of the loss."
 OPS = (
-    Op("mse_loss", mse_loss, loss_rule, doc="The mean of squared differences."),
     bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
-    with_out(mse_loss_backward, loss_backward_rule, _BACKWARD, inplace=True),
-    with_products(cross_entropy_backward, cross_entropy_backward_rule, _BACKWARD, inplace=True, checks=True),
+    with_products(
+        cross_entropy_backward, cross_entropy_backward_rule, "The gradient of the loss.", inplace=True, checks=True
+    ),
     Op("class_numbers", class_numbers, class_numbers_rule, checks=True, doc=_TARGETS),
 )
