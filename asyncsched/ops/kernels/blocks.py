@@ -26,7 +26,7 @@ from .. import parallel
 BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many go into a processor's own cache
 LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
 ROWS = 16  # a block, or a part, has a multiple of so many rows: the kernels of a BLAS give the last ones other bits
-TILE = 8_192  # elements of a row laid out again and again: longer than what NumPy's loops over rows cost
+_MOST_ONES = 8_192  # that are kept for products with them
 _LONG = 2048  # elements of a row from which on its sum is one of pieces
 _WIDE = 512  # elements of a row from which on NumPy's loops over rows are better off without its buffers
 ADDED = 8_192  # elements from which on rows are added by flat places, for so many at a time: these stay in cache
@@ -142,7 +142,7 @@ def _piece(width: int) -> int:
 
 
 def _ones(xp: Any, count: int, dtype: Any) -> Any:
-    return _kept_ones(count, dtype) if xp is np and count <= TILE else xp.ones(count, dtype)
+    return _kept_ones(count, dtype) if xp is np and count <= _MOST_ONES else xp.ones(count, dtype)
 
 
 @lru_cache(maxsize=8)

@@ -11,13 +11,12 @@ from .. import parallel
 from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
 from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like, no_axis
 from . import compiled
-from .blocks import TILE, as_matrix, as_rows, long_blocks, sums, totals, unbuffered
+from .blocks import as_matrix, as_rows, long_blocks, sums, totals, unbuffered
 from .elementwise import into
 from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
-_LARGE = 1 << 18  # elements from which on it is worth it to lay out a row again and again
 _FAR = 64  # a mean's square over the variance, up to which the mean is near enough
 
 
@@ -34,15 +33,15 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
 def layer_norm_exact(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
     """The same, as NumPy has it."""
     out, result, rows = as_rows(xp, out, x, width=weight.size)
-    weight, bias = _tiled(xp, 0, weight), _tiled(xp, 1, bias)
+    weight, bias = weight.reshape(-1), bias.reshape(-1)
     # Beside other threads fewer calls are worth more than the cache: nothing is made for a step, but of half precision.
     alive = 4 if parallel.threads() > 1 and out.dtype != xp.float16 else 8
     with unbuffered(xp, rows.shape[1]):
         for block in long_blocks(xp, *rows.shape, alive=alive):
             y, scale = _centre(xp, rows[block], eps, _room(xp, result[block]))
             y *= scale
-            _by_tiles(xp.multiply, y, weight, y)
-            _by_tiles(xp.add, y, bias, y)
+            xp.multiply(y, weight, out=y)
+            xp.add(y, bias, out=y)
             if y.dtype != out.dtype:
                 result[block] = y
     return out
@@ -52,12 +51,12 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
     """(g - mean of g - y mean of g y) / sqrt(variance + eps), with g = grad weight and y the standardized x."""
     width = weight.size
     out, result, rows, grads = as_rows(xp, out, x, grad, width=width)
-    weight = _tiled(xp, 0, weight)
+    weight = weight.reshape(-1)
     with unbuffered(xp, width):
         for block in long_blocks(xp, *rows.shape, alive=10):
             room = _room(xp, result[block])
             g = scratch(xp, 1, room.shape, room.dtype)
-            _by_tiles(xp.multiply, grads[block], weight, g)
+            xp.multiply(grads[block], weight, out=g, dtype=g.dtype)
             y, scale = _centre(xp, rows[block], eps, room)
             y *= vecdot(xp, g, y)[:, None] * (scale * scale / -width)
             y += g
@@ -88,10 +87,8 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
     rows = as_matrix(out)
     matmul(xp, as_matrix(x), weight.T, out=rows)
-    for one in bias:
-        if xp is np and rows.size >= _LARGE:
-            _by_tiles(xp.add, rows, _tiled(xp, 0, one), rows)
-        else:
+    with unbuffered(xp, len(weight)):
+        for one in bias:
             rows += one
     return out
 
@@ -128,27 +125,6 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
         scale = vecdot(xp, y, y)[:, None] / width
     scale += eps
     return y, xp.reciprocal(xp.sqrt(scale, out=scale), out=scale)
-
-
-def _tiled(xp: Any, place: int, row: Any) -> Any:
-    """One row, to be applied to rows by `_by_tiles`: laid out some times where it is short."""
-    if xp is not np or not row.size:
-        return row.reshape(1, -1)
-    count = 1 << max(0, (TILE // row.size).bit_length() - 1)  # so few blocks have rows left over
-    tile = scratch(xp, place, (count, row.size), row.dtype)
-    tile[...] = row.reshape(-1)
-    return tile
-
-
-def _by_tiles(function: Any, rows: Any, tile: Any, out: Any) -> None:
-    """Apply a row to rows, in the precision of `out`."""
-    count = len(tile)
-    whole = len(rows) - len(rows) % count
-    first, last = slice(0, whole), slice(whole, len(rows))
-    tiles = out[first].reshape(-1, *tile.shape)
-    function(rows[first].reshape(tiles.shape), tile, out=tiles, dtype=out.dtype)
-    if whole < len(rows):
-        function(rows[last], tile[: len(rows) - whole], out=out[last], dtype=out.dtype)
 
 
 def _room(xp: Any, block: Any) -> Any:

@@ -11,22 +11,13 @@ from typing import Any
 import numpy as np
 
 from ..declare import Inferred, Meta, Op, Operand, Options, elementwise, meta
-from .blocks import blocks
-from .scratch import scratch
 
 
 def axpby(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
     """a x + b y, where x may be a number."""
     out = _like(xp, x, y) if out is None else out
-    if xp is not np or not all(array.flags.c_contiguous for array in (x, y, out) if np.ndim(array)):
-        scaled = xp.multiply(y, b)
-        return xp.add(x if a == 1 else xp.multiply(x, a, out=out), scaled, out=out)
-    result, lines = out.reshape(-1), [array.reshape(-1) if np.ndim(array) else array for array in (x, y)]
-    for block in blocks(xp, out.size, alive=4):  # so that what is scaled stays in the cache
-        left, right = [array[block] if np.ndim(array) else array for array in lines]
-        scaled = np.multiply(right, b, out=scratch(np, 0, right.shape, y.dtype))
-        np.add(left if a == 1 else np.multiply(left, a, out=result[block]), scaled, out=result[block])
-    return out
+    scaled = xp.multiply(y, b, out=xp.empty_like(y))
+    return xp.add(x if a == 1 else xp.multiply(x, a, out=out), scaled, out=out)
 
 
 def axpby_squared(xp: Any, x: Any, y: Any, a: float, b: float, *, out: Any = None) -> Any:
