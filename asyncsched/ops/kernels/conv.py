@@ -31,7 +31,6 @@ from ..rules import Known, as_meta, copies, floats
 from .scratch import scratch
 from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
 
-_EACH = 4  # times as many windows of an image as inputs of one: then the gradient of the weight is made for each image
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...
 _SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
 _SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
@@ -85,9 +84,7 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:])
     number = _sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    few = xp is np and _in_place(cut, grad.shape[3]) and _EACH * prod(shape[1:]) <= prod(grad.shape[2:])
-    add = partial(_add_products_of_each if few else _add_products, xp, windows, grad, x)
-    _share_sums(cut, sums, grad.size * prod(shape[1:]), add)
+    _share_sums(cut, sums, grad.size * prod(shape[1:]), partial(_add_products, xp, windows, grad, x))
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -145,17 +142,6 @@ def _add_products(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequ
         product = scratch(xp, 2, total.shape, total.dtype)
         gradient = _channels_first(xp, grad[tile.images, :, tile.rows], grad.shape[3])
         total += xp.matmul(seen, gradient.T, out=product)
-        del seen, gradient, product
-
-
-def _add_products_of_each(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
-    """The same where a window has few inputs: a product for each image, whose gradients stay where they are."""
-    cut, total = part
-    for tile in cut:
-        seen = columns_of_each(xp, windows, x[tile.images], tile.rows, grad.shape[3], ones=0)
-        gradient = grad[tile.images, :, tile.rows].reshape(len(seen), grad.shape[1], -1)
-        product = scratch(xp, 2, (len(seen), *total.shape), total.dtype)
-        total += xp.matmul(seen, gradient.swapaxes(1, 2), out=product).sum(0)
         del seen, gradient, product
 
 
