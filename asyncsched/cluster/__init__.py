@@ -32,8 +32,9 @@ if not TYPE_CHECKING:
         try:
             found = getattr(import_module(_WHEN_USED[name], __name__), name)
         except ModuleNotFoundError as missing:
+            package = str(missing.name).partition(".")[0]
             raise ImportError(
-                f'asyncsched.cluster.{name} needs {missing.name}: pip install "asyncsched[cluster]"', name=missing.name
+                f'asyncsched.cluster.{name} needs {package}: pip install "asyncsched[cluster]"', name=package
             ) from missing
         globals()[name] = found
         return found

@@ -9,7 +9,6 @@ from queue import SimpleQueue
 from threading import get_ident
 from typing import Any, Final, NoReturn
 
-from dask import config
 from dask.callbacks import local_callbacks, unpack_callbacks
 from dask.core import flatten
 from dask.local import finish_task, get_sync, nested_get, start_state_from_dask
@@ -40,9 +39,7 @@ def get(
     keys: Any,
     *,
     on: Scheduler | None = None,
-    cache: Any = None,
     callbacks: Any = None,
-    rerun_exceptions_locally: bool | None = None,
     **_: Any,
 ) -> Any:
     """Compute a Dask graph on a scheduler of asyncsched's: `dask.config.set(scheduler=asyncsched.cluster.get)`.
@@ -68,7 +65,7 @@ def get(
         keys: what is wanted: a key, or lists of keys in lists.
         on: an open scheduler, whose loop runs on another thread.
         cache: results that are there already, by key.
-        callbacks, rerun_exceptions_locally: as for Dask's own schedulers; what else these take has no effect.
+        callbacks: as for Dask's own schedulers; what else these take has no effect.
 
     Returns:
         The results, in tuples as `keys` has lists.
@@ -80,16 +77,14 @@ def get(
         BaseException: what a task raised, as it raised it.
     """
     if in_stream_thread():
-        return get_sync(dsk, keys, cache=cache, callbacks=callbacks, rerun_exceptions_locally=rerun_exceptions_locally)
+        return get_sync(dsk, keys, callbacks=callbacks)
     runtime = _runtime(on)
-    if rerun_exceptions_locally is None:
-        rerun_exceptions_locally = config.get("rerun_exceptions_locally", False)
     with local_callbacks(callbacks) as active:
         graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
-        wanted, cache = set(flatten([keys])), config.get("cache", None) if cache is None else cache
+        wanted = set(flatten([keys]))
         watchers, failed = Watchers(active, graph) if active else None, True
         try:
-            nodes = in_order(graph, wanted, cache or {})
+            nodes = in_order(graph, wanted)
             if watchers is not None:
                 watchers.begin(nodes, wanted)
             device = _device(runtime)
@@ -98,13 +93,11 @@ def get(
             run = Run(runtime, device, nodes, wanted, sizes, contextvars.copy_context(), watchers)
             found = _wait(run, watchers)
             if run.failed is not None:
-                _raise(run, rerun_exceptions_locally)
+                _raise(run)
             failed = False
         finally:
             if watchers is not None:
                 watchers.finish(failed)
-    if cache is not None:
-        cache.update(found)
     return nested_get(keys, found)
 
 
@@ -182,16 +175,14 @@ def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
         raise
 
 
-def _raise(run: Run, again: bool) -> NoReturn:
-    """Raise what a task raised; or have it raise that again on this thread, for a debugger."""
+def _raise(run: Run) -> NoReturn:
+    """Raise what a task raised."""
     assert run.failed is not None
-    (error, node, given), run.failed = run.failed, None
+    error, run.failed = run.failed, None
     try:
-        if again:
-            node(given)
         raise error
     finally:
-        del error, node, given, run  # the exception holds this frame
+        del error, run  # the exception holds this frame
 
 
 class Watchers:

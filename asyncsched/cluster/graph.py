@@ -40,15 +40,14 @@ _REMEMBERED: Final = 1024
 _known: dict[str, int] = {}
 
 
-def in_order(graph: Mapping[Any, Any], wanted: set[Any], cache: Mapping[Any, Any]) -> dict[Any, GraphNode]:
+def in_order(graph: Mapping[Any, Any], wanted: set[Any]) -> dict[Any, GraphNode]:
     """What is needed for the wanted keys, in the order of `dask.order`: each after what it reads.
 
     Raises:
         KeyError: for a wanted key that is not there.
         ValueError: for one that a task reads and that is not there.
     """
-    nodes = _nodes(graph, {*graph, *cache})
-    nodes |= {key: DataNode(key, made) for key, made in cache.items()}
+    nodes = _nodes(graph, set(graph))
     for key in wanted:
         if key not in nodes:
             raise KeyError(key)

@@ -71,8 +71,7 @@ class Run:
     watch: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
-        # What a task raised, that task, and what it was given.
-        self.failed: tuple[BaseException, GraphNode, dict[Any, Any]] | None = None
+        self.failed: BaseException | None = None  # what a task raised
         self.stopped = False  # what has not begun is not to run any more
         self._lanes = self.runtime.lanes[self.device].compute
         # What each node gives, until all that read it are submitted, and what is wanted to the end: the value of a
@@ -192,10 +191,10 @@ class Run:
             found[key] = held
         return found
 
-    def stop(self, error: BaseException, node: GraphNode, given: dict[Any, Any]) -> None:
+    def stop(self, error: BaseException) -> None:
         """A task raised: nothing more is to run. On a stream's thread."""
         if not self.stopped:
-            self.failed = error, node, given
+            self.failed = error
             self.cancel()
 
     def cancel(self) -> None:
@@ -246,7 +245,7 @@ class Node(Body):
             trace = error.__traceback__
             error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
             del trace
-            run.stop(error, self._node, given)
+            run.stop(error)
             failure = Failure(error, task.name, None)
             failure.seen = True  # it is raised where the graph is computed
             task.failure = failure

@@ -103,12 +103,6 @@ def test_what_is_missing_is_told():
         cluster.get({"a": Task("a", inc, TaskRef("b"))}, "a")
 
 
-def test_results_that_are_there_are_taken_from_a_cache():
-    cache = {"a": 10}
-    assert cluster.get({"a": (fail,), "b": (inc, "a"), "c": (add, "a", "b")}, "c", cache=cache) == 21
-    assert cache["c"] == 21
-
-
 def test_it_runs_in_the_callers_context():
     with np.errstate(divide="raise"), pytest.raises(FloatingPointError):
         cluster.get({"a": (np.divide, np.ones(3), np.zeros(3))}, "a")
@@ -168,18 +162,6 @@ def test_errors_are_what_the_function_raised(streams):
         found = cluster.statistics()
         assert found.tasks_failed or found.tasks_cancelled
         assert (found.tasks_pending, found.tasks_in_flight, found.bytes_retained) == (0, 0, 0)
-
-
-def test_an_error_is_raised_again_for_a_debugger():
-    threads: list[threading.Thread] = []
-
-    def broken(x: int) -> None:
-        threads.append(threading.current_thread())
-        fail(str(x))
-
-    with dask.config.set(rerun_exceptions_locally=True), pytest.raises(LookupError, match="7"):
-        cluster.get({"a": 7, "b": (broken, "a")}, "b")
-    assert threads[0] is not threads[1] is threading.main_thread()
 
 
 def test_a_keyboard_interrupt_cancels_what_has_not_begun():

@@ -48,7 +48,7 @@ def test_what_is_computed_on_the_way_in_a_fused_task_is_workspace():
 def test_where_nothing_is_told_it_is_a_share_and_then_what_was_measured():
     graph = dask.delayed(sum)([dask.delayed(np.ones)(i, pure=True) for i in (1000, 2000)]).__dask_graph__()
     sizes = Sizes(graph, SHARE)
-    nodes = in_order(graph, set(graph), {})
+    nodes = in_order(graph, set(graph))
     first, second = [key for key in nodes if key.startswith("ones-")]
     (total,) = [key for key in nodes if key.startswith("sum-")]
     kind = sizes.kind(first, nodes[first])
