@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -23,6 +24,11 @@ class Case(NamedTuple):
 
     operands: tuple[Any, ...]
     options: dict[str, Any]
+
+
+def cases_of(name: str, most: int) -> list[Case]:
+    """So many of a row's cases at most, drawn once for all."""
+    return random.Random(name).sample(CASES[name], min(most, len(CASES[name])))
 
 
 def values(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:
