@@ -16,6 +16,12 @@ from tests.waiting import until
 BLOCK = np.ones((100, 100))  # 80,000 bytes
 
 
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is stuck is looked at soon."""
+    monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.03)
+
+
 async def test_two_coroutines_that_hold_and_want_more_are_told() -> None:
     errors = []
 
@@ -217,10 +223,11 @@ async def test_a_stall_that_lasts_is_logged_with_its_holders(caplog: pytest.LogC
     assert "held outside" in caplog.text
 
 
-async def test_a_log_that_fails_keeps_nobody_from_being_told(failing_log: Any) -> None:
-    async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes, stall_timeout=1.2) as s:  # which is after the first log
+async def test_a_log_that_fails_keeps_nobody_from_being_told(failing_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOG", 0.03)
+    async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes, stall_timeout=0.3) as s:  # which is after the first log
         globals()["_held_outside"] = [await s.put(BLOCK)]
-        with pytest.raises(asc.SchedulerStalled, match="stall_timeout=1"):
+        with pytest.raises(asc.SchedulerStalled, match="stall_timeout=0.3"):
             await s.put(BLOCK)
         globals().pop("_held_outside")
     assert "held outside" in failing_log.texts[0]

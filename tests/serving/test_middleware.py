@@ -130,7 +130,11 @@ async def test_a_full_batcher_behind_it() -> None:
 
 
 @pytest.mark.parametrize("reserve", [None, "256 KiB"], ids=["callers alone", "batches too"])
-async def test_requests_with_reserves_and_their_batch_all_get_an_answer(reserve: str | None) -> None:
+async def test_requests_with_reserves_and_their_batch_all_get_an_answer(
+    reserve: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.01)
+
     async def model(items: list[Any]) -> list[Any]:
         return [await asc.sum(await server.scheduler.put(np.full(1000, item))).item() for item in items]
 
