@@ -384,7 +384,7 @@ PIPELINE = {
         ("sample", "sampler"), "`s.pipeline(source, order=lambda epoch: indices)`, `shuffle(1000, seed=0)`"
     ),
     **dict.fromkeys(
-        ("take", "skip", "repeat", "enumerate", "zip", "unbatch", "flat_map"),
+        ("take", "skip", "enumerate", "zip", "unbatch", "flat_map"),
         "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",
     ),
     **dict.fromkeys(("collect", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),

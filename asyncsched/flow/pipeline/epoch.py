@@ -6,19 +6,21 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from time import perf_counter
 from typing import Any, Self, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
-from ...errors import passable
+from ...errors import add_note, passable
 from ...runtime.record import Record, Seconds
 from ...runtime.threads import ended, in_thread, to_its_end
-from .links import Link
+from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import Progress
+from .position import EPOCH, Progress
 from .sources import SourceStage, make_source
 from .stages import Stage
 
@@ -105,8 +107,8 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._position = self._progress.begin()
         try:
             self._iterable = await self._read_source()
-            self._build()
             self._started = perf_counter()
+            self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")
         except BaseException:
             self._close()
@@ -118,11 +120,47 @@ class Items(AsyncIterator[T], OnlyAsync):
     async def _run(self) -> None:
         try:
             async with anyio.create_task_group() as group:
-                for stage in self._stages:
-                    stage.started = self._started
-                    group.start_soon(stage.work, name=f"pipeline stage {stage.name}")
+                _start(group, self._stages[self._plan.repeated + 1 :])
+                if not await self._read():
+                    group.cancel_scope.cancel()
         except BaseException as error:  # it was cancelled, or a stage broke, which the consumer would wait for
             self._out.end(passable(error, "the stages of the pipeline ended by"))
+
+    async def _read(self) -> bool:
+        """Run the source, and what stands before a `repeat`, once for each epoch. False if one was cancelled."""
+        before = self._stages[: self._plan.repeated + 1]
+        out, number, epochs = before[-1].out, 0, self._plan.epochs
+        while True:
+            out.more = epochs is None or self._position.epoch % epochs + number + 1 < epochs
+            async with anyio.create_task_group() as group:
+                _start(group, before)
+            if out.ended or group.cancel_scope.cancel_called:
+                return not group.cancel_scope.cancel_called
+            number += 1
+            try:
+                before[0] = await self._again(before, number)
+            except Exception as error:
+                add_note(error, f"raised where the source of epoch {self._position.epoch + number} was made")
+                out.end(error)
+                return True
+
+    async def _again(self, before: Sequence[Stage], number: int) -> Stage:
+        """A source for another epoch, of this number in the block. The stages before the `repeat` are used again."""
+        old = self._source
+        assert old is not None
+        if self._plan.epochs is None and old.end == old.first:
+            raise ValueError("there is nothing to repeat for ever: the source has no items")
+        self._position.ends.add(old.end)
+        first = before[0].out
+        for stage in before:
+            stage.ended = inf
+            stage.out.reopen()
+            if isinstance(stage.out, DroppingLink) and isinstance(first, DroppingLink):
+                first.drop(stage.out.dropped())
+        self._iterable = await self._read_source(number)
+        new = self._source = self._stages[0] = make_source(self._iterable, old.skip, first, number * EPOCH)
+        new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error
+        return new
 
     def _ended(self, work: asyncio.Task[Any]) -> None:
         if not self._out.ended:  # it was cancelled before it began
@@ -174,22 +212,22 @@ class Items(AsyncIterator[T], OnlyAsync):
         if self._state != "open":
             raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
-    async def _read_source(self) -> Any:
-        """What this epoch reads. Functions of the epoch are called for it in a thread."""
+    async def _read_source(self, number: int = 0) -> Any:
+        """What an epoch reads, of this number in the block. Functions of the epoch are called for it in a thread."""
         plan = self._plan
-        if is_iterable(plan.source) and plan.order is None:
+        if is_iterable(plan.source) and plan.order is None and not plan.shards:
             return plan.source
-        return await to_its_end(in_thread(partial(plan.read, self._position.epoch), "source of a pipeline"))
+        return await to_its_end(in_thread(partial(plan.read, self._position.epoch + number), "source of a pipeline"))
 
     def _build(self) -> None:
-        link = Link(self._plan.buffer)
+        link = (Link if self._plan.epochs == 1 else DroppingLink)(self._plan.buffer)
         self._source = make_source(self._iterable, self._position.copy(), link)
         self._stages = [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, plan.link(plan.capacity)
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
         for stage in self._stages:
-            stage.epoch = self._position.epoch
+            stage.started, stage.epoch = self._started, self._position.epoch
         self._out = link
 
     def _close(self) -> None:
@@ -206,6 +244,11 @@ class Items(AsyncIterator[T], OnlyAsync):
     def statistics(self) -> PipelineStatistics:
         """A snapshot, or what was so when it was closed."""
         return self._report or report(self._stages, self._out, self._started, perf_counter())
+
+
+def _start(group: TaskGroup, stages: Sequence[Stage]) -> None:
+    for stage in stages:
+        group.start_soon(stage.work, name=f"pipeline stage {stage.name}")
 
 
 def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> PipelineStatistics:

@@ -14,7 +14,7 @@ import anyio
 import numpy as np
 
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
-from .links import DROPPED
+from .links import DROPPED, DroppingLink, Numbered
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
@@ -172,9 +172,15 @@ class BatchStage(ThreadStage):
             while len(taken) < self._size and (source.items or await source.arrived(self._size - len(taken))):
                 taken.append(source.take())
             if len(taken) < self._size and (self._drop_last or source.error is not None):
+                self._drop(taken)
                 return
             self.give(tuple(origin for origin, _ in taken), [item for _, item in taken])
             del taken
+
+    def _drop(self, taken: list[Numbered]) -> None:
+        """A batch that is not full counts as received in the next epoch, if there is one in this block."""
+        if isinstance(self.out, DroppingLink):
+            self.out.drop(tuple(origin for origin, _ in taken))
 
 
 def _keeps(function: Function) -> Function:

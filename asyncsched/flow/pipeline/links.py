@@ -36,7 +36,7 @@ DROPPED = object()  # in place of an item that is not to go on
 class Link:
     """A row of at most `capacity` items: made, being made, or about to be. One side puts, the other takes."""
 
-    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "wanted")
+    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "more", "wanted")
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -44,6 +44,7 @@ class Link:
         self.items: deque[Numbered] = deque()
         self.count = 0  # items ever put
         self.ended = False
+        self.more = False  # another epoch will follow: only an error ends it
         self.error: BaseException | None = None  # why it ended
         self.for_items = WaitQueue()
         self.for_room = WaitQueue()
@@ -90,6 +91,8 @@ class Link:
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put, because of an error or since there are none."""
+        if self.more and error is None:
+            return
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
@@ -129,6 +132,11 @@ class Link:
         self._room -= len(self.items) - before
         self.for_items.wake_all()
 
+    def reopen(self) -> None:
+        """Take the items of another epoch, from stages that have ended: they have taken room for more than they put."""
+        self.ended = False
+        self._room = self.capacity - len(self.items)
+
     def close(self) -> None:
         """Drop what is left."""
         self.items.clear()
@@ -166,6 +174,11 @@ class DroppingLink(Link):
                 dropped[-1] = range(dropped[-1].start, span.stop)
             else:
                 dropped.append(span)
+
+    def dropped(self) -> Origin:
+        """What was dropped last, with nothing put behind it. It is to go with an item elsewhere."""
+        dropped, self._dropped = self._dropped, []
+        return Behind((), tuple(dropped))
 
 
 class WaitQueue:

@@ -1,9 +1,11 @@
-"""What kind of a thing a source is, and in which order its items are read."""
+"""What kind of a thing a source is, and which of its items are read in which order."""
 
 from __future__ import annotations
 
+import inspect
 import operator
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,34 +13,109 @@ import numpy as np
 _IN_MEMORY = (list, tuple, range, np.ndarray)
 
 
-class Arranged:
-    """The items of a source in an order: `source[order[i]]` for i from 0."""
+@dataclass(frozen=True)
+class Shard:
+    """A share of what is read: every `count`-th, beginning with `index`."""
 
-    def __init__(self, source: Any, order: Any) -> None:
+    index: int
+    count: int
+    drop_last: bool
+
+    @property
+    def sure(self) -> int:
+        """Which one of `count` items says that the share has its own."""
+        return self.count - 1 if self.drop_last else self.index
+
+    def of(self, numbers: range) -> range:
+        """Its share of these."""
+        end = len(numbers) - len(numbers) % self.count if self.drop_last else len(numbers)
+        return numbers[self.index : end : self.count]
+
+
+class Arranged:
+    """Items of a source in an order: `source[order[number]]` for some of the numbers from 0."""
+
+    def __init__(self, source: Any, order: Any, shards: Sequence[Shard]) -> None:
         self.source = source
         self.order = order
+        self._numbers = range(len(order))
+        for shard in shards:
+            self._numbers = shard.of(self._numbers)
 
     def __len__(self) -> int:
-        return len(self.order)
+        return len(self._numbers)
 
     def __getitem__(self, number: int) -> Any:
-        return self.source[self.index(number)]
+        return self.source[self._index(number)]
 
-    def index(self, number: int) -> int:
-        """Where the item of this number stands in the source."""
-        return operator.index(self.order[number])
+    def _index(self, number: int) -> int:
+        return operator.index(self.order[self._numbers[number]])
+
+    def place(self, number: int) -> str:
+        """Where an item stands in the source."""
+        return f"index {self._index(number)}"
 
 
-def arranged(source: Any, order: Any, epoch: int) -> Any:
+class Strided:
+    """The share of what is read in a row."""
+
+    def __init__(self, iterable: Any, shard: Shard) -> None:
+        self.iterable = iterable
+        self.shard = shard
+
+    def __len__(self) -> int:
+        return len(self.shard.of(range(len(self.iterable))))
+
+    def place(self, number: int) -> str:
+        """Where an item stands in what is read."""
+        return f"item {self.shard.index + number * self.shard.count} of what is shared"
+
+    def __iter__(self) -> Iterator[Any]:
+        shard, iterator, mine = self.shard, iter(self.iterable), None
+        try:
+            for number, item in enumerate(iterator):
+                if number % shard.count == shard.index:
+                    mine = item
+                if number % shard.count == shard.sure:
+                    yield mine
+        finally:
+            if callable(close := getattr(iterator, "close", None)):
+                close()
+
+
+class AsyncStrided(Strided):
+    """The same of an async iterable."""
+
+    __iter__ = None  # type: ignore[assignment]
+
+    async def __aiter__(self) -> AsyncIterator[Any]:
+        shard, iterator, mine, number = self.shard, aiter(self.iterable), None, 0
+        try:
+            async for item in iterator:
+                if number % shard.count == shard.index:
+                    mine = item
+                if number % shard.count == shard.sure:
+                    yield mine
+                number += 1
+        finally:
+            if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
+                await closing
+
+
+def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> Any:
     """What an epoch reads. Raises TypeError where the source or the order is none for that."""
+    if order is None and (not shards or is_in_memory(source) or is_map(source)):
+        return Arranged(source, range(len(source)), shards) if shards else source
     if order is None:
+        for shard in shards:
+            source = (AsyncStrided if hasattr(source, "__aiter__") else Strided)(source, shard)
         return source
     check_indexed(source)
     found = order(epoch) if callable(order) else order
     if not _is_indexed(found):
         found = list(found)  # a sampler's
     check_order(found)
-    return Arranged(source, found)
+    return Arranged(source, found, shards)
 
 
 def check_indexed(source: Any) -> None:

@@ -17,7 +17,7 @@ from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
 from .functions import collate as stack
 from .links import DroppingLink, Link
-from .order import check_indexed, check_order, is_iterable, is_iterator
+from .order import Shard, check_indexed, check_order, is_iterable, is_iterator
 from .plan import Plan, unknown_after
 from .position import Position, Progress
 from .processes import ProcessStage
@@ -41,6 +41,10 @@ Order = Indices | Callable[[int], Indices]
 Readable = Iterable[T] | AsyncIterable[T] | Indexed[T]
 Source = Readable[T] | Callable[[int], Readable[T]]
 
+_ONCE = (
+    "the source is an iterator, which can be read once: pass an iterable that can be read again, or a function of the"
+    " epoch's number that makes one"
+)
 BUFFER = 16  # finished items that may wait for the next stage: enough to share a step of the event loop
 
 
@@ -67,13 +71,13 @@ class Pipeline(Generic[T]):
         self._submitter = submitter
         self._runtime = runtime
         self._plan = plan
-        self._progress = Progress()
+        self._progress = Progress(plan.epochs)
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     def __repr__(self) -> str:
         source = self._plan.source
         of = getattr(source, "__name__", type(source).__name__)
-        return f"Pipeline({', '.join([of, *[stage.label for stage in self._plan.stages]])})"
+        return f"Pipeline({', '.join([of, *self._plan.labels()])})"
 
     def __len__(self) -> int:
         """How many items an epoch gives, from its beginning.
@@ -124,7 +128,7 @@ class Pipeline(Generic[T]):
             processes: run a plain function in processes.
             buffer: how many finished items may wait, besides those that are worked on.
         """
-        return self._with(_calls("map", fn, workers, ordered, processes, buffer))
+        return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
 
     def filter(
         self, fn: Callable[[T], Awaitable[object] | object], *, workers: int = 1, ordered: bool = True,
@@ -144,7 +148,7 @@ class Pipeline(Generic[T]):
         [0, 3, 6, 9]
         """
         plan = _calls("filter", fn, workers, ordered, processes, buffer)
-        return self._with(plan._replace(length=partial(unknown_after, plan.label), link=DroppingLink))
+        return self._stage(plan._replace(length=partial(unknown_after, plan.label), link=DroppingLink))
 
     @overload
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
@@ -166,7 +170,71 @@ class Pipeline(Generic[T]):
         def length(items: int) -> int:
             return items // size if drop_last else -(-items // size)
 
-        return self._with(StagePlan(f"batch {size}", 2, partial(BatchStage, collate or stack, size, drop_last), length))
+        make = partial(BatchStage, collate or stack, size, drop_last)
+        link = DroppingLink if drop_last else Link
+        return self._stage(StagePlan(f"batch {size}", 2, make, length, link))
+
+    def shard(self, index: int, count: int, *, drop_last: bool = False) -> Pipeline[T]:
+        """Read every `count`-th item alone, from `index` on: the share of one of `count` processes.
+
+        Each item is in one share. It stands first, where an order of the source is the same in all processes (which
+        holds for `order=` by seed and epoch) and what others read is not read, if it is read by index. Items are
+        numbered within the share. A share of a share may be taken: of a machine's, by its processes.
+
+        As in tf.data, where the arguments come in the other order, and torch's DistributedSampler, which repeats items
+        until all shares are equal: here they differ by one item where `count` divides not evenly, or
+
+        Args:
+            index: of this share, from 0.
+            count: how many there are.
+            drop_last: leave out the last items, fewer than `count`, which would not be in all shares: so that each
+                process takes as many steps as the others, who may wait for each other.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         for index in range(2):
+        ...             async with s.pipeline(range(7)).shard(index, 2).open() as items:
+        ...                 print([item async for item in items])
+        >>> asyncio.run(main())
+        [0, 2, 4, 6]
+        [1, 3, 5]
+        """
+        check_int("count", count)
+        check_int("index", index, 0)
+        if index >= count:
+            raise ValueError(f"index is that of one of {count} shares, from 0 to {count - 1}, not {index}")
+        if self._plan.stages or self._plan.epochs != 1:
+            raise ValueError("a share is of what is read, so it stands first: `s.pipeline(source).shard(index, count)`")
+        return self._with(shards=(*self._plan.shards, Shard(index, count, drop_last)))
+
+    def repeat(self, epochs: int | None = None) -> Pipeline[T]:
+        """Read the source `epochs` times in one `open()`, or for ever.
+
+        What stands before sees each epoch end: a `.shuffle` gives all it holds, a `.batch` its last items, and each
+        epoch has its number, for a source, an order or a shuffle. What stands behind sees one long epoch: a batch may
+        have items of two. `state_dict()` counts each epoch.
+
+        As in tf.data, and grain.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.pipeline(range(3)).repeat(2).batch(2).open() as batches:
+        ...             print([batch.tolist() async for batch in batches])
+        >>> asyncio.run(main())
+        [[0, 1], [2, 0], [1, 2]]
+
+        Raises:
+            ValueError: for a second one in a pipeline: `repeat(6)` is what `repeat(2)` and `repeat(3)` would be.
+            TypeError: if the source is an iterator, which can be read once.
+        """
+        check_int("epochs", epochs, none="no end")
+        if self._plan.epochs != 1:
+            raise ValueError("a pipeline is repeated once: `repeat(6)` for what two and three epochs would be")
+        if is_iterator(self._plan.source):
+            raise TypeError(_ONCE)
+        return self._with(epochs=epochs, repeated=len(self._plan.stages))
 
     def shuffle(self, buffer_size: int, *, seed: int) -> Pipeline[T]:
         """Give the items in a random order: each time one of `buffer_size` that are held, until none is left.
@@ -203,7 +271,7 @@ class Pipeline(Generic[T]):
         if any(stage.shuffles for stage in self._plan.stages):
             raise ValueError("a pipeline can be resumed behind one shuffle alone: give that a larger buffer_size")
         make = partial(ShuffleStage, buffer_size, seed)
-        return self._with(StagePlan(f"shuffle {buffer_size}", BUFFER, make, shuffles=True))
+        return self._stage(StagePlan(f"shuffle {buffer_size}", BUFFER, make, shuffles=True))
 
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
@@ -220,7 +288,7 @@ class Pipeline(Generic[T]):
         there is none.
         """
         check_int("depth", depth)
-        return self._with(StagePlan("to_device", depth, partial(DeviceStage, self._submitter, self._runtime, device)))
+        return self._stage(StagePlan("to_device", depth, partial(DeviceStage, self._submitter, self._runtime, device)))
 
     def open(self) -> Items[T]:
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
@@ -255,18 +323,18 @@ class Pipeline(Generic[T]):
         """
         self._progress.load(state)
 
-    def _with(self, stage: StagePlan) -> Pipeline[Any]:
-        return Pipeline(self._submitter, self._runtime, self._plan._replace(stages=(*self._plan.stages, stage)))
+    def _stage(self, stage: StagePlan) -> Pipeline[Any]:
+        return self._with(stages=(*self._plan.stages, stage))
+
+    def _with(self, **changed: Any) -> Pipeline[Any]:
+        return Pipeline(self._submitter, self._runtime, self._plan._replace(**changed))
 
     def _begin(self, items: Items[T]) -> None:
         """Begin an epoch, or raise if none may begin now."""
         self._runtime.check()
         self._progress.must_rest()
         if is_iterator(self._plan.source) and self._last is not None:
-            raise RuntimeError(
-                "the source is an iterator, which can be read once: pass an iterable that can be read again, or a"
-                " function of the epoch's number that makes one"
-            )
+            raise RuntimeError(_ONCE)
         self._last = items
 
 

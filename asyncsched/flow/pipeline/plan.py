@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .order import arranged, is_iterable
-from .position import Position
+from .order import Shard, arranged, is_iterable
+from .position import EPOCH, Position
 from .stages import StagePlan
 
 _UNKNOWN = "the length of this pipeline is not known"
 
 
 class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, in which order, and the stages."""
+    """A source, how many items may be read ahead of the first stage, and what is done with them."""
 
     source: Any
     buffer: int
     order: Any = None
+    shards: tuple[Shard, ...] = ()
     stages: tuple[StagePlan, ...] = ()
+    epochs: int | None = 1  # that are read in one go; None is for ever
+    repeated: int = 0  # how many of the stages stand before the `repeat`, and see each epoch end
+
+    def labels(self) -> list[str]:
+        """What it does, in order."""
+        labels = [stage.label for stage in self.stages]
+        if self.epochs != 1:
+            labels.insert(self.repeated, "repeat" if self.epochs is None else f"repeat {self.epochs}")
+        return [f"shard {shard.index} of {shard.count}" for shard in self.shards] + labels
 
     def read(self, epoch: int) -> Any:
         """What an epoch reads, from functions of its number. Raises TypeError if they return nothing that can be."""
@@ -29,7 +41,7 @@ class Plan(NamedTuple):
                 if inspect.iscoroutine(source):
                     source.close()
                 raise TypeError(f"the pipeline's source returned a {type(source).__name__}, which is not iterable")
-        return arranged(source, self.order, epoch)
+        return arranged(source, self.order, self.shards, epoch)
 
     def readable(self, epoch: int) -> Any:
         """The same, where that does not take making a source, which may wait. Raises TypeError elsewhere."""
@@ -38,15 +50,31 @@ class Plan(NamedTuple):
         return self.read(epoch)
 
     def length(self, iterable: Any, position: Position) -> int:
-        """How many items come of this iterable from a position on. Raises TypeError where nobody knows."""
+        """How many items come of this iterable from a position on, as if all epochs were as long as this one.
+
+        Raises TypeError where nobody knows.
+        """
+        if self.epochs is None:
+            raise TypeError(f"{_UNKNOWN}: `repeat()` goes on for ever; `repeat(epochs)` does not")
         try:
             count = len(iterable)
         except TypeError as error:
             raise TypeError(f"{_UNKNOWN}: its source, of type {type(iterable).__name__}, has none ({error})") from None
-        count = max(0, count - position.taken - len(position.ahead))
-        for stage in self.stages:
-            count = stage.length(count)
-        return count
+        now = position.now()
+        received = Counter(number // EPOCH for number in now.ahead)
+        received[0] += now.taken
+        before, behind = self.stages[: self.repeated], self.stages[self.repeated :]
+        whole = _through(before, count)
+        total = whole * (self.epochs - now.epoch % self.epochs)
+        total -= sum(whole - _through(before, max(0, count - taken)) for taken in received.values())
+        return _through(behind, total)
+
+
+def _through(stages: Iterable[StagePlan], count: int) -> int:
+    """How many items these stages make of so many."""
+    for stage in stages:
+        count = stage.length(count)
+    return count
 
 
 def unknown_after(label: str, items: int) -> int:

@@ -12,6 +12,9 @@ import numpy as np
 _NUMBERS = (int, float, np.integer)
 _FIELDS, _TEXT = 4, 200  # of a tuple; characters of a text: of a path, and not of a document
 
+EPOCH = 1 << 48
+"""How far the numbers of one epoch's items are from those of the next, where `repeat` has several read in one go."""
+
 Origin: TypeAlias = "int | Behind | tuple[Origin, ...]"
 """An item's number in the source, or those of a whole batch, which may be nested."""
 
@@ -64,8 +67,10 @@ def describe(origin: Origin) -> str:
     """
     if not (numbers := numbers_of(origin)):
         return "no item of the source"
-    first, last = min(numbers), max(numbers)
-    return f"item {first} of the source" if first == last else f"items {first} to {last} of the source"
+    (before, first), (epoch, last) = divmod(min(numbers), EPOCH), divmod(max(numbers), EPOCH)
+    if (before, first) == (epoch, last):
+        return f"item {first} of the source"
+    return f"items {first} to {last} of the source{', of the epoch behind' if before < epoch else ''}"
 
 
 def brief(item: Any) -> str:
@@ -92,6 +97,8 @@ class Position:
     """All items below this number were received."""
     ahead: set[int] = field(default_factory=set)
     """These were, too: results that came out of order."""
+    ends: set[int] = field(default_factory=set)
+    """Behind the last items of epochs that were read to their end, and are followed by another."""
 
     def receive(self, origin: Origin) -> None:
         """Count what was made of these items as received."""
@@ -100,9 +107,15 @@ class Position:
                 self.taken = span.stop
             else:
                 self.ahead.update(span)
-        while self.taken in self.ahead:
-            self.ahead.remove(self.taken)
-            self.taken += 1
+        while True:
+            if self.taken in self.ahead:
+                self.ahead.remove(self.taken)
+                self.taken += 1
+            elif self.ahead and self.taken in self.ends:
+                self.ends.remove(self.taken)
+                self.taken += EPOCH - self.taken % EPOCH
+            else:
+                return
 
     def has(self, number: int) -> bool:
         """Whether the item of this number was received."""
@@ -112,8 +125,14 @@ class Position:
         """What it is now, for another thread."""
         return replace(self, ahead=set(self.ahead))
 
+    def now(self) -> Position:
+        """The same, counted from the beginning of the epoch that it is in."""
+        behind, taken = divmod(self.taken, EPOCH)
+        return Position(self.epoch + behind, taken, {number - behind * EPOCH for number in self.ahead})
+
     def state(self) -> dict[str, Any]:
-        return {"epoch": self.epoch, "taken": self.taken, "ahead": sorted(self.ahead)}
+        now = self.now()
+        return {"epoch": now.epoch, "taken": now.taken, "ahead": sorted(now.ahead)}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Position:
@@ -129,9 +148,14 @@ class Position:
 
 
 class Progress:
-    """Which epoch of a pipeline is open, or the next, and where it begins."""
+    """Which epoch of a pipeline is open, or the next, and where it begins.
 
-    def __init__(self) -> None:
+    Args:
+        epochs: how many are read in one go. Then `position` is where the first of them begins, while they are open.
+    """
+
+    def __init__(self, epochs: int | None) -> None:
+        self._epochs = epochs
         self.position = Position()
         self.open = False
         self.unread = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
@@ -143,7 +167,10 @@ class Progress:
 
     def next(self) -> Position:
         """Where the next epoch begins."""
-        return Position(self.position.epoch + 1) if self.unread else self.position
+        if not self.unread:
+            return self.position
+        epochs = self._epochs or 1
+        return Position((self.position.now().epoch // epochs + 1) * epochs)
 
     def begin(self) -> Position:
         """An epoch is opened. Returns where it begins."""

@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any
 
 from .links import Numbered
-from .position import last_of
+from .position import EPOCH, last_of
 from .stages import Stage
 
 
@@ -41,7 +41,8 @@ class ShuffleStage(Stage):
                     await out.reserve()
                 if not await self._filled():
                     break
-                out.put(*items.pop(choice(self._seed, self.epoch, last_of(items[-1][0]), len(items))))
+                behind, newest = divmod(last_of(items[-1][0]), EPOCH)
+                out.put(*items.pop(choice(self._seed, self.epoch + behind, newest, len(items))))
         finally:
             items.clear()
         self.finish()

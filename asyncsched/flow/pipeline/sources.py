@@ -22,7 +22,7 @@ import anyio
 from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
-from .order import Arranged, is_in_memory, is_map
+from .order import Arranged, Strided, is_in_memory, is_map
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
@@ -32,26 +32,29 @@ _NAME = "0 (source)"
 class SourceStage(Stage):
     """What all sources share. The link in front of a source stays empty."""
 
-    def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
+    def __init__(self, iterable: Any, skip: Position, out: Link, first: int) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
         self.skip = skip
+        self.first = first  # the number of the first item
+        self.end = first  # behind the last, once it was read
+        self.seconds = 0.0  # of work, where a thread reads
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
-        if isinstance(self.iterable, Arranged) and isinstance(origin, int):
+        if isinstance(self.iterable, Arranged | Strided) and isinstance(origin, int):
             with suppress(Exception):  # that may be what has failed
-                given = f"index {self.iterable.index(origin)}"
+                given = self.iterable.place(origin - self.first)
         super().fail(origin, error, given)
 
 
-def make_source(iterable: Any, skip: Position, out: Link) -> SourceStage:
+def make_source(iterable: Any, skip: Position, out: Link, first: int = 0) -> SourceStage:
     """The kind of source that an iterable needs."""
     if is_in_memory(iterable):
-        return IndexedSource(iterable, skip, out)
+        return IndexedSource(iterable, skip, out, first)
     if hasattr(iterable, "__aiter__"):
-        return AsyncSource(iterable, skip, out)
-    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out)
+        return AsyncSource(iterable, skip, out, first)
+    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out, first)
 
 
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
@@ -65,14 +68,16 @@ class IndexedSource(SourceStage):
     """Something in memory."""
 
     async def run(self) -> None:
-        out, items, number = self.out, self.iterable, 0
+        out, items, first = self.out, self.iterable, self.first
+        number = first
         try:
-            for number in range(self.skip.taken, len(items)):
+            self.end = first + len(items)
+            for number in range(max(first, self.skip.taken), self.end):
                 if number in self.skip.ahead:
                     continue
                 if not out.try_reserve():
                     await out.reserve()
-                out.put(number, items[number])
+                out.put(number, items[number - first])
         except (TypeError, IndexError) as error:  # an array without a length; a list that was longer before
             self.fail(number, error)
         self.finish()
@@ -86,7 +91,7 @@ class AsyncSource(SourceStage):
         self.finish()
 
     async def _read(self) -> bool:
-        number = 0
+        number = self.first
         iterator = None
         try:
             iterator = _opened(aiter, self.iterable)
@@ -98,7 +103,7 @@ class AsyncSource(SourceStage):
                 self.out.put(number, await anext(iterator))
                 number += 1
         except StopAsyncIteration:
-            pass
+            self.end = number
         except BaseException as error:
             if self.error is None:
                 self.fail(number, error)
@@ -122,14 +127,13 @@ class AsyncSource(SourceStage):
 class ThreadSource(SourceStage):
     """An iterable that may block."""
 
-    def __init__(self, iterable: Any, skip: Position, out: Link) -> None:
-        super().__init__(iterable, skip, out)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._room: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
         self._read_so_far = EntryQueue(self._take_in)
         self._feeding = anyio.CancelScope()
         self._stopped = False
         self._failed: tuple[int, BaseException] | None = None
-        self._seconds = 0.0
         self._iterator: Any = None
 
     async def run(self) -> None:
@@ -145,7 +149,7 @@ class ThreadSource(SourceStage):
         self.finish()
 
     def busy(self, now: float) -> float:
-        return self._seconds
+        return self.seconds
 
     async def _feed(self) -> None:
         """Give the thread all the room there is, until it is cancelled."""
@@ -155,14 +159,14 @@ class ThreadSource(SourceStage):
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
         yield_to_streams()
-        number = 0
+        number = self.first
         try:
             self._open()
             while room := self._room.get():
                 while room and not self._stopped:
                     started = perf_counter()
                     item = self._get(number)
-                    self._seconds += perf_counter() - started
+                    self.seconds += perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
                         self._read_so_far.append((number, item))
@@ -171,7 +175,7 @@ class ThreadSource(SourceStage):
                     number += 1
                     del item  # while it waits, a thread holds nothing
         except StopIteration:
-            pass
+            self.end = number
         except BaseException as error:
             self._failed = number, error
         finally:
@@ -211,11 +215,11 @@ class MapSource(ThreadSource):
         self._length = len(self.iterable)
 
     def _get(self, number: int) -> Any:
-        if number >= self._length:
+        if number - self.first >= self._length:
             raise StopIteration
         if self.skip.has(number):
             return None  # it is left out, and need not be read
         try:
-            return self.iterable[number]
+            return self.iterable[number - self.first]
         except StopIteration as error:  # it would mean an end
             raise passable(error, "`__getitem__` of the source raised") from error
