@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from time import perf_counter
@@ -14,6 +14,7 @@ import anyio
 import numpy as np
 
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
+from ...tensors.handles import Handle
 from .links import DROPPED, DroppingLink, Numbered
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
@@ -210,17 +211,18 @@ def checked(result: Any) -> Any:
 
 
 def collate(items: Sequence[Any]) -> Any:
-    """Stack items along a new first axis, as a data loader does by default.
+    """Stack items along a new first axis, as PyTorch's DataLoader does by default.
 
-    Arrays and Python or NumPy numbers become one array of shape (len(items), ...), in NumPy's dtype for them; tuples
-    and lists a tuple, named tuples and dicts one of their kind, with each field collated. Anything else, text for
-    example, becomes a list.
+    Arrays, what NumPy can make one of (PyTorch's tensors on the CPU) and Python or NumPy numbers become one array of
+    shape (len(items), ...), in NumPy's dtype for them; tuples and lists a tuple, named tuples one of their kind, dicts
+    and other mappings a dict, with each field collated. Anything else, as text, bytes, None and tensors of a scheduler,
+    becomes a list, where PyTorch refuses what it does not know, and makes a list of tuples, too.
 
     Raises:
         ValueError: if shapes, lengths or keys differ between items.
     """
     first = items[0]
-    if isinstance(first, dict):
+    if isinstance(first, Mapping):
         _must_agree("keys", [item.keys() for item in items])
         return {key: collate([item[key] for item in items]) for key in first}
     if isinstance(first, tuple | list):
@@ -231,6 +233,8 @@ def collate(items: Sequence[Any]) -> Any:
         _must_agree("shape", [np.shape(item) for item in items])
         masked = any(isinstance(item, np.ma.MaskedArray) for item in items)
         return np.ma.stack(items) if masked else np.stack(items)  # which would drop the masks
+    if hasattr(first, "__array__") and not isinstance(first, np.generic | Handle):
+        return collate([np.asarray(item) for item in items])
     if isinstance(first, bool | int | float | complex | np.generic):
         return np.array(items)
     return list(items)

@@ -159,8 +159,8 @@ class Pipeline(Generic[T]):
 
         Args:
             size: items per batch.
-            collate: makes a batch of a list of items. By default arrays and numbers are stacked along a new first axis,
-                each field of tuples and dicts by itself, and anything else stays a list.
+            collate: makes a batch of a list of items. By default arrays, numbers and PyTorch's tensors are stacked
+                along a new first axis, each field of tuples and mappings by itself; anything else stays a list.
             drop_last: leave out a last batch that is not full.
         """
         check_int("size", size)
