@@ -153,6 +153,15 @@ def test_text_is_learned_and_a_sample_written(tmp_path: Path) -> None:
     assert (tmp_path / "text.png").stat().st_size > 10_000
 
 
+def test_files_are_read() -> None:
+    lines = run("reading")
+    assert lines[1] == "npy            50 items, such as float32(4,)"
+    assert lines[2] == "npy in blocks  7 items, such as float32(8, 4)"
+    assert len(lines) == 7
+    for line in lines[3:]:
+        assert re.search(r"\d items, such as |left out: pip install (pyarrow|pillow|webdataset)$", line)
+
+
 @needs("torch", "tqdm")
 def test_pytorch_is_a_guest() -> None:
     lines = run("pytorch_guest", "--requests", 40)

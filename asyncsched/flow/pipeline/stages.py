@@ -66,7 +66,10 @@ class Stage:
             raise
 
     async def run(self) -> None:
-        """Work until there is no more input. Raises nothing of its own: an error ends the output."""
+        """Work until there is no more input. Raises nothing of its own: an error ends the output.
+
+        Called again, after a clean end, for another epoch of a `repeat`.
+        """
         raise NotImplementedError
 
     def busy(self, now: float) -> float:
