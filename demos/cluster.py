@@ -1,9 +1,10 @@
 """Training a network data-parallel on a cluster, with a worker killed on the way.
 
-The digits of `train_digits.py`, each batch in shards. For each shard a captured step computes the loss and the
-gradients where the shard is, as one task of Dask's; one task more averages the gradients and moves the parameters. The
-same program runs on this machine alone, on a cluster of one worker process and of more, and there once more while a
-worker is killed: the weights are the same, to float rounding. At an address it runs on the cluster there, as it is.
+The digits of `train_digits.py`, each batch in shards. A pipeline each reads its share of an epoch's order and puts it
+there, ahead of the training. For each shard a captured step computes the loss and the gradients where the shard is, as
+one task of Dask's; one task more averages the gradients and moves the parameters. The same program runs on this machine
+alone, on a cluster of one worker process and of more, and there once more while a worker is killed: the weights are the
+same, to float rounding. At an address it runs on the cluster there, as it is.
 
     python demos/cluster.py [--workers 2] [--steps 30] [--address tcp://scheduler:8786]
 """
@@ -16,6 +17,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
 from itertools import pairwise
 from time import perf_counter
 from typing import Any
@@ -67,29 +69,44 @@ def moved(*given: asc.Tensor) -> list[asc.Tensor]:
     return [loss, *[p - RATE * mean for p, mean in zip(parameters, means, strict=True)]]
 
 
+def shares(s: asc.Scheduler, images: np.ndarray, labels: np.ndarray) -> list[asc.Pipeline[Any]]:
+    """Batches of each shard, for ever: disjoint in each epoch, and put on the cluster ahead of the training."""
+
+    def order(epoch: int) -> np.ndarray:
+        return np.random.default_rng((0, epoch)).permutation(len(images))
+
+    def batch(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        return images[rows], labels[rows]
+
+    rows = s.pipeline(range(len(images)), order=order)
+    shards = [rows.shard(i, SHARDS, drop_last=True) for i in range(SHARDS)]
+    return [shard.repeat().batch(SHARD, collate=batch).to_device(depth=1) for shard in shards]
+
+
 async def train(s: asc.Scheduler, steps: int, told: Told) -> tuple[list[np.ndarray], float]:
     """Train. Returns the weights, and the seconds that the steps after the first took."""
-    rng = np.random.default_rng(0)
     images, labels = load_digits(return_X_y=True)
     images = (images / 8 - 1).astype(np.float32)
-    parameters: Tensors = [await s.put(array) for array in network(rng)]
-    shards = [rng.integers(0, len(images), (SHARDS, SHARD)) for _ in range(4)]  # the batches come again and again
-    batches = [[(await s.put(images[i]), await s.put(labels[i])) for i in batch] for batch in shards]
-    shard_step = await s.capture(gradients, *batches[0][0], *parameters)
-    example = [shard_step(*shard, *parameters) for shard in batches[0]]
-    move = await s.capture(moved, *parameters, *[tensor for found in example for tensor in found])
-    del example
+    parameters: Tensors = [await s.put(array) for array in network(np.random.default_rng(0))]
     window, began = s.window(2), 0.0
-    for step in range(steps):
-        async with window:
-            found = [shard_step(*shard, *parameters) for shard in batches[step % len(batches)]]
-            loss, *parameters = move(*parameters, *[tensor for each in found for tensor in each])
-            del found
-            await told(step)
-        if step == 0 or step == steps - 1:
-            value = await loss.item()
-            began = began or perf_counter()
-    seconds = perf_counter() - began
+    async with AsyncExitStack() as stack:
+        shards = [await stack.enter_async_context(pipe.open()) for pipe in shares(s, images, labels)]
+        batch = [await anext(shard) for shard in shards]
+        shard_step = await s.capture(gradients, *batch[0], *parameters)
+        example = [shard_step(*shard, *parameters) for shard in batch]
+        move = await s.capture(moved, *parameters, *[tensor for found in example for tensor in found])
+        del example
+        for step in range(steps):
+            async with window:
+                found = [shard_step(*shard, *parameters) for shard in batch]
+                loss, *parameters = move(*parameters, *[tensor for each in found for tensor in each])
+                del found
+                await told(step)
+            batch = [await anext(shard) for shard in shards]
+            if step == 0 or step == steps - 1:
+                value = await loss.item()
+                began = began or perf_counter()
+        seconds = perf_counter() - began
     print(f"    the loss after {steps} steps: {value:.4f}")
     return list(await asc.gather(*parameters)), seconds
 
