@@ -150,6 +150,6 @@ class Info(dtypes.Info):
         """Where arrays are made."""
         return self.devices()[0]
 
-    def devices(self) -> tuple[str, ...]:
+    def devices(self) -> list[str]:  # type: ignore[override]  # as the standard has it, and SciPy's tests rely on it
         """The names of all devices of the scheduler."""
-        return tuple([device.name for device in background().scheduler.devices])
+        return [device.name for device in background().scheduler.devices]

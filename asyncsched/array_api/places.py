@@ -32,7 +32,7 @@ from ..tensors.tensor import Tensor, apply, handle
 
 _KEPT: Final = 64  # views of one version; a guess
 _READ_ONLY: Final = ("broadcast_to", "diagonal")  # as NumPy's are
-_COPY, _GETITEM, _SETITEM = TABLE["copy"], TABLE["getitem"], TABLE["setitem"]
+_COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
 
 
 class Storage:
@@ -93,6 +93,10 @@ class Place:
 
     def tensor(self) -> Tensor:
         """A handle on what is here now, which carries this place."""
+        return cast(Tensor, handle(self.now(), self))
+
+    def now(self) -> Value:
+        """What is here now."""
         storage = self.storage
         found = storage.views.get(self.path) if self.path else storage.value
         if found is None:
@@ -101,15 +105,29 @@ class Place:
                 view = apply(op, (view,), dict(options))
             found = view._value
             storage.keep(self.path, found)
-        return cast(Tensor, handle(found, self))
+        return found
 
     def record(
         self, op: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor
     ) -> None:
         """Give the result of an operation its place, if it is a view."""
         if op.view and self._shares(op, operands[0].meta, options):
-            path = (*self.path, (op, tuple(options.items())))
-            result._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
+            self._place(op, options, result)
+
+    def _place(self, op: Op, options: Mapping[str, Any], view: Tensor) -> None:
+        path = (*self.path, (op, tuple(options.items())))
+        view._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
+
+    def part(self, key: Any) -> Tensor:
+        """A view of a part of it, or what tensors in the key select. One element by numbers alone is a copy, as NumPy's."""
+        here = Tensor(self.now())
+        key, indices = here._encoded(map_leaves(_tensor_of, key))
+        options = {"key": key}
+        if indices:
+            return apply(_SELECT, (here, *indices), options)
+        found = apply(_GETITEM, (here,), options)
+        self._place(_GETITEM, options, found)
+        return placed(found)
 
     def _shares(self, op: Op, form: Meta, options: Mapping[str, Any]) -> bool:
         if op.name != "reshape" or form.contiguous:
@@ -136,13 +154,12 @@ class Place:
         key, indices = Tensor(storage.value)._encoded(map_leaves(_tensor_of, key))
         if isinstance(new, Place):
             of_its_own = new.storage is storage  # which would hold what is to be written over
-            new = apply(_COPY, (new.tensor(),)) if of_its_own else new.tensor()
+            new = apply(_COPY, (Tensor(new.now()),)) if of_its_own else Tensor(new.now())
         storage.write(new, indices, {"key": key, "path": self.path})
 
     def update(self, function: Callable[[Any, Any], Tensor], other: Any) -> None:
         """Write to all of it what a function of it and another operand gives."""
-        here = self.tensor()._value.meta
-        found = function(self.tensor(), _tensor_of(other))._value
+        here, found = self.now().meta, apply_to(function, self, other)._value
         if found.meta.dtype != here.dtype or found.meta.shape != here.shape:
             raise TypeError(
                 f"in place, {here.dtype}{here.shape} cannot become {found.meta.dtype}{found.meta.shape}: write x = ..."
@@ -165,5 +182,10 @@ def placed(tensor: Tensor) -> Tensor:
     return tensor
 
 
+def apply_to(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Tensor:
+    """What an operator gives for two operands, which may be places."""
+    return function(_tensor_of(a), _tensor_of(b))
+
+
 def _tensor_of(operand: Any) -> Any:
-    return operand.tensor() if isinstance(operand, Place) else operand
+    return Tensor(operand.now()) if type(operand) is Place else operand
