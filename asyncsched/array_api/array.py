@@ -199,6 +199,9 @@ class Array:
         status = Tensor(self._place.storage.value)._status()
         return f"Array(shape={self._meta.shape}, dtype={self.dtype}, device={self.device}, {status})"
 
+    def __format__(self, spec: str) -> str:
+        return format(host(self), spec) if spec else repr(self)
+
     def _scalar(self, what: str) -> Any:
         check_may_block(f"{what} of an array")
         if self.size != 1:

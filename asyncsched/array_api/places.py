@@ -119,7 +119,7 @@ class Place:
         view._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
 
     def part(self, key: Any) -> Tensor:
-        """A view of a part of it, or what tensors in the key select. One element by numbers alone is a copy, as NumPy's."""
+        """A view of a part of it, or a copy of what tensors in the key select."""
         here = Tensor(self.now())
         key, indices = here._encoded(map_leaves(_tensor_of, key))
         options = {"key": key}

@@ -53,7 +53,10 @@ def test_values_are_waited_for():
     assert [float(part) for part in x] == [1.0, 2.0, 3.0]
     assert np.asarray(x).tolist() == [1.0, 2.0, 3.0]
     assert list(range(xp.asarray(3)))[-1] == 2
-    assert repr(x) == "Array([1., 2., 3.], dtype=float64, device=cpu)"
+    assert repr(x) == f"{x}" == "Array([1., 2., 3.], dtype=float64, device=cpu)"
+    assert f"{total:.2f} {x[1]:>4} {total:05}" == "6.00  2.0 006.0"
+    with pytest.raises(TypeError, match="unsupported format string"):
+        f"{x:.2f}"
     with pytest.raises(TypeError, match=r"only an array of one element can become bool"):
         bool(x)
     with pytest.raises(TypeError):
