@@ -111,7 +111,9 @@ class Place:
         self, op: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor
     ) -> None:
         """Give the result of an operation its place, if it is a view."""
-        if op.view and self._shares(op, operands[0].meta, options):
+        if op.name == "broadcast_to" and options["shape"] == operands[0].meta.shape:
+            result._node = self  # as `np.broadcast_arrays` leaves it alone
+        elif op.view and self._shares(op, operands[0].meta, options):
             self._place(op, options, result)
 
     def _place(self, op: Op, options: Mapping[str, Any], view: Tensor) -> None:
@@ -173,7 +175,7 @@ class Place:
 def placed(tensor: Tensor) -> Tensor:
     """What an operation gave, as an array has it. One element by numbers alone is NumPy's copy of it, and no view."""
     place = tensor._node
-    if place is None:
+    if place is None or not place.path:
         return tensor
     op, options = place.path[-1]
     if op is _GETITEM and not tensor._value.meta.shape and Ellipsis not in dict(options)["key"]:
