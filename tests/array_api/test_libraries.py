@@ -16,6 +16,7 @@ SCIKIT_LEARN = """
 import numpy as np, sklearn
 from sklearn.metrics import mean_squared_error, r2_score
 from sklearn.metrics.pairwise import cosine_similarity
+from sklearn.mixture import GaussianMixture
 from sklearn.preprocessing import MinMaxScaler
 from asyncsched import array_api as xp
 a = np.random.default_rng(0).standard_normal((20, 3))
@@ -28,6 +29,13 @@ with sklearn.config_context(array_api_dispatch=True):
 assert [type(f) for f in found[:2]] == [xp.Array] * 2, found
 for got, like in zip(found, expected):
     assert np.allclose(np.asarray(got), like)
+for kind in ("full", "tied", "diag", "spherical"):  # their covariances are written to through views
+    options = {"covariance_type": kind, "reg_covar": 0.5, "init_params": "random", "random_state": 0}
+    like = GaussianMixture(2, **options).fit(a)
+    with sklearn.config_context(array_api_dispatch=True):
+        got = GaussianMixture(2, **options).fit(x)
+    assert np.allclose(np.asarray(got.covariances_), like.covariances_), kind
+    assert np.allclose(np.asarray(got.means_), like.means_), kind
 print("scikit-learn")
 """
 
@@ -36,13 +44,13 @@ import numpy as np
 from scipy.cluster.vq import kmeans
 from scipy.integrate import trapezoid
 from scipy.signal import detrend
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp
 from scipy.stats import gmean, zscore
 from asyncsched import array_api as xp
 a = np.random.default_rng(0).uniform(1, 2, (20, 3))
 x = xp.asarray(a)
 means = lambda x: kmeans(x, 3, rng=0)[0]
-for fn in (lambda x: logsumexp(x, axis=0), zscore, lambda x: gmean(x, axis=1), lambda x: trapezoid(x, axis=0), means):
+for fn in (expit, lambda x: logsumexp(x, axis=0), zscore, lambda x: gmean(x, axis=1), lambda x: trapezoid(x, axis=0), means):
     got, like = fn(x), fn(a)
     assert type(got) is xp.Array, (fn, type(got))
     assert np.allclose(np.asarray(got), like), fn
