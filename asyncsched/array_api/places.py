@@ -31,7 +31,7 @@ from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply, handle
 
 _KEPT: Final = 64  # views of one version; a guess
-_READ_ONLY: Final = ("broadcast_to", "diagonal")  # as NumPy's are
+_READ_ONLY: Final = ("broadcast_to", "diagonal", "sliding_window_view")  # as NumPy's are
 _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
 
 

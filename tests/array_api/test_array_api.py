@@ -419,8 +419,10 @@ OPTIONS = {
     "min": 1.5, "max": 2.5, "descending": True, "stable": True, "side": "right", "sorter": None, "invert": True,
     "include_initial": True, "n": 2, "prepend": None, "append": None, "correction": 1.0, "norm": "ortho", "s": (2, 2),
     "d": 0.5, "upper": True, "offset": 1, "ord": 1, "rtol": 1e-3, "mode": "complete", "full_matrices": False,
-    "kind": "real floating", "shift": 1,
+    "kind": "real floating", "shift": 1, "dx": 0.5, "edge_order": 2, "left": 0.0, "right": 9.0, "period": 360.0,
+    "pad_width": 1, "window_shape": 2, **dict.fromkeys(("a", "array", "f", "fp", "v", "x", "xp", "y"), ROW),
 }  # fmt: skip
+OWN_OPTIONS = {"convolve": {"mode": "valid"}, "pad": {"mode": "edge"}, "sliding_window_view": {"axis": (0,)}}
 FUNCTIONS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (xp, xp.fft, xp.linalg)
@@ -431,7 +433,7 @@ FUNCTIONS = {
 
 def arrays(thing):
     if isinstance(thing, tuple):
-        return [xp.asarray(part) for part in thing]
+        return tuple([arrays(part) for part in thing])
     return xp.asarray(thing) if isinstance(thing, list) else thing
 
 
@@ -442,8 +444,9 @@ def test_each_function_takes_its_options_by_keyword(name):
     needed = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
     operands = [arrays(thing) for thing in own or [OPERANDS[name] for name in needed]]
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
-    required = {p.name: OPTIONS[p.name] for p in named if p.default is p.empty}
-    for option in {p.name: OPTIONS[p.name] for p in named}.items():
+    options = {p.name: arrays((OPTIONS | OWN_OPTIONS.get(name.rpartition(".")[2], {}))[p.name]) for p in named}
+    required = {p.name: options[p.name] for p in named if p.default is p.empty}
+    for option in options.items():
         assert repr(function(*operands, **(required | dict([option]))))
 
 

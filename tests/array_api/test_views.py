@@ -175,7 +175,8 @@ def test_what_lies_in_c_order_is_reshaped_as_a_view_though_that_is_not_known_bef
 
 def test_views_that_are_read_only_say_so():
     x = xp.asarray(A)
-    for view in (xp.broadcast_to(x[0, 0], (3, 4)), xp.linalg.diagonal(x), xp.broadcast_arrays(x, x[0])[1][0, 1:]):
+    windows = xp.sliding_window_view(x, 2, axis=2)
+    for view in (xp.broadcast_to(x[0, 0], (3, 4)), xp.linalg.diagonal(x), xp.broadcast_arrays(x, x[0])[1][0], windows):
         with pytest.raises(ValueError, match=r"read-only, as NumPy's is: `xp.asarray\(x, copy=True\)`"):
             view[0] = 1
         with pytest.raises(ValueError, match="read-only"):
