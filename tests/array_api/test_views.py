@@ -264,7 +264,26 @@ def test_a_thousand_writes_take_no_room_for_a_second_array(work):
         x = xp.zeros(a.shape)
         work(x[:, 3], x)
         equal(x, a)
-        assert statistics().peak_bytes <= 1.5 * nbytes
+        found = statistics()
+        assert found.peak_bytes <= 1.5 * nbytes
+        assert found.bytes_retained == nbytes
+        del x
+        assert statistics().bytes_retained == 0
+
+
+def test_what_fails_to_be_written_is_charged_no_more():
+    x = xp.zeros((1000, 128))
+    x[0] = 1  # in its own buffer, as what follows
+    x[xp.asarray([1000])] = 2
+    x[1] = 3
+    with pytest.raises(IndexError, match="out of bounds"):
+        np.asarray(x)
+    assert statistics().bytes_retained == 0
+    assert statistics().bytes_in_flight == 0
+    y = xp.zeros((1000, 128))
+    y[0] = 1
+    assert float(xp.sum(y)) == 128
+    assert statistics().bytes_retained == 1_024_000
 
 
 def test_threads_share_an_array_and_its_views():
