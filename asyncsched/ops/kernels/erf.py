@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Op, Operand, Options, elementwise, meta
+from ..declare import Inferred, Op, Operand, Options, elementwise, meta
 from ..rules import as_meta
 from .blocks import BLOCK, blocks
 
@@ -198,6 +198,6 @@ def _dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 OPS = (
-    elementwise(erf, erf_rule, "The error function.", Cost.LONG_FUNCTION),
-    elementwise(erfinv, erf_rule, "The inverse of the error function.", Cost.LONG_FUNCTION),
+    elementwise(erf, erf_rule, "The error function."),
+    elementwise(erfinv, erf_rule, "The inverse of the error function."),
 )

@@ -138,7 +138,8 @@ def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     longer, shorter = max(counts), min(counts)
     length = {"full": longer + shorter - 1, "same": longer, "valid": longer - shorter + 1}[options["mode"]]
     copied = [0 if a.contiguous and a.dtype == dtype else n for a, n in zip(arrays, counts, strict=True)]
-    return Inferred(meta((length,), dtype), (sum(copied) + shorter) * dtype.itemsize, work=longer * shorter)
+    work = 10 * longer * shorter  # one sum after the other: so many times what a product of matrices takes
+    return Inferred(meta((length,), dtype), (sum(copied) + shorter) * dtype.itemsize, work=work)
 
 
 def pad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -189,8 +190,8 @@ OPS = (
         element_seconds=Cost.LONG_FUNCTION,
     ),
     Op(
-        "convolve", convolve, convolve_rule, doc="The convolution of two sequences.", element_seconds=Cost.SCALAR,
-        blas=Blas.INSIDE, resource="fft",
+        "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
+        element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",
     ),
     Op("pad", pad, pad_rule, doc="More elements around."),
     Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
