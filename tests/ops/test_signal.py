@@ -223,7 +223,7 @@ async def test_a_pad_that_is_empty_has_the_shape(s):
 REFUSED = (
     (1.5, {}), (-1, {}), ((1, 2, 3), {}), (1, {"mode": "mirror"}), (1, {"mode": "edge", "constant_values": 1}),
     (1, {"mode": "maximum", "stat_length": 0}), (1, {"mode": "mean", "stat_length": -1}), ({5: 1}, {}), ({0: 1.5}, {}),
-    (1, {"constant_values": ((1, 2, 3),)}), ({0: (1, 2, 3)}, {}),
+    (1, {"constant_values": ((1, 2, 3),)}), ({0: (1, 2, 3)}, {}), (1, {"device": "cpu"}), (1, {"out": None}),
 )  # fmt: skip
 
 

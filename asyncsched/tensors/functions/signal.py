@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
+from ...ops.table import TABLE
 from ..arguments import name_keywords, scalar
-from ..tensor import Scalar, Tensor, as_now
+from ..tensor import Scalar, Tensor, apply, as_now
 from ._common import Axis, Operand, ShapeLike, known_shape, lengths, op
 from .creation import empty_like
 from .elementwise import equal
@@ -21,8 +22,8 @@ from .searching import where
 def erf(x: Operand, /) -> Tensor:
     """SciPy's error function: the integral of 2 / sqrt(pi) exp(-t^2) from 0 to x.
 
-    Returns a tensor of the shape of `x`: in float32 if that holds every number of its dtype, else in float64. It is off
-    by at most 4e-16 of the result in float64, and in float32 rounded from that. Complex numbers are a TypeError.
+    Returns a tensor of the shape of `x`, in float32 of float32, else in float64. It is off by at most 4e-16 of the
+    result in float64, and in float32 rounded from that; on CUDA it is CuPy's. Complex numbers are a TypeError.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -36,7 +37,8 @@ def erf(x: Operand, /) -> Tensor:
 def erfinv(x: Operand, /) -> Tensor:
     """The inverse of `erf`: infinite at -1 and 1, NaN beyond
 
-    Dtypes are those of `erf`. It is off by at most 1e-15 of the result in float64, and in float32 rounded from that.
+    Returns a tensor of the shape of `x`, in float32 if that holds every number of its dtype, else in float64. It is off
+    by at most 1e-15 of the result in float64, and in float32 rounded from that; on CUDA it is CuPy's.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -251,7 +253,7 @@ def pad(array: Tensor, pad_width: Any, mode: str = "constant", **kwargs: Any) ->
     if callable(mode):
         raise TypeError("pad: a mode is a text: a function of your own is a task, `await s.call(fn, t)`")
     options = {name: _frozen(value) for name, value in kwargs.items()}
-    return op("pad", array, pad_width=_pairs(pad_width, array.ndim), mode=mode, **options)
+    return apply(TABLE["pad"], (array,), {"pad_width": _pairs(pad_width, array.ndim), "mode": mode, **options})
 
 
 def _pairs(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
