@@ -41,17 +41,12 @@ class ToCome(Coroutine[Any, Any, T]):
 
     _CALL: ClassVar[str]
     _WHAT: ClassVar[str]
+    _read: ClassVar[Any]  # a `Read`: gives what it is, of a value that is there
+    _wait: ClassVar[Any]  # the same, of one that is to come
 
     def __init__(self, value: Value) -> None:
         self._value: Value | None = value  # until it is awaited: what is kept after that holds no bytes
-        coroutine: Any = _waited(value, type(self)._read)
-        coroutine.__qualname__ = self._CALL[:-2]  # for the warning that it was never awaited
-        self._coroutine: Coroutine[Any, Any, T] = coroutine
-
-    @staticmethod
-    async def _read(value: Value) -> Any:
-        """What it is, of a value that is there."""
-        raise NotImplementedError
+        self._coroutine: Coroutine[Any, Any, T] = self._wait(value)
 
     def _take(self) -> Value:
         """Its value, for whoever waits in its place."""
@@ -100,18 +95,40 @@ class ToCome(Coroutine[Any, Any, T]):
             raise no_attribute(self._CALL, name, cure, type(self))
 
 
+def _waiting(call: str, read: Read) -> Any:
+    """What waits for a value and reads it; by its name it is called where it was never awaited."""
+
+    async def wait(value: Value) -> Any:
+        try:
+            await reach(value)
+            if value.failure is not None:
+                value.failure.rethrow()
+            if read is _number and value.device.inline:  # written out: most are of these
+                return value.array.item()
+            return await read(value)
+        finally:
+            del value  # see `Handle.__await__`
+
+    wait.__qualname__ = call.removesuffix("()")
+    return staticmethod(wait)
+
+
+async def _number(value: Value) -> Any:
+    array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
+    return array.item()
+
+
+def _host_copy(value: Value) -> Coroutine[Any, Any, Any]:
+    return copy_out(runtime_of(value), value)
+
+
 class Number(ToCome[bool | int | float]):
     """What `t.item()` gives."""
 
     __slots__ = ()
 
-    _CALL = "t.item()"
-    _WHAT = "a number to come"
-
-    @staticmethod
-    async def _read(value: Value) -> Any:
-        array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
-        return array.item()
+    _CALL, _WHAT = "t.item()", "a number to come"
+    _read, _wait = staticmethod(_number), _waiting(_CALL, _number)
 
 
 class HostCopy(ToCome[np.ndarray[Any, Any]]):
@@ -119,22 +136,8 @@ class HostCopy(ToCome[np.ndarray[Any, Any]]):
 
     __slots__ = ()
 
-    _CALL = "t.numpy()"
-    _WHAT = "an array to come"
-
-    @staticmethod
-    async def _read(value: Value) -> Any:
-        return await copy_out(runtime_of(value), value)
-
-
-async def _waited(value: Value, read: Read) -> Any:
-    try:
-        await reach(value)
-        if value.failure is not None:
-            value.failure.rethrow()
-        return await read(value)
-    finally:
-        del value  # see `Handle.__await__`
+    _CALL, _WHAT = "t.numpy()", "an array to come"
+    _read, _wait = staticmethod(_host_copy), _waiting(_CALL, _host_copy)
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
@@ -180,30 +183,20 @@ class gather(Generic[T]):
     @overload
     def __init__(self: gather[list[Any]], *awaitables: Gathered[Any]) -> None: ...
     def __init__(self, *awaitables: Gathered[Any]) -> None:
-        self._values: list[Value] = []
-        self._reads: list[Read] = []
+        self._reads: list[Read] | None = None  # how each value is read; None if all are handles
+        for one in awaitables:
+            if not isinstance(one, Handle):
+                break
+        else:
+            self._values = [handle._value for handle in cast(tuple[Handle[Any], ...], awaitables)]
+            return
         try:
-            for one in awaitables:
-                self._add(one)
+            pairs = [_value_and_read(one) for one in awaitables]
         except BaseException:
             for one in awaitables:
                 _forget(one)
             raise
-        self._coming = any(read is not _result for read in self._reads)
-
-    def _add(self, one: Gathered[Any]) -> None:
-        if isinstance(one, Handle):
-            self._values.append(one._value)
-            self._reads.append(_result)
-        elif isinstance(one, ToCome):
-            self._values.append(one._take())
-            self._reads.append(type(one)._read)
-        else:
-            several = isinstance(one, Iterable)
-            cure = "`asc.gather(*them)` takes them one by one" if several else "use asyncio.gather for coroutines"
-            raise TypeError(
-                f"gather takes tensors, tasks, `t.item()` and `t.numpy()`, not {type(one).__name__}: {cure}"
-            )
+        self._values, self._reads = [value for value, _ in pairs], [read for _, read in pairs]
 
     def __await__(self) -> Generator[Any, None, T]:
         values = self._values
@@ -216,11 +209,21 @@ class gather(Generic[T]):
                 yield from wait(runtime, list(pending), eager=True, others=others)
             if failure_above(values):
                 deliver(next(v for v in values if v.failure))
-            if not self._coming and not any(value.device.remote for value in values):
+            if self._reads is None and not any(value.device.remote for value in values):
                 return cast(T, [deliver(value) for value in values])
-            return cast(T, (yield from _read_all(self._reads, values).__await__()))
+            return cast(T, (yield from _read_all(self._reads or [_result] * len(values), values).__await__()))
         finally:
             del self, values, pending  # see `Handle.__await__`
+
+
+def _value_and_read(one: object) -> tuple[Value, Read]:
+    if isinstance(one, Handle):
+        return one._value, _result
+    if isinstance(one, ToCome):
+        return one._take(), type(one)._read
+    several = isinstance(one, Iterable)
+    cure = "`asc.gather(*them)` takes them one by one" if several else "use asyncio.gather for coroutines"
+    raise TypeError(f"gather takes tensors, tasks, `t.item()` and `t.numpy()`, not {type(one).__name__}: {cure}")
 
 
 async def _read_all(reads: list[Read], values: list[Value]) -> list[Any]:
