@@ -29,9 +29,11 @@ async def test_operations_are_computed_on_workers_and_brought_when_awaited(d):
     mine = await y.numpy()
     mine[0] = 0  # a copy that is ours
     assert await y.sum().item() == (A @ A.T + 1).sum()
-    a, b = await asc.gather(y[0], x.mean())
+    a, b, number, host = await asc.gather(y[0], x.mean(), x.sum().item(), y.numpy())
     assert np.array_equal(a, (A @ A.T + 1)[0])
-    assert b == A.mean()
+    assert (b, number) == (A.mean(), A.sum())
+    host[0] = 0
+    assert np.array_equal(host[1:], (A @ A.T + 1)[1:])
     with pytest.raises(asyncio.InvalidStateError, match="await"):
         y.result()
 

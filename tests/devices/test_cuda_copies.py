@@ -159,3 +159,12 @@ async def test_what_comes_out_is_ones_own(fake: Fake) -> None:
         first = await x.numpy()
         first.fill(9)
         assert (await x.numpy()).tobytes() == np.arange(3 * SLOT, dtype=np.uint8).tobytes()
+
+
+async def test_many_come_out_by_one_gather(fake: Fake) -> None:
+    async with opened(2) as s:
+        x = await s.put(np.arange(3 * SLOT, dtype=np.float64))
+        losses = [(x * n).sum().item() for n in range(20)]
+        *numbers, host = await asc.gather(*losses, (x + 1).numpy())
+        assert numbers == [float(np.sum(np.arange(3.0 * SLOT) * n)) for n in range(20)]
+        assert host.tobytes() == np.arange(1.0, 3 * SLOT + 1).tobytes()
