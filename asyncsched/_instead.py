@@ -138,7 +138,7 @@ def _numpys(module: str, name: str) -> str | None:
 
 def numpys_cure(dotted: str) -> str:
     """What to write for a function that is NumPy's, as "linalg.norm"."""
-    return NUMPY.get(dotted) or f"`await s.call(np.{dotted}, t)` computes NumPy's as a task, and waits for it"
+    return NUMPY.get(dotted) or f"`await s.call(np.{dotted}, t)`, which computes NumPy's as a task and waits for it"
 
 
 def is_numpys(home: Any, name: str) -> bool:

@@ -187,6 +187,7 @@ class Scheduler(Submitter, OnlyAsync):
 
         return Window(self._runtime, depth)
 
+    @naming_arguments
     def pipeline(self, source: Source[T], *, buffer: int = 16, order: Order | None = None) -> Pipeline[T]:
         """Read, map, batch and move items ahead of a consumer.
 

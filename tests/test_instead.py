@@ -64,10 +64,10 @@ async def test_a_dtype_by_pytorchs_name_is_that_dtype(x):
 @pytest.mark.parametrize(
     ("owner", "name", "cure"),
     [
-        (asc, "median", "`await s.call(np.median, t)` computes NumPy's as a task, and waits for it"),
-        (asc, "degrees", "`await s.call(np.degrees, t)` computes NumPy's as a task, and waits for it"),
-        (asc.linalg, "lstsq", "`await s.call(np.linalg.lstsq, t)` computes NumPy's as a task, and waits for it"),
-        (asc.fft, "fft2", "`await s.call(np.fft.fft2, t)` computes NumPy's as a task, and waits for it"),
+        (asc, "median", "`await s.call(np.median, t)`, which computes NumPy's as a task and waits for it"),
+        (asc, "degrees", "`await s.call(np.degrees, t)`, which computes NumPy's as a task and waits for it"),
+        (asc.linalg, "lstsq", "`await s.call(np.linalg.lstsq, t)`, which computes NumPy's as a task and waits for it"),
+        (asc.fft, "fft2", "`await s.call(np.fft.fft2, t)`, which computes NumPy's as a task and waits for it"),
         (asc, "cumsum", "`asyncsched.cumulative_sum(t)`"),
         (asc, "set_printoptions", None),
         (nn, "median", None),
@@ -150,6 +150,14 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: s.scope(max_bytes=3), r"argument 'max_bytes': use `reserve=`$"),
     (lambda s: s.scope("request"), r"2 were given: use `name=`$"),
     (lambda s: s.window(size=2), r"argument 'size'$"),
+    (lambda s: s.pipeline([1]).map(str, num_workers=3), r"argument 'num_workers': use `workers=`$"),
+    (lambda s: s.pipeline([1]).batch(batch_size=3), r"argument 'batch_size': use `size=`$"),
+    (lambda s: s.pipeline([1]).batch(3, drop_remainder=True), r"argument 'drop_remainder': use `drop_last=`$"),
+    (lambda s: s.pipeline([1]).batch(3, collate_fn=list), r"argument 'collate_fn': use `collate=`$"),
+    (lambda s: s.pipeline([1]).to_device(prefetch=2), r"argument 'prefetch': use `depth=`$"),
+    (lambda s: s.pipeline([1], prefetch=2), r"argument 'prefetch': use `buffer=`$"),
+    (lambda s: Serving(print, timeout=3), r"argument 'timeout': use `deadline=`$"),
+    (lambda s: Serving(print, max_request=3), r"argument 'max_request': use `max_requests=`$"),
     (lambda s: asc.Batcher(list, max_batch_size=3), r"argument 'max_batch_size': use `max_batch_cost=`$"),
 ]
 

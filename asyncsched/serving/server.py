@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 from .._arguments import check_int, check_number, parse_bytes
+from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
@@ -85,6 +86,7 @@ class Serving(Service):
         ValueError, TypeError: for arguments that make no sense.
     """
 
+    @naming_arguments
     def __init__(
         self,
         app: App,

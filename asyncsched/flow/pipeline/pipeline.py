@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
 from ..._arguments import check_int, check_pickles, is_coroutine_function
-from ..._instead import PIPELINE, no_attribute
+from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
@@ -112,6 +112,7 @@ class Pipeline(Generic[T]):
         self, fn: Callable[[T], U], *, workers: int = 1, ordered: bool = True, processes: bool = False,
         buffer: int = BUFFER,
     ) -> Pipeline[U]: ...  # fmt: skip
+    @naming_arguments
     def map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
         buffer: int = BUFFER,
@@ -130,6 +131,7 @@ class Pipeline(Generic[T]):
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
 
+    @naming_arguments
     def filter(
         self, fn: Callable[[T], Awaitable[object] | object], *, workers: int = 1, ordered: bool = True,
         processes: bool = False, buffer: int = BUFFER,
@@ -154,6 +156,7 @@ class Pipeline(Generic[T]):
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
     @overload
     def batch(self, size: int, *, collate: None = None, drop_last: bool = False) -> Pipeline[Any]: ...
+    @naming_arguments
     def batch(self, size: int, *, collate: Callable[[list[T]], Any] | None = None, drop_last: bool = False) -> Any:
         """Make one item of `size` items, in a thread. One batch is made while another waits.
 
@@ -236,6 +239,7 @@ class Pipeline(Generic[T]):
             raise TypeError(_ONCE)
         return self._with(epochs=epochs, repeated=len(self._plan.stages))
 
+    @naming_arguments
     def shuffle(self, buffer_size: int, *, seed: int) -> Pipeline[T]:
         """Give the items in a random order: each time one of `buffer_size` that are held, until none is left.
 
@@ -273,6 +277,7 @@ class Pipeline(Generic[T]):
         make = partial(ShuffleStage, buffer_size, seed)
         return self._stage(StagePlan(f"shuffle {buffer_size}", BUFFER, make, shuffles=True))
 
+    @naming_arguments
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
 
