@@ -28,7 +28,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from itertools import pairwise
-from math import inf
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -198,7 +197,7 @@ def main(options: argparse.Namespace) -> None:
         results[way] = json.loads(subprocess.run(child, stdout=subprocess.PIPE, check=True).stdout)
     table(results)
     sentence(results)
-    draw(results, f"The same training ({options.data} data), four ways: memory of the process", options.plot)
+    draw(results, f"The same training ({options.data} data), four ways", options.plot)
 
 
 def table(results: dict[str, Result]) -> None:
@@ -235,24 +234,31 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(9, 5), layout="constrained")
-    colours = {"barrier": "0.7", "window(2)": "0.5", "bounded": "tab:blue", "unbounded": "tab:red"}
-    top, last = 1.12 * max(r["growth"] for r in results.values()) / MIB, -inf
+    figure, panels = plt.subplots(1, 2, figsize=(10, 4), layout="constrained")
     end = max(r["resident"][-1][0] for r in results.values())
-    for way, r in sorted(results.items(), key=lambda item: item[1]["resident"][-1][1]):
-        times, sizes = np.array(r["resident"]).T
-        width = 2.2 if "bounded" in way else 1.2
-        axes.plot(times, sizes / MIB, color=colours[way], linewidth=width)
-        last = max(sizes[-1] / MIB, last + top / 20)  # one label above the other
-        axes.text(end, last, f"  {way}: {mib(r['growth'])} at most", color=colours[way], va="center")
-    axes.set(xlabel="time since training began (s)", ylabel="memory beyond that at the start (MiB): lower is better")
-    axes.set(xlim=(0, 1.45 * end), ylim=(0, top))
-    axes.grid(alpha=0.3)
-    axes.set_title(title)
+    for axes, (kind, peak, what) in zip(panels, PANELS, strict=True):
+        peaks = sorted(r[peak] / MIB for r in results.values())
+        top, at = 1.05 * peaks[-1], peaks[-2] - peaks[-1] / 20
+        for way, r in sorted(results.items(), key=lambda item: item[1][peak]):
+            times, sizes = np.array(r[kind]).T
+            axes.plot(times, sizes / MIB, color=COLOURS[way], linewidth=2 if "bounded" in way else 1.2)
+            at = max(r[peak] / MIB, at + top / 14)  # one label above the other, below what rises, and left of its top
+            where = max(times[np.argmax(sizes)] / end, 0.5) - 0.05 if way == "unbounded" else 0.85
+            label = {"color": COLOURS[way], "ha": "right", "va": "center" if way == "unbounded" else "bottom"}
+            axes.text(where * end, at, f"{way}: {mib(r[peak])}", **label)
+        axes.set(xlim=(0, end), ylim=(0, top), xlabel="time since training began (s)", ylabel="MiB: lower is better")
+        axes.set_title(what, fontsize="medium")
+        axes.grid(alpha=0.3)
+    figure.suptitle(title)
     figure.savefig(path, dpi=150)
     print(f"plot: {path}")
 
 
+COLOURS = {"barrier": "0.45", "window(2)": "0.3", "bounded": "tab:blue", "unbounded": "tab:red"}
+PANELS = (
+    ("resident", "growth", "memory of the process, beyond that at the start"),
+    ("tracked", "peak", "tracked: all arrays that are there or promised"),
+)
 DATA: dict[str, type[Digits] | type[Synthetic]] = {"synthetic": Synthetic, "digits": Digits}
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """Results as pictures: a bar chart with a line per work, ratios on a logarithmic axis, targets marked; and costs as
-work grows, a panel for each kind of growth.
+work grows, a panel for each kind of growth. As wide as GitHub shows them, with text that can be read there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import exp, inf, log
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from .results import setting
 from .rows import Result
@@ -21,7 +24,7 @@ MARKS = "os^Dv<>PX*"
 def draw_bars(path: Path, result: Result, title: str, ours: Sequence[str]) -> None:
     """Writes it, with bars for `ours` and marks for the others."""
     rows = [row for row in reversed(result["rows"]) if row["reference"] not in (None, *ours)]
-    figure = Figure((11, 1.8 + 0.45 * len(rows)), layout="constrained")
+    figure = Figure((9, 1.6 + 0.44 * len(rows)), layout="constrained")
     axes = figure.subplots()
     found = {column for row in rows for column in row["cells"] if _has(row, column)}
     bars = [column for column in ours if column in found]
@@ -38,14 +41,13 @@ def draw_bars(path: Path, result: Result, title: str, ours: Sequence[str]) -> No
         at = [(row["cells"][column]["ratio"], y) for y, row in enumerate(rows) if _has(row, column)]
         axes.plot(*zip(*at, strict=True), mark, label=column, markeredgecolor="white", linestyle="", zorder=4)
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set(xscale="log", yticks=range(len(rows)), ylim=(-0.6, len(rows) - 0.4))
-    axes.set_yticklabels([row["work"].replace("`", "") for row in rows])
+    axes.set(xscale="log", ylim=(-0.6, len(rows) - 0.4))
+    axes.set_yticks(range(len(rows)), [fill(row["work"].replace("`", ""), 36) for row in rows], fontsize=9)
     axes.set_xlabel("ratio to the first column that has a number in its row (logarithmic; left is faster, or less)")
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.grid(axis="x", alpha=0.3)
-    figure.suptitle(f"{title}\n{setting(result)}", fontsize=9)
-    figure.legend(loc="outside lower center", ncols=6, fontsize=8)
-    figure.savefig(path, dpi=110)
+    figure.legend(loc="outside lower center", ncols=6, fontsize=9)
+    _save(figure, path, title, result)
 
 
 def _bar(axes: Any, row: Mapping[str, Any], column: str, colour: str, y: int, place: int, of: int) -> None:
@@ -65,58 +67,57 @@ def _has(row: Mapping[str, Any], column: str) -> bool:
 # -- costs as work grows ------------------------------------------------------------------------------------------
 
 _PANELS = {"issued": "tiny operations issued", "pending": "operations pending", "width": "independent tasks"}
-_COLOURS = {"asyncsched": "C0", "NumPy": "C7", "PyTorch": "C1", "run_in_executor": "C2", "to_thread": "C3"}
-_STYLES = ("-", "--", ":", "-.")
+_COLOURS = {"asyncsched": "C0", "NumPy": "dimgrey", "PyTorch": "#b50", "run_in_executor": "#183", "to_thread": "C3"}
 
 
 def draw_growth(path: Path, result: Result) -> None:
     """Writes a panel for processors, and one for each kind of growth."""
-    figure = Figure((17, 4.6), layout="constrained")
-    first, *panels = figure.subplots(1, 4)
-    _draw_processors(first, [row for row in result["rows"] if _kind(row) not in _PANELS])
+    figure = Figure((9, 7), layout="constrained")
+    first, *panels = [axes for row in figure.subfigures(2, 1) for axes in row.subplots(1, 2)]
+    _draw_processors(first, [row for row in result["rows"] if row["key"].partition("-")[0] not in _PANELS])
     for axes, (kind, title) in zip(panels, _PANELS.items(), strict=True):
-        _draw_counts(axes, [row for row in result["rows"] if _kind(row) == kind], title)
-    figure.suptitle(f"Costs as work grows\n{setting(result)}", fontsize=9)
-    figure.savefig(path, dpi=110)
+        _draw_counts(axes, [row for row in result["rows"] if row["key"].partition("-")[0] == kind], title)
+    _save(figure, path, "Costs as work grows", result)
 
 
-def _kind(row: Result) -> str:
-    return str(row["work"]).partition(" ")[0]
+def _save(figure: Figure, path: Path, title: str, result: Result) -> None:
+    figure.suptitle(f"{title}\n{fill(setting(result), 110)}", fontsize=9)
+    figure.savefig(path, dpi=150)
 
 
 def _draw_processors(axes: Any, rows: Any) -> None:
     works = dict.fromkeys(row["work"].rpartition(", ")[0] for row in rows)
-    styles = dict(zip(works, _STYLES, strict=True))
+    styles, lines = dict(zip(works, ("-", "--", ":", "-."), strict=True)), []
     for row in rows:
         cells = {int(column.split()[0]): cell["ratio"] for column, cell in row["cells"].items() if "ratio" in cell}
         title, _, name = row["work"].rpartition(", ")
-        label = row["work"].replace("`", "")
-        axes.plot(cells.keys(), cells.values(), f"o{styles[title]}", color=_COLOURS[name], label=label)
-    counts = sorted({int(column.split()[0]) for row in rows for column in row["cells"]})
-    axes.set(xlabel="processors", ylabel="time, to one processor's", xticks=counts, yscale="log")
-    _plain_numbers(axes.yaxis)
-    axes.legend(fontsize=6)
-    axes.grid(alpha=0.3)
+        lines.append((row["work"].replace("`", ""), cells, f"o{styles[title]}", _COLOURS[name]))
+    ticks = sorted({count for _, cells, *_ in lines for count in cells})
+    _draw_lines(axes, lines, xticks=ticks, xlabel="processors", ylabel="time, to one processor's")
 
 
 def _draw_counts(axes: Any, rows: Any, title: str) -> None:
+    lines = []
     for column in dict.fromkeys(column for row in rows for column in row["cells"]):
-        points = [
-            (_size(row), row["cells"][column]["value"]) for row in rows if "value" in row["cells"].get(column, {})
-        ]
-        axes.plot(
-            *zip(*points, strict=True), "o-" if column == "asyncsched" else "o:", color=_COLOURS[column], label=column
-        )
-    axes.set(xscale="log", yscale="log", xlabel=title, ylabel="us for one")
-    _plain_numbers(axes.yaxis)
-    axes.legend(fontsize=8)
+        cells = {_size(row): row["cells"][column]["value"] for row in rows if "value" in row["cells"].get(column, {})}
+        lines.append((column, cells, "o-" if column == "asyncsched" else "o:", _COLOURS[column]))
+    _draw_lines(axes, lines, xscale="log", xlabel=title, ylabel="us for one")
+
+
+def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, str]], **scales: Any) -> None:
+    """Lines, each joined to its name at the right, one name above the other."""
+    for _, cells, style, colour in lines:
+        axes.plot(cells.keys(), cells.values(), style, color=colour, markersize=4)
+    axes.set(yscale="log", **scales)
+    (low, high), at, right = map(log, axes.get_ylim()), -inf, axes.get_yaxis_transform()
+    for name, cells, _, colour in sorted(lines, key=lambda line: [*line[1].values()][-1]):
+        *_, end = cells.items()
+        at = max(log(end[1]), at + (high - low) / 16)
+        arrow = {"arrowstyle": "-", "relpos": (0, 0.5), "color": colour}
+        label = axes.annotate(name, end, (1.06, exp(at)), textcoords=right, va="center", arrowprops=arrow)
+        label.set(color=colour, fontsize=8, annotation_clip=False)
+    axes.yaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter="{x:g}", minor_formatter="")
     axes.grid(alpha=0.3)
-
-
-def _plain_numbers(axis: Any) -> None:
-    axis.set_major_formatter(lambda value, _: f"{value:g}")
-    axis.set_minor_formatter(lambda value, _: f"{value:g}")
-    axis.set_tick_params(which="both", labelsize=7)
 
 
 def _size(row: Mapping[str, Any]) -> int:
