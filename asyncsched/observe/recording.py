@@ -37,9 +37,9 @@ from ..runtime.runtime import LoopStream
 FORMAT: Final = 2
 PHASES: Final = {
     "queue": "behind others in its queue",
-    "slots": "waits for a slot",
-    "bytes": "waits for bytes",
-    "inputs": "waits for inputs",
+    "slots": "waits for a slot (max_ops)",
+    "bytes": "waits for bytes (max_bytes)",
+    "inputs": "waits for inputs that are being made",
     "stream": "waits for its stream",
     "running": "runs",
     "told": "ended, not told yet",

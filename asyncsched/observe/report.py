@@ -55,25 +55,25 @@ _VERDICTS: Final = {
 
 
 HELP: Final = "where the time of a recorded run went, with the bottleneck and its cure first"
-PRINTS: Final = """\
+_COLUMNS: Final = "".join(f"  {phase:9}  {words}\n" for phase, words in PHASES.items() if phase != "running")
+PRINTS: Final = f"""\
 To record one:  async with asyncsched.Trace("run.json"): ...
 
-the operations, the longest running first:
+The bottleneck; what limits the run, and what failed; then tables sorted by share, of operations, of scopes (numbers in
+their names as N), of tenants:
   operation  its name
   on         its device, or "event loop" for what ran at once there
-  count      how many ran
+  share      of the time of all bodies
   running    how long their bodies ran, added up
-  each       the same, on average
-and how long each waited, on average, one after the other, from its submission on:
-  queue      behind those before it in its scope
-  slots      for one of max_ops
-  bytes      for room under max_bytes
-  inputs     admitted, until what it reads was there
-  stream     until its stream came to it
-  told       from its end until the event loop had taken that in
+  count      how many ran
+  each       how long one ran, on average
+and what one did else, on average, one after the other, from its submission on:
+{_COLUMNS}\
+the waits of all tasks together; the critical path, which is what had to come one after the other;
 the streams:
+  busy       the share of the time that it ran tasks
+  time       how long that was
   tasks      how many ran on it
-  busy       the share of the time that it ran them
 """
 
 
