@@ -55,6 +55,12 @@ def along(name: str, array: np.ndarray, **more: Any) -> list[Case]:
     return [(lambda x, o=o: getattr(asc, name)(x, **o, **more), (array,)) for o in options]
 
 
+def along_quantiles(array: np.ndarray, options: dict[str, Any]) -> list[Case]:
+    """Of one and of several parts of the way, along all, one and several axes."""
+    axes = ({"axis": None}, {"axis": 1}, {"axis": (0, -1), "keepdims": True})
+    return [(lambda x, o=o, q=q: asc.quantile(x, q, **o, **options), (array,)) for o in axes for q in (0.3, [0.0, 0.7])]
+
+
 def on_axis(name: str, array: np.ndarray, *options: dict[str, Any]) -> list[Case]:
     return [(lambda x, o=o: getattr(asc, name)(x, **o), (array,)) for o in options]
 
@@ -143,6 +149,27 @@ CASES: dict[str, list[Case]] = {
     ],
     "diff": on_axis("diff", MATRIX, {}, {"axis": 0}, {"axis": 1, "n": 3}, {"axis": 0, "n": 2}),
     "sort": on_axis("sort", distinct(3, 4), {}, {"axis": 0, "descending": True}, {"stable": False}),
+    # Statistics.
+    "nansum": along("nansum", CUBE),
+    "nanprod": along("nanprod", CUBE),
+    "nanmax": along("nanmax", distinct(2, 3, 4)),
+    "nanmin": along("nanmin", distinct(2, 3, 4)),
+    "nanmean": along("nanmean", CUBE),
+    "nanvar": along("nanvar", CUBE, correction=1),
+    "nanstd": along("nanstd", CUBE, correction=0.5),
+    "median": along("median", distinct(2, 3, 4)) + along("median", distinct(1, 3, 5)) + [(asc.median, (real(),))],
+    "quantile": [
+        *along_quantiles(distinct(2, 3, 4), {"method": "linear"}),
+        *[
+            (lambda x, method=method: asc.quantile(x, [0.1, 0.5, 0.8], axis=1, method=method), (distinct(3, 7),))
+            for method in ("lower", "midpoint", "nearest", "hazen", "inverted_cdf", "averaged_inverted_cdf")
+        ],
+        (lambda x: asc.percentile(x, [[5, 20], [50, 99]]), (distinct(3, 7),)),
+    ],
+    "observation_weights": [
+        (lambda w: asc.cov(asc.linspace(0, 1, 4) ** 2, aweights=w), (positive(4),)),
+        (lambda w: asc.cov(asc.linspace(0, 1, 3) ** 2, fweights=whole(2, 0, 3), aweights=w), (positive(3),)),
+    ],
     # Products.
     "matmul": [
         (asc.matmul, arrays)
@@ -159,6 +186,12 @@ CASES: dict[str, list[Case]] = {
             (real(4), real(2, 4, 3)),
             (real(2, 3, 4), real(4)),
         )
+    ]
+    + [
+        *[(lambda x, o=o: asc.cov(x, **o), (MATRIX,)) for o in ({}, {"rowvar": False}, {"bias": True})],
+        (lambda x, y: asc.cov(x, y, ddof=0), (MATRIX, OTHER)),
+        (lambda x: asc.cov(x, fweights=whole(1, 2, 0, 1)), (MATRIX,)),
+        (asc.corrcoef, (distinct(3, 5),)),
     ],
     "vecdot": [
         (asc.vecdot, (real(2, 3, 4), real(3, 4))),
@@ -371,6 +404,8 @@ CASES: dict[str, list[Case]] = {
         (lambda x: asc.take(x, whole(0, 1, 1, 0).reshape(2, 2), axis=0), (MATRIX,)),
     ],
     "take_along_axis": [
+        (lambda x: asc.topk(x, 2).values, (distinct(3, 4),)),
+        (lambda x: asc.topk(x, 2, 0, largest=False, sorted=False).values, (distinct(3, 4),)),
         (lambda x: asc.take_along_axis(x, asc.argsort(x, axis=1)[:, 1:], axis=1), (distinct(3, 4),)),
         (lambda x: asc.take_along_axis(x, ones(2, 4), axis=0), (distinct(3, 4),)),
         (lambda x: asc.take_along_axis(x, ones(1, 2), axis=1), (distinct(3, 4),)),

@@ -27,6 +27,8 @@ BINARY = [name for name in ELEMENTWISE if ARITIES.get(name) == 2 and name not in
 ROWS = np.array([[1, nan, 3, nan], [2, 2, 1, 0], [inf, inf, 1, -inf], [-inf, -inf, -inf, -inf], [0, 0, -1, -1]])
 
 GRID = np.random.default_rng(5).standard_normal((3, 4))
+LINES = np.array([[1, nan, 3, nan], [2, 7, 1, 0], [4, -3, 1, 8], [0.5, 6, -1, 9], [3, 2, 5, -4]])
+PARTS = [0.0, 0.2, 0.5, 0.9]
 
 
 async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[..., Any], *arrays: np.ndarray) -> None:
@@ -141,6 +143,31 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray,
     },
     "windows": (lambda x: asc.sliding_window_view(x, 3, 1), lambda x: x.unfold(1, 3, 1), (ROWS,)),
     "every other window": (lambda x: asc.sliding_window_view(x, 3, 0)[::2], lambda x: x.unfold(0, 3, 2), (ROWS,)),
+    "nansum": (lambda x: asc.nansum(x, 1), lambda x: torch.nansum(x, 1), (ROWS,)),
+    "nanmean": (lambda x: asc.nanmean(x, 1), lambda x: torch.nanmean(x, 1), (LINES,)),
+    "median": (lambda x: asc.median(x, 1), lambda x: torch.quantile(x, 0.5, 1), (LINES[1:],)),
+    "median of all": (asc.median, lambda x: torch.quantile(x, 0.5), (LINES[1:],)),
+    **{
+        f"quantiles, {method}": (
+            lambda x, method=method: asc.quantile(x, np.array(PARTS, x.dtype), 1, method=method),
+            lambda x, method=method: torch.quantile(x, torch.tensor(PARTS, dtype=x.dtype), 1, interpolation=method),
+            (LINES,),
+        )
+        for method in ("linear", "lower", "higher", "midpoint", "nearest")
+    },
+    "topk": (lambda x: asc.topk(x, 3, 1).values, lambda x: torch.topk(x, 3, 1).values, (LINES,)),
+    "topk, smallest": (
+        lambda x: asc.topk(x, 3, 0, largest=False).values,
+        lambda x: torch.topk(x, 3, 0, largest=False).values,
+        (LINES,),
+    ),
+    "cov": (lambda x: asc.cov(x, dtype=x.dtype), torch.cov, (LINES[1:],)),
+    "cov, weights": (
+        lambda x, w: asc.cov(x, aweights=w, ddof=0).astype(x.dtype),
+        lambda x, w: torch.cov(x, aweights=w, correction=0),
+        (LINES[1:], np.array([1.0, 2, 0.5, 3])),
+    ),
+    "corrcoef": (lambda x: asc.corrcoef(x, dtype=x.dtype), torch.corrcoef, (LINES[1:],)),
     "softmax": (nn.softmax, lambda x: torch.softmax(x, -1), (ROWS,)),
     "log_softmax": (nn.log_softmax, lambda x: torch.log_softmax(x, -1), (ROWS,)),
 }

@@ -20,13 +20,14 @@ from asyncsched.autograd.rules.fourier import FOURIER
 from asyncsched.autograd.rules.matrices import MATRICES
 from asyncsched.autograd.rules.shapes import SHAPES
 from asyncsched.autograd.rules.signal import SIGNAL
+from asyncsched.autograd.rules.statistics import STATISTICS
 from asyncsched.ops.table import TABLE
 
 from .cases import CASES, FIRST_ORDER, Case
 from .moved import NOT_YET, moved
 
 pytestmark = pytest.mark.one_loop
-OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL}
+OURS = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **STATISTICS}
 
 
 def each(*tables: dict[str, list[Case]]) -> list[Any]:

@@ -87,7 +87,7 @@ F4 = np.dtype("f4")
 def _cases() -> dict[str, list[Case]]:
     found = {name: list(elementwise(name)) for name in UFUNCS}
     parts = (_choices(), _axes(), _products(), _matrices(), _transforms(), _shapes(), _indexing(), _sets(), _creation())
-    for part in (*parts, _signals(), _updates(), _networks()):
+    for part in (*parts, _signals(), _statistics(), _updates(), _networks()):
         found |= {name: list(cases) for name, cases in part.items()}
     for name, count in ARITIES.items():
         found.setdefault(name, list(of_floats(count)))
@@ -138,6 +138,54 @@ def _axes() -> dict[str, Any]:
         "sort": each("sort", *ordered),
         "argsort": each("argsort", *ordered[:2]),
     }
+
+
+def _statistics() -> dict[str, Any]:
+    """Without elements at the edges of bins, which are rounded otherwise."""
+    at = tuple({"axis": axis, "keepdims": keepdims} for axis in (None, 1, (0, -1)) for keepdims in (False, True))
+    holes = [np.where(values(2, 3, 4, dtype=d, seed=2).real > 0.6, np.nan, values(2, 3, 4, dtype=d)).astype(d)
+             for d in ("f2", "f4", "f8", "c8")]  # fmt: skip
+    holes += [np.asfortranarray(holes[1]), holes[2][:, ::-1, ::2], np.full((2, 3), np.nan), CUBE.astype("i4")]
+    found = {
+        name: [Case((x,), o) for x in holes for o in at]
+        for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "median")
+    }
+    found |= {
+        name: [Case((x,), {**o, "correction": c}) for x in holes for o in at for c in (0, 0.5)]
+        for name in ("nanvar", "nanstd")
+    }
+    found |= {
+        name: [Case((holes[1],), {"axis": None}), Case((CUBE,), {"axis": 1})] for name in ("nanargmax", "nanargmin")
+    }
+    quantiles = [
+        {"q": q, "form": form, "method": method}
+        for q, form in ((0.3, None), ((0.0, 0.25, 1.0), ((3,), "<f8")))
+        for method in ("linear", "lower", "midpoint", "hazen", "averaged_inverted_cdf", "closest_observation")
+    ]
+    found["quantile"] = [
+        Case((x,), {**o, **q}) for x in holes if x.dtype.kind != "c" for o in at[:4] for q in quantiles
+    ]
+    few = [values(4, 5, dtype=d).ravel() for d in ("u1", "i4", "i8")]
+    weights = [values(20, dtype=d, seed=1) for d in ("f4", "f8", "i4", "c8")]
+    found["bincount"] = [Case((x, *w), {"minlength": n}) for x in few for w in ((), *zip(weights[:3])) for n in (0, 9)]
+    edges = np.asarray([0.35, 0.51, 0.77], "f4")
+    found["digitize"] = [Case((x, b), {"right": r}) for x in (X, X.T, few[1]) for b in (edges, edges[::-1].copy())
+                         for r in (False, True)]  # fmt: skip
+    ranges = ((None, None, None), (0.1, 1, None), (0.25, 0.75, "<f8"))
+    one = [{"bins": 7, "low": a, "high": b, "ends": c, "density": d} for a, b, c in ranges for d in (False, True)]
+    found["histogram"] = [Case((values(3, 4, dtype="f8"),), {**o, "weighted": False}) for o in one]
+    found["histogram"] += [Case((values(20), w), {**o, "weighted": True}) for w in weights for o in one[::2]]
+    found["histogram"] += [Case((x, edges), {**one[0], "bins": None, "weighted": False}) for x in (X, X.T, few[1])]
+    found["argpartition"] = [Case((CUBE[0, 0],), {"kth": 1, "axis": axis}) for axis in (-1, None)]
+    found["topk"] = [
+        Case((x,), {"k": 2, "axis": axis, "largest": largest, "sorted": True})
+        for x in (CUBE, CUBE.T, CUBE.astype("f8"))
+        for axis in (0, -1)
+        for largest in (False, True)
+    ]
+    found["observation_weights"] = [Case((INDEX + 1, Y[0]), {"names": ("fweights", "aweights")})]
+    found["clip_parts"] = [Case((values(3, 4, dtype="c8") * 2,), {})]
+    return found
 
 
 def _products() -> dict[str, Any]:

@@ -16,12 +16,14 @@ import asyncsched as asc
 from asyncsched.ops.kernels.blocks import blocks
 from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
 from asyncsched.ops.op import plan, resolve
+from asyncsched.ops.packed import offsets, unpacked
 from asyncsched.ops.table import TABLE
+from asyncsched.tensors.functions._common import several
 from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
 from tests.thorough import usually
 
-from .cases import CASES, RANDOM, Case, cases_of
+from .cases import CASES, RANDOM, Case, X, cases_of
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
@@ -86,7 +88,8 @@ def _magnitude(name: str, case: Case) -> Any:
     """The size of the terms that are summed: their signs may cancel."""
     if TABLE[name].rule in (ufunc_rule, comparison_rule):
         return None
-    return max((float(np.abs(a).max(initial=1.0)) for a in case.operands if isinstance(a, np.ndarray)), default=1.0) * 4
+    arrays = [np.abs(a) for a in case.operands if isinstance(a, np.ndarray)]
+    return max((float(np.fmax.reduce(a, axis=None, initial=1)) for a in arrays), default=1.0) * 4
 
 
 def _laid_out(name: str, case: Case, array: Any, expected: np.ndarray) -> str | None:
@@ -127,6 +130,26 @@ async def test_decompositions(card):
                 x = case.operands[0]
                 parts = [await part.numpy() for part in getattr(asc.linalg, name)(await s.put(x), **case.options)]
                 assert np.allclose(*_made_of(name, x, parts), atol=1e-3), (name, case.options)
+
+
+async def test_histograms_have_numpys_counts_and_edges(card):
+    async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
+        for case in CASES["histogram"]:
+            expected = _eager_parts("histogram", case)
+            handles = [await s.put(a) for a in case.operands]
+            for got, like in zip(several("histogram", *handles, **case.options), expected, strict=True):
+                assert differs(await got.numpy(), like, 4.0) is None, _described(case)
+        wrong = [asc.histogram(await s.put(np.array([1.0, np.inf, 2]))), asc.histogram(await s.put(X), [2.0, 1])]
+        for found in wrong:
+            with pytest.raises(ValueError, match="finite|monotonically"):
+                await found
+
+
+def _eager_parts(name: str, case: Case) -> Any:
+    operation = TABLE[name]
+    forms = operation.parts(name, tuple([_meta(a) for a in case.operands]), case.options)[0]
+    buffer = resolve(operation, np)(*case.operands, **case.options)
+    return unpacked(buffer, offsets(forms)[0], forms)
 
 
 def _made_of(name: str, x: np.ndarray, parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:

@@ -18,7 +18,7 @@ from .conftest import Card, issued
 
 pytestmark = pytest.mark.one_loop
 # Those whose shape the data decides: the host must know it, to take memory.
-SHAPED = {"argwhere", "repeat_each", "unique_packed", "unique_values"}
+SHAPED = {"argwhere", "bincount", "repeat_each", "unique_packed", "unique_values"}
 # CuPy leaves an error of LAPACK's on the device, and NaN or less in the result, unless it may wait for it.
 LAPACK = {
     "cholesky", "cofactors", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr",

@@ -30,6 +30,8 @@ def real(*shape: int, dtype: str = "f8") -> np.ndarray:
 
 X, WIDE, LINE, TURNED = real(512, 512), real(8, N >> 3), real(N), real(512, 512).T
 SINGLE, WHOLE, ROWS = real(512, 512, dtype="f4"), np.arange(N).reshape(512, 512) % 500, np.arange(512)[::-1].copy()
+HOLES = np.where(real(512, 512) > 1, np.nan, X)
+CUBE = real(16, 32, 512)
 MATRICES = real(256, 256) + 256 * np.eye(256)
 Case = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -47,6 +49,24 @@ def cases() -> dict[str, list[Case]]:
     found |= {name: along(*axes) for name in ("count_nonzero", "argmax", "argmin")}
     found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("cumulative_sum", "cumulative_prod", "diff")}
     found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("sort", "argsort")}
+    free = {"low": None, "high": None, "ends": None}
+    plain, parts = {"axis": None}, {"q": (0.1, 0.5), "form": ((2,), "<f8"), "keepdims": False}
+    several = tuple({"axis": axis} for axis in (None, 0, -1, (0, 1)))
+    some = (HOLES, HOLES.astype("f4"), HOLES.T, HOLES * 1j, WHOLE)
+    found |= {name: along(*axes, operands=some) for name in ("nansum", "nanprod", "nanmin", "nanmax", "nanmean")}
+    found |= {name: along(*axes, operands=some) for name in ("nanvar", "nanstd")}
+    found |= {name: along(plain, operands=some) for name in ("nanargmin", "nanargmax")}
+    found["median"] = along(
+        *several, *({"axis": axis} for axis in ((0, 2), (1, 2))), operands=(CUBE, CUBE.astype("f4"))
+    )
+    found["median"] += along(*several, operands=(X, WIDE, TURNED, SINGLE, HOLES, WHOLE))
+    found["quantile"] = [((x,), {**o, **parts, "method": method}) for x in (X, TURNED, SINGLE, WHOLE)
+                         for o in several for method in ("linear", "lower")]  # fmt: skip
+    found["quantile"] += [((x, w), {**o, **parts, "method": "inverted_cdf"}) for o in several
+                          for x, w in ((X, X), (SINGLE, WHOLE), (TURNED, X))]  # fmt: skip
+    found["argpartition"] = along(*({"axis": axis, "kth": (3, 6)} for axis in (None, 0, -1)))
+    found["topk"] = [((x,), {"axis": axis, "k": k, "largest": k < 8, "sorted": True})
+                     for x in (X, WIDE, TURNED, SINGLE) for axis in (0, -1) for k in (5, 8)]  # fmt: skip
     found |= {name: [((MATRICES,), {})] for name in ("cholesky", "inv", "det", "cofactors", "pinv", "matrix_rank")}
     found |= {name: [((MATRICES,), {})] for name in ("eigvals", "eigvalsh", "svdvals", "eigh", "eig", "slogdet")}
     found |= {name: along({"k": 0}, operands=(X, SINGLE)) for name in ("tril", "triu")}
@@ -110,6 +130,16 @@ def cases() -> dict[str, list[Case]]:
         "argwhere": along({}),
         "searchsorted": [((np.sort(LINE), x), {"side": "left"}) for x in (X, TURNED, SINGLE)],
         "unique_packed": [((X,), {"index": True, "inverse": True, "counts": True})],
+        "bincount": [((np.arange(n, dtype=d) % 100, *w), {"minlength": 0})
+                     for n, d in ((N, "i8"), (N, "u1"), (8 * N, "i4")) for w in ((), (np.ones(n, "f4"),))],
+        "digitize": [((x, np.arange(9.0)), {"right": False}) for x in (X, TURNED, SINGLE)]
+                    + [((X, np.arange(9.0)[::-1]), {"right": True})],
+        "histogram": [((x, *edges, *w), {**free, **o, "density": False, "weighted": bool(w)})
+                      for x in (X, TURNED, SINGLE, WHOLE, X > 1) for w in ((), (X,))
+                      for edges, o in (((), {"bins": 500}), ((), {"bins": 500, "low": 0, "high": 1}),
+                                       ((np.linspace(0, 2, 5000),), {"bins": None}))],
+        "observation_weights": [((LINE, WHOLE.ravel()), {"names": ("aweights",) * 2})],
+        "clip_parts": [((x,), {}) for x in (X * 1j, (X * 1j).T)],
         "unique_values": along({}, operands=(X, WHOLE)),
         "isin": [((X, LINE), {"invert": False}), ((WHOLE, WHOLE), {"invert": False})],
         "zeros": [((), {"shape": (N,), "dtype": np.dtype("f8")})],

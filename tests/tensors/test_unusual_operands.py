@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.tensors.functions import elementwise, fft, linalg, manipulation, reductions, searching
+from asyncsched.tensors.functions import elementwise, fft, linalg, manipulation, reductions, searching, statistics
 from tests.declared import ARITIES
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.filterwarnings("ignore::RuntimeWarning")]  # NumPy's, of nothing
@@ -75,6 +75,23 @@ CALLS: dict[str, list[Call]] = {
     },
     **{name: called(name) for name in searching.__all__ if name.startswith("unique_")},
     **{name: called(name) for name in ("nonzero", "unstack", "matrix_transpose")},
+    **{
+        name: called(name, *_AXES, {"axis": ()} if name != "median" else {})
+        for name in ("nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "median")
+    },
+    **{name: called(name, *_AXES) for name in ("nanargmax", "nanargmin")},
+    **{
+        name: [lambda m, x, name=name, q=q, o=o: getattr(m, name)(x, q, **o) for q in (0, 0.3, [0.5, 1]) for o in _AXES]
+        for name in ("quantile", "percentile")
+    },
+    **{name: called(name, {}, {"rowvar": False}) for name in ("cov", "corrcoef")},
+    "argpartition": [lambda m, x, axis=axis: m.argpartition(x, 0, axis) for axis in (0, -1, None)],
+    "bincount": [
+        lambda m, x: m.bincount(m.where(m.reshape(x, (-1,)) > 0, 2, 0)),
+        lambda m, x: m.bincount(x, minlength=2),
+    ],
+    "digitize": [lambda m, x, a=a, b=b: m.digitize(x, m.linspace(a, b, 4), a > b) for a, b in ((-1, 2), (2, -1))],
+    "histogram": [lambda m, x, o=o: m.histogram(x, 3, **o) for o in ({}, {"range": (-1, 2)}, {"density": True})],
     "isin": [lambda m, x: m.isin(x, x[..., :1])],
     "broadcast_to": [
         lambda m, x: m.broadcast_to(x, (2, *x.shape)),
@@ -127,6 +144,8 @@ def refused(name: str, x: np.ndarray) -> bool:
     """Where the standard, and so the package, refuses what NumPy takes: there it takes no number for an array."""
     if name in ("argsort", "cumulative_sum", "cumulative_prod"):
         return x.ndim == 0
+    if name == "histogram":  # of complex numbers, of which NumPy takes the real parts, with a warning
+        return x.dtype.kind == "c"
     return name == "linalg.matrix_rank" and x.ndim < 2
 
 
@@ -151,9 +170,9 @@ async def values_of(found: Any) -> list[np.ndarray]:
 def test_every_function_is_in_the_table():
     names = {f"linalg.{name}" for name in linalg.__all__ if name != "LinAlgError"}
     names |= {f"fft.{name}" for name in fft.__all__ if not name.endswith("freq")}
-    for theme in (elementwise, manipulation, reductions, searching):
+    for theme in (elementwise, manipulation, reductions, searching, statistics):
         names |= set(theme.__all__)
-    assert names - set(CALLS) == {"broadcast_shapes"}
+    assert names - set(CALLS) == {"broadcast_shapes", "topk"}
     assert set(NETWORKS) | {"conv1d", "embedding", "dropout"} == set(nn.functional.__all__)
 
 

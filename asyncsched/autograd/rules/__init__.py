@@ -18,10 +18,11 @@ from .fourier import FOURIER
 from .matrices import ANEW, MATRICES
 from .shapes import SHAPES
 from .signal import SIGNAL
+from .statistics import STATISTICS
 
 __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **STATISTICS}
 COMPOSED: Rules = {**RUNNING, **ANEW}
 
 # Of complex numbers: the rules that hold for them, and those that they have of their own.
@@ -30,8 +31,8 @@ HOLOMORPHIC: Final = frozenset({
     *SIGNAL,
     "add", "broadcast_to", "concat", "copy", "cofactors", "cos", "cosh", "cumulative_sum", "det", "diff", "divide",
     "einsum", "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul", "matrix_transpose",
-    "mean", "multiply", "negative", "outer", "permute_dims", "positive", "real", "reciprocal", "repeat",
-    "reshape", "roll", "scatter", "setitem", "sin", "sinh", "solve", "sqrt", "square", "squeeze", "stack",
+    "mean", "multiply", "nanmean", "nansum", "negative", "outer", "permute_dims", "positive", "real", "reciprocal",
+    "repeat", "reshape", "roll", "scatter", "setitem", "sin", "sinh", "solve", "sqrt", "square", "squeeze", "stack",
     "subtract", "sum", "take", "tan", "tanh", "tensordot", "tile", "tril", "triu", "where",
 }) - {"hfft"}  # fmt: skip
 COMPLEX: Rules = {

@@ -17,30 +17,31 @@ from ...tensors.tensor import Tensor
 from .common import Rules, along, narrow, reordered, scaled, scatter, wide
 
 
-def _axes(call: Any) -> tuple[int, ...]:
+def reduced_of(call: Any) -> tuple[int, ...]:
+    """The axes that a call reduces, none negative."""
     return reduced_axes(call.options.get("axis"), len(call.metas[0].shape))
 
 
-def _spread(g: Tensor, call: Any) -> Tensor:
+def spread(g: Tensor, call: Any) -> Tensor:
     """A tensor of the result's shape with the reduced axes put back at length one, so that it broadcasts."""
-    axes, shape = _axes(call), call.metas[0].shape
+    axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
     return g if g.shape in ((), kept) else g.reshape(kept)
 
 
-def _full(g: Tensor, call: Any) -> Tensor:
+def full(g: Tensor, call: Any) -> Tensor:
     """The gradient repeated to the operand's shape: a view."""
     shape = call.metas[0].shape
     if None in shape:
         raise ValueError(
             f"the gradient of a reduction of {shape} needs its shape: `await` the tensor first, or multiply by a mask"
         )
-    return f.broadcast_to(_spread(g, call), shape)
+    return f.broadcast_to(spread(g, call), shape)
 
 
 def _count(call: Any) -> int:
     """How many elements are reduced to one."""
-    return prod([call.metas[0].bound[axis] for axis in _axes(call)])
+    return prod([call.metas[0].bound[axis] for axis in reduced_of(call)])
 
 
 def _over(count: float) -> float:
@@ -52,28 +53,28 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """The gradient goes to the extreme elements, in equal shares; where a NaN is among all elements, to those that are
     NaN. Reduced along an axis a NaN makes the gradient NaN, as in PyTorch.
     """
-    mask = x == _spread(out, call)
+    mask = x == spread(out, call)
     if call.options.get("axis") is None:
         mask = mask | f.isnan(x)
     g = wide(g)  # whose dtype can count them
-    share = g / f.sum(mask, axis=_axes(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
+    share = g / f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
     share = narrow(share, x)
-    return f.where(mask, _spread(share, call), 0) if call.options.get("axis") is None else _spread(share, call) * mask
+    return f.where(mask, spread(share, call), 0) if call.options.get("axis") is None else spread(share, call) * mask
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    deviations = x - f.mean(x, axis=_axes(call), keepdims=True)
-    return deviations * _spread(scaled(g, 2 * _over(_count(call) - call.options.get("correction", 0))), call)
+    deviations = x - f.mean(x, axis=reduced_of(call), keepdims=True)
+    return deviations * spread(scaled(g, 2 * _over(_count(call) - call.options.get("correction", 0))), call)
 
 
-def _prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
+def prod_gradient(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """Each element gets the product of all others: of those before it times those after it, so zeros are no trouble."""
-    axes, shape = _axes(call), call.metas[0].shape
+    axes, shape = reduced_of(call), call.metas[0].shape
     rest = tuple([axis for axis in range(len(shape)) if axis not in axes])
     order = rest + axes
     lines = f.permute_dims(x, order).reshape(*[shape[axis] for axis in rest], _count(call))
     others = _before(lines) * f.flip(_before(f.flip(lines, axis=-1)), axis=-1)
-    return _spread(g, call) * reordered(others.reshape(*[shape[axis] for axis in order]), order)
+    return spread(g, call) * reordered(others.reshape(*[shape[axis] for axis in order]), order)
 
 
 def _before(x: Tensor) -> Tensor:
@@ -215,11 +216,11 @@ def _letters(call: Any) -> tuple[list[str], str]:
 
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
-    "sum": (_full,),
-    "mean": (lambda g, call: _full(scaled(g, _over(_count(call))), call),),
+    "sum": (full,),
+    "mean": (lambda g, call: full(scaled(g, _over(_count(call))), call),),
     "max": (_extreme,),
     "min": (_extreme,),
-    "prod": (_prod,),
+    "prod": (prod_gradient,),
     "var": (_variance,),
     "std": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
     "cumulative_sum": (_cumulative_sum,),

@@ -70,7 +70,7 @@ def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any 
 
 def _carry_on(function: Any, x: Any, out: Any) -> None:
     """Along the first axis, piece by piece: each begins with the last result of the one before."""
-    for part in _pieces(*x.shape):
+    for part in pieces(*x.shape):
         before = int(part.start > 0)
         some = np.empty((before + part.stop - part.start, *x.shape[1:]), out.dtype)
         some[:before] = out[part.start - before : part.start]
@@ -90,7 +90,7 @@ def repeat(xp: Any, x: Any, *, repeats: int, axis: int | None = None) -> Any:
     if max(repeats, width) >= _WIDE:
         out[...] = rows[:, None]
     else:
-        for part in _pieces(count, repeats * width):
+        for part in pieces(count, repeats * width):
             out[part] = np.repeat(rows[part], repeats, axis=0).reshape(-1, repeats, width)
     return out.reshape([n * repeats if i == axis % x.ndim else n for i, n in enumerate(x.shape)])
 
@@ -106,9 +106,9 @@ def repeat_each(x: Any, repeats: Any, *, axis: int | None = None) -> Any:
     count, width = int(repeats.sum()), lines.shape[2]
     out = np.empty((len(lines), count, width), x.dtype)
     end = 0
-    for part in _pieces(len(repeats), count * width // len(repeats)):  # as many as come from so many on average
+    for part in pieces(len(repeats), count * width // len(repeats)):  # as many as come from so many on average
         start, end = end, end + int(repeats[part].sum())
-        for some in _pieces(len(lines), (end - start) * width):
+        for some in pieces(len(lines), (end - start) * width):
             out[some, start:end] = np.repeat(lines[some, part], repeats[part], axis=1)
     return out.reshape([count if i == axis else n for i, n in enumerate(x.shape)])
 
@@ -135,7 +135,7 @@ def _in_lines(x: Any, axis: int) -> bool:
     return bool(x.flags.c_contiguous) and axis in (-1, x.ndim - 1)
 
 
-def _pieces(count: int, each: int) -> list[slice]:
+def pieces(count: int, each: int) -> list[slice]:
     """Slices of so many places, of about a piece's elements where each place has `each`."""
     step = max(1, PIECE // max(1, each))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -1,9 +1,11 @@
-"""The functions of the array API standard (2025.12), for tensors; `linalg`, `fft` and `random` are namespaces."""
+"""The functions of the array API standard (2025.12), for tensors, and more of NumPy's; `linalg`, `fft` and `random` are
+namespaces.
+"""
 
 # ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, manipulation, reductions, searching, signal
+from . import creation, dtypes, elementwise, manipulation, reductions, searching, signal, statistics
 from .creation import *
 from .dtypes import *
 from .elementwise import *
@@ -11,6 +13,7 @@ from .manipulation import *
 from .reductions import *
 from .searching import *
 from .signal import *
+from .statistics import *
 
 if TYPE_CHECKING:
     from . import fft as fft
@@ -19,5 +22,5 @@ if TYPE_CHECKING:
 
 # Type checkers follow the stars, but not every one of them a computed __all__.
 if not TYPE_CHECKING:
-    _modules = (creation, dtypes, elementwise, manipulation, reductions, searching, signal)
+    _modules = (creation, dtypes, elementwise, manipulation, reductions, searching, signal, statistics)
     __all__ = [name for module in _modules for name in module.__all__]

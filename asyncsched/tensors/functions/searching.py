@@ -5,7 +5,8 @@ How many elements are unique depends on data, so such shapes are (None,) until d
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
+from operator import index
 from typing import Any, Literal, NamedTuple
 
 from ...ops.kernels.sets import unique_layout
@@ -23,6 +24,22 @@ def argmax(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) ->
 def argmin(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first smallest element along an axis, in int64; without one, in the flattened tensor."""
     return op("argmin", x, axis=axes(axis), keepdims=keepdims)
+
+
+def argpartition(x: Tensor, kth: int | Sequence[int], /, axis: int | None = -1) -> Tensor:
+    """The indices that bring the `kth` elements along an axis to where sorting would, in the shape of `x`, in int64.
+
+    What is smaller comes before each of them, what is larger behind, in no order. Without an axis, of the flattened
+    tensor.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([7, 1, 5, 2]))
+    ...         return await asc.take(x, asc.argpartition(x, 1)[1])     # the second smallest
+    >>> asc.run(main)
+    array(2)
+    """
+    return op("argpartition", x, kth=axes(kth), axis=axes(axis))
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
@@ -79,6 +96,36 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
         IndexError: where awaited, for an index out of range, on any device.
     """
     return op("take_along_axis", x, indices, axis=axis)
+
+
+class TopkResult(NamedTuple):
+    """What `topk` gives."""
+
+    values: Tensor
+    indices: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return await_all(self)
+
+
+def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopkResult:
+    """PyTorch's `topk`: the `k` largest elements along an axis, or the smallest, and their indices in int64.
+
+    The largest come first, and of equal ones that with the lower index; which of equal ones are chosen is not promised.
+    NaN counts as larger than all. Unless `sorted` they come in no order. The gradient goes to what was chosen.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.topk(await s.put(np.array([7, 1, 5, 2])), 2)
+    >>> asc.run(main)
+    TopkResult(values=array([7, 5]), indices=array([0, 2]))
+
+    Raises:
+        ValueError: if there are less than `k` elements.
+    """
+    known_shape(x, "topk")
+    indices = op("topk", x, k=index(k), axis=axes(axis), largest=bool(largest), sorted=bool(sorted))
+    return TopkResult(take_along_axis(x, indices, axis=axis), indices)
 
 
 def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
@@ -175,8 +222,8 @@ def _unique(name: str, x: Tensor, **kinds: bool) -> list[Tensor]:
 
 
 __all__ = [
-    "argmax", "argmin", "argsort", "count_nonzero", "isin", "nonzero", "searchsorted", "sort", "take",
-    "take_along_axis", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
+    "argmax", "argmin", "argpartition", "argsort", "count_nonzero", "isin", "nonzero", "searchsorted", "sort", "take",
+    "take_along_axis", "topk", "unique_all", "unique_counts", "unique_inverse", "unique_values", "where",
 ]  # fmt: skip
 
 name_keywords(globals(), __all__)

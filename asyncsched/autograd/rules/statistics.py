@@ -1,0 +1,100 @@
+"""Derivatives of statistics. Those of `cov`, `corrcoef` and `topk` come of the operations that they are made of."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ...ops.kernels.order_statistics import place_of, probabilities
+from ...tensors import functions as f
+from ...tensors.functions._common import known_shape, op
+from ...tensors.handles import runtime_of
+from ...tensors.tensor import Tensor
+from .along_axes import full, prod_gradient, reduced_of, spread
+from .common import Rules, narrow, reordered, wide
+
+
+def _there(x: Tensor) -> Tensor:
+    return f.logical_not(f.isnan(x))
+
+
+def _filled(x: Tensor, fill: float) -> Tensor:
+    return f.where(f.isnan(x), fill, x)
+
+
+def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    """What is NaN gets nothing; where nothing else is, NaN."""
+    there = _there(x)
+    count = f.sum(there, axis=reduced_of(call), dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False))
+    return full(narrow(wide(g) / count, g), call) * there
+
+
+def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    axis = reduced_of(call)
+    there = _there(x)
+    free = f.sum(
+        there, axis=axis, dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False)
+    ) - call.options.get("correction", 0)
+    deviations = _filled(x - f.nanmean(x, axis, keepdims=True), 0)
+    return deviations * spread(narrow(wide(g) * 2 / free, g), call)
+
+
+def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """In equal shares to those that are the extreme. What is NaN gets nothing, also where nothing else is."""
+    mask = x == spread(out, call)
+    g = wide(g)
+    count = f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
+    return f.where(mask, spread(narrow(g / count, x), call), 0)
+
+
+def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    """To the two elements that each result lies between, by how near it is; of a line with NaN, to the last NaN."""
+    if len(call.metas) > 1:
+        raise NotImplementedError("quantile: no derivative is known with weights: use `t.detach()` to leave it out")
+    parts = probabilities(call.options["q"], call.options["form"])
+    return _to_places(g, x, call, np.shape(parts), np.ravel(parts).tolist(), call.options["method"])
+
+
+def _to_places(g: Tensor, x: Tensor, call: Any, before: Any, parts: list[float], method: str) -> Tensor:
+    axes, shape = reduced_of(call), known_shape(x, "quantile")
+    kept = tuple([i for i in range(len(shape)) if i not in axes])
+    lead, n = [shape[i] for i in kept], prod([shape[i] for i in axes])
+    lines = f.permute_dims(x, kept + axes).reshape(*lead, n)
+    if not n or not parts:
+        return f.zeros_like(x)
+    order = f.argsort(lines.detach())
+    places = [place_of(n, part, method) for part in parts]
+    weights = _listed([1 - near for _, _, near in places] + [near for _, _, near in places], g)
+    chosen = f.take(order, _listed([at for at, _, _ in places] + [at for _, at, _ in places], g, np.intp), axis=-1)
+    chosen = f.where(f.isnan(f.max(lines.detach(), axis=-1, keepdims=True)), order[..., -1:], chosen)
+    each = f.moveaxis(g.reshape(len(parts), *lead), 0, -1)
+    each = f.concat([each, each], axis=-1) * weights
+    found = op("scatter_along_axis", each, chosen, shape=(*lead, n), axis=-1)
+    return reordered(found.reshape(*[shape[i] for i in kept + axes]), kept + axes)
+
+
+def _listed(numbers: list[Any], like: Tensor, dtype: Any = None) -> Tensor:
+    """Numbers as a tensor beside another, in its dtype if none is given."""
+    dtype = np.dtype(like.dtype if dtype is None else dtype)
+    options = {"shape": (len(numbers),), "dtype": dtype}
+    return op("listed", *numbers, scheduler=runtime_of(like._value), device=like.device, **options)
+
+
+def _weights(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
+    return g * operands[1 - call.place] if len(operands) > 1 else g
+
+
+STATISTICS: Rules = {
+    "nansum": (lambda g, x, call: full(g, call) * _there(x),),
+    "nanprod": (lambda g, x, call: prod_gradient(g, _filled(x, 1), call) * _there(x),),
+    "nanmax": (_extreme,),
+    "nanmin": (_extreme,),
+    "nanmean": (_mean,),
+    "nanvar": (_variance,),
+    "nanstd": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
+    "median": (lambda g, x, call: _to_places(g, x, call, (), [0.5], "linear"),),
+    "quantile": (_quantile, None),
+    "observation_weights": (_weights,),
+}

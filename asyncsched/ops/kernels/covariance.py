@@ -1,0 +1,66 @@
+"""What `cov` and `corrcoef` need that no other operation gives."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
+from ..rules import lengths, same_as
+from .checks import require
+
+
+def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
+    """One weight for each observation: the product of those given, if they are what they must be."""
+    found = weights[0].astype(np.float64)
+    if names[0] == "fweights":
+        require(xp, (xp.all(found == xp.rint(found)),), _whole)
+    for given, name in zip(weights, names, strict=True):
+        require(xp, (xp.any(given < 0),), partial(_negative, name))
+    for more in weights[1:]:
+        found *= more
+    require(xp, (xp.sum(found) == 0,), _nothing)
+    return found
+
+
+def _whole(truth: int) -> Exception | None:
+    return None if truth else TypeError("fweights must be integer")
+
+
+def _negative(name: str, found: int) -> Exception | None:
+    return ValueError(f"{name} cannot be negative") if found else None
+
+
+def _nothing(found: int) -> Exception | None:
+    return ZeroDivisionError("Weights sum to zero, can't be normalized") if found else None
+
+
+def clip_parts(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """Complex numbers with both their parts limited to between -1 and 1."""
+    out = xp.empty_like(x) if out is None else out
+    xp.clip(x.real, -1, 1, out=out.real)
+    xp.clip(x.imag, -1, 1, out=out.imag)
+    return out
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def observation_weights_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A number for each observation, in double precision; at work are truths, and frequencies that are rounded."""
+    result = meta(lengths(operands[0]), np.dtype(np.float64))
+    rounded = result.nbytes if "fweights" in options["names"] else 0
+    return Inferred(result, rounded + result.bound[0])
+
+
+def clip_parts_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the operand."""
+    return same_as(operands[0])
+
+
+OPS = (
+    Op("observation_weights", observation_weights, observation_weights_rule, checks=True, doc="The weights of `cov`."),
+    with_out(clip_parts, clip_parts_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
+)

@@ -1,0 +1,195 @@
+"""Elements counted: by their value, or by the bin they fall into."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from ..declare import Inferred, Meta, Op, Operand, Options, meta
+from ..op import resolve
+from ..packed import packed_op
+from ..rules import INTP, as_meta, cast_bytes, lengths, sample
+from . import releasing_gil
+from .checks import require
+
+_BLOCK = 65_536  # elements that NumPy's histogram takes at a time
+
+
+def bincount(xp: Any, x: Any, weights: Any = None, *, minlength: int = 0) -> Any:
+    """How often each number is there, or the sum of its weights. NumPy would hold the GIL for all of it."""
+    if xp is not np or x.size < releasing_gil.LARGE:
+        return xp.bincount(x, weights, minlength=minlength)
+    most = int(x.max())
+    if x.min() < 0 or most > np.iinfo(np.intp).max:
+        raise ValueError("'list' argument must have no negative elements")  # as NumPy has it
+    found = np.zeros(max(minlength, most + 1), np.intp if weights is None else np.float64)
+    for part in releasing_gil.pieces(x.size, 1):
+        np.add.at(found, x[part].astype(np.intp, copy=False), 1 if weights is None else weights[part])
+    return found
+
+
+def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
+    """Into which bin each element falls. CuPy's looks for no error."""
+    if xp is not np:
+        up, down = xp.all(bins[1:] >= bins[:-1]), xp.all(bins[1:] <= bins[:-1])
+        require(xp, (up | down,), _monotonic)
+    return xp.digitize(xp.asarray(x), bins, right)
+
+
+def histogram(
+    xp: Any, x: Any, *arrays: Any, bins: int | None, low: Any, high: Any, ends: Any, density: bool, weighted: bool
+) -> tuple[Any, Any]:
+    """How many elements are in each bin, or the sum of their weights; and the edges of the bins."""
+    edges: Any = arrays[0] if bins is None else bins
+    weights = arrays[-1] if weighted else None
+    x = x.astype(np.uint8) if x.dtype == bool else x
+    span = _span(low, high, ends)
+    if xp is np:
+        return np.histogram(x, edges, span, density=density, weights=weights)
+    if bins is not None:
+        edges = _edges(xp, x, bins, span)
+    else:
+        require(xp, (xp.all(edges[1:] >= edges[:-1]),), _increasing)
+    found = _counted(xp, x, edges, weights)
+    return (found / xp.diff(edges).astype(float) / found.sum() if density else found), edges
+
+
+def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
+    """Of bins of one width, from the least element to the largest: numbers that never come to the host."""
+    dtype = _edges_dtype(x.dtype, span)
+    first, last = [xp.asarray(end, dtype=dtype) for end in span or ((x.min(), x.max()) if x.size else (0, 1))]
+    require(xp, (xp.isfinite(first) & xp.isfinite(last),), _finite)
+    half = xp.where(first == last, 0.5, 0).astype(dtype)
+    first, last = first - half, last + half
+    edges = first + xp.arange(bins + 1).astype(dtype) * ((last - first) / bins)
+    edges[-1] = last
+    return edges
+
+
+def _counted(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
+    """The last bin has its right edge, too. What is in none is counted in one more."""
+    n = len(edges) - 1
+    at = xp.where(x == edges[-1], n - 1, xp.searchsorted(edges, x, side="right") - 1)
+    at = xp.where((x >= edges[0]) & (x <= edges[-1]), at, n)
+    if weights is None:
+        found = xp.zeros(n + 1, np.int64)
+        xp.add.at(found, at, 1)
+        return found[:n]
+    found = xp.zeros(n + 1, weights.dtype)
+    parts = [(found.real, weights.real), (found.imag, weights.imag)] if found.dtype.kind == "c" else [(found, weights)]
+    for into, some in parts:
+        sums = xp.zeros(n + 1, np.float64)
+        xp.add.at(sums, at, some.astype(np.float64))
+        into[...] = sums
+    return found[:n]
+
+
+def _monotonic(truth: int) -> Exception | None:
+    return None if truth else ValueError("bins must be monotonically increasing or decreasing")
+
+
+def _increasing(truth: int) -> Exception | None:
+    return None if truth else ValueError("`bins` must increase monotonically, when an array")
+
+
+def _finite(truth: int) -> Exception | None:
+    return None if truth else ValueError("histogram: the range of the elements is not finite: give it, as `range=`")
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def bincount_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A count for each number up to the largest, which the data decides.
+
+    Charged for as many as there are elements (for numbers of one byte: as there are numbers), and corrected when done.
+    """
+    array, shapes = as_meta(operands[0]), [lengths(operand) for operand in operands]
+    if len(shapes[0]) != 1:
+        raise ValueError(f"bincount: one dimension is needed, not shape {shapes[0]}: use `t.flatten()`")
+    dtype = resolve(op, np)(*map(sample, operands)).dtype  # what are no integers it refuses
+    if any(shape != shapes[0] for shape in shapes):
+        raise ValueError(f"bincount: the weights have shape {shapes[1]}, and the numbers {shapes[0]}")
+    if options["minlength"] < 0:
+        raise ValueError("bincount: 'minlength' must not be negative")
+    elements = array.bound[0]
+    most = {"b": 2, "i": 1 << 7, "u": 1 << 8}[array.dtype.kind] if array.dtype.itemsize == 1 else elements
+    copied = sum(
+        not one.contiguous or one.dtype != wanted
+        for one, wanted in zip(map(as_meta, operands), (INTP, np.dtype(np.float64)), strict=False)
+    )
+    at_once = elements if elements < releasing_gil.LARGE else releasing_gil.PIECE
+    return Inferred(meta((None,), dtype, True, (max(most, options["minlength"]),)), copied * at_once * 8)
+
+
+def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """An index for each element, found in a copy of both in one dtype."""
+    array, bins = as_meta(operands[0]), as_meta(operands[1])
+    if "c" in (array.dtype.kind, bins.dtype.kind):
+        raise TypeError("digitize: complex numbers have no order: use `asc.abs` or `asc.real`")
+    if len(bins.bound) != 1:
+        raise ValueError(f"digitize: the bins need one dimension, and have shape {bins.bound}")
+    dtype = np.result_type(array.dtype, bins.dtype)
+    copied = cast_bytes(array, dtype) or (0 if array.contiguous else array.nbytes)
+    result = meta(array.bound, INTP)
+    return Inferred(result, copied + result.nbytes + bins.bound[0] * (dtype.itemsize + 8))
+
+
+def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[list[Meta], int]:
+    """Counts and edges. At work are blocks of elements, and copies of what does not lie in one piece."""
+    array, bins, span = as_meta(operands[0]), options["bins"], _span(options["low"], options["high"], options["ends"])
+    if array.dtype.kind == "c":
+        raise TypeError("histogram: complex numbers have no order: use `asc.abs` or `asc.real`")
+    weights = as_meta(operands[-1]) if options["weighted"] else None
+    if weights is not None and weights.bound != array.bound:
+        raise ValueError(f"histogram: the weights have shape {weights.bound}, and the elements {array.bound}")
+    if bins is None:
+        edges = as_meta(operands[1])
+        if len(edges.bound) != 1 or not edges.bound[0]:
+            raise ValueError(f"histogram: the edges of the bins need one dimension, and have shape {edges.bound}")
+    elif bins < 1:
+        raise ValueError(f"histogram: bins={bins} must be positive")
+    else:
+        edges = meta((bins + 1,), _edges_dtype(array.dtype, span))
+    dtype = INTP if weights is None else weights.dtype
+    if options["density"]:
+        dtype = np.result_type(dtype, np.float64)
+    counts = meta((edges.bound[0] - 1,), dtype)
+    workspace = sum(a.nbytes for a in (array, weights) if a is not None and not a.contiguous)
+    workspace += prod(array.bound) if array.dtype == bool else 0
+    each = _each(array.dtype, None if bins is None else edges.dtype, weights.dtype if weights else None, span)
+    workspace += min(prod(array.bound), _BLOCK) * each + 3 * (counts.nbytes + edges.nbytes)
+    return [counts, edges], workspace
+
+
+def _each(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: np.dtype[Any] | None, span: Any) -> int:
+    """Bytes for each element of a block: of those in order, or of which bin each is in."""
+    weight = weights.itemsize if weights else 0
+    if edges is None:
+        return 2 * dtype.itemsize + (2 * INTP.itemsize + 2 * weight if weights else 0)
+    some = dtype.itemsize + weight if span else 0  # those in the range
+    return 2 * edges.itemsize + INTP.itemsize + 10 + (edges.itemsize if edges != dtype else 0) + some
+
+
+def _span(low: Any, high: Any, ends: str | None) -> tuple[Any, Any] | None:
+    """A range as NumPy is given it: of Python numbers, or of a dtype."""
+    if low is None:
+        return None
+    return (low, high) if ends is None else tuple(np.array([low, high], ends))
+
+
+def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:
+    """NumPy's, which raises for a range that is none."""
+    elements = np.ones(1, np.uint8 if dtype.kind == "b" else dtype)
+    return np.histogram_bin_edges(elements, 1, span).dtype
+
+
+_HISTOGRAM = "How many elements fall into each bin, and the edges of the bins."
+OPS = (
+    Op("bincount", bincount, bincount_rule, doc="How often each number is there."),
+    Op("digitize", digitize, digitize_rule, checks=True, doc="Into which bin each element falls."),
+    packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
+)

@@ -1,0 +1,155 @@
+"""Reductions that leave NaN out, in the steps in which NumPy takes them, so that the bits are its own.
+
+NumPy's functions warn where nothing is left, and CuPy's wait for the device to do so: here neither does. Whole numbers
+have no NaN, and go to the plain reduction.
+"""
+
+from __future__ import annotations
+
+from math import inf, nan, prod
+from typing import Any
+
+import numpy as np
+
+from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, with_out
+from ..rules import as_meta
+from .checks import require
+from .reduce import arg_reduction_rule, mean_rule, reduction_rule, variance_rule
+
+
+def filling(name: str, fill: float) -> Kernel:
+    """The reduction of that name, of a copy with a number in the place of NaN."""
+
+    def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
+        return getattr(xp, name)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
+
+    return reduce
+
+
+def extreme(name: str, fill: float) -> Kernel:
+    """`max` or `min`: by the universal function that takes the other number where one is NaN. CuPy reduces by none."""
+    ufunc = getattr(np, f"f{name}")
+
+    def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        if xp is np:
+            return ufunc.reduce(x, axis=axis, keepdims=keepdims, out=out)
+        found = getattr(xp, name)(_filled(xp, x, fill), axis=axis, keepdims=keepdims)
+        if found.dtype.kind in "fc":
+            xp.copyto(found, nan, where=xp.all(xp.isnan(x), axis=axis, keepdims=keepdims))
+        return found
+
+    return reduce
+
+
+def arg_extreme(name: str, fill: float) -> Kernel:
+    """`argmax` or `argmin`; where nothing is left there is no index."""
+    reduce = filling(name, fill)
+
+    def find(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        if x.dtype.kind in "fc":
+            require(xp, (xp.any(xp.all(xp.isnan(x), axis=axis)),), _left)
+        return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
+
+    return find
+
+
+def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+    """The sum over the number of what is left."""
+    if x.dtype.kind not in "fc":
+        return xp.mean(x, axis=axis, keepdims=keepdims, out=out)
+    count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
+    return _over(xp, xp.sum(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
+
+
+def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
+    """The squared deviations of what is left from its mean, summed, over their number less the correction."""
+    if x.dtype.kind not in "fc":
+        return xp.var(x, axis=axis, ddof=correction, keepdims=keepdims, out=out)
+    missing = xp.isnan(x)
+    deviations = _filled(xp, x, 0)
+    count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)
+    mean = _over(xp, xp.sum(deviations, axis=axis, keepdims=True), count)
+    xp.subtract(deviations, mean, out=deviations, casting="unsafe")
+    xp.copyto(deviations, 0, where=missing)
+    conjugate = deviations.conj() if x.dtype.kind == "c" else deviations
+    squares = xp.multiply(deviations, conjugate, out=deviations).real
+    found = xp.sum(squares, axis=axis, keepdims=keepdims, out=out)
+    free = count.reshape(found.shape) - correction
+    found = _over(xp, found, free)
+    xp.copyto(found, nan, where=free <= 0)
+    return found
+
+
+def nanstd(xp: Any, x: Any, **options: Any) -> Any:
+    """The root of the variance."""
+    variance = xp.asarray(nanvar(xp, x, **options))
+    return xp.sqrt(variance, out=variance)
+
+
+def _filled(xp: Any, x: Any, fill: float) -> Any:
+    if x.dtype.kind not in "fc":
+        return x
+    filled = x.copy(order="K")
+    xp.copyto(filled, fill, where=xp.isnan(x))
+    return filled
+
+
+def _over(xp: Any, total: Any, count: Any) -> Any:
+    total = xp.asarray(total)
+    return xp.divide(total, count, out=total, casting="unsafe")
+
+
+def _left(none: int) -> Exception | None:
+    return ValueError("All-NaN slice encountered: give such slices a number first, with `asc.where`") if none else None
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A reduction of a copy, made under a mask."""
+    return _copied(reduction_rule(op, operands, options), operands[0])
+
+
+def nanmean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The same, after counting what is left."""
+    found = _copied(mean_rule(op, operands, options), operands[0])
+    return found._replace(workspace=found.workspace + prod(found.meta.bound) * 8)
+
+
+def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The deviations, two masks, and of complex numbers the conjugates. Of whole numbers as `var`."""
+    array = as_meta(operands[0])
+    if array.dtype.kind not in "fc":
+        return variance_rule(op, operands, options)
+    found = mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
+    each = array.dtype.itemsize * (2 if array.dtype.kind == "c" else 1) + 2
+    return found._replace(workspace=prod(array.bound) * each + prod(found.meta.bound) * 40)
+
+
+def arg_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """An index, from a copy."""
+    return _copied(arg_reduction_rule(op, operands, options), operands[0])
+
+
+def _copied(found: Inferred, operand: Operand) -> Inferred:
+    array = as_meta(operand)
+    copied = array.nbytes + prod(array.bound) if array.dtype.kind in "fc" else 0
+    return found._replace(workspace=found.workspace + copied)
+
+
+OPS = (
+    with_out(filling("sum", 0), filling_rule, "The sum of what is not NaN.", Cost.LONG_FUNCTION, name="nansum"),
+    with_out(filling("prod", 1), filling_rule, "The product of what is not NaN.", Cost.LONG_FUNCTION, name="nanprod"),
+    with_out(extreme("max", -inf), reduction_rule, "The largest but for NaN.", Cost.SCALAR, name="nanmax"),
+    with_out(extreme("min", inf), reduction_rule, "The smallest but for NaN.", Cost.SCALAR, name="nanmin"),
+    with_out(nanmean, nanmean_rule, "The mean of what is not NaN.", Cost.LONG_FUNCTION),
+    with_out(nanvar, nanvar_rule, "The variance of what is not NaN.", Cost.LONG_FUNCTION),
+    with_out(nanstd, nanvar_rule, "The standard deviation of what is not NaN.", Cost.LONG_FUNCTION),
+    with_out(
+        arg_extreme("argmax", -inf), arg_rule, "Where the first largest is, but for NaN.", name="nanargmax", checks=True
+    ),
+    with_out(
+        arg_extreme("argmin", inf), arg_rule, "Where the first smallest is, but for NaN.", name="nanargmin", checks=True
+    ),
+)

@@ -1,0 +1,233 @@
+"""What comes of the order of elements, without sorting all of them: medians, quantiles, the largest few.
+
+On a GPU all are sorted: CuPy's partition takes no NaN, and its quantiles know few of the methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from math import ceil, floor, nan, prod
+from typing import Any
+
+import numpy as np
+from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
+
+from ..declare import Inferred, Meta, Op, Operand, Options, meta
+from ..op import resolve
+from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
+from .reduce import argsort, reduced
+
+# Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
+# n numbers in order is at place n q + alpha + q (1 - alpha - beta), counted from 1.
+_CONTINUOUS = {
+    "interpolated_inverted_cdf": (0.0, 1.0),
+    "hazen": (0.5, 0.5),
+    "weibull": (0.0, 0.0),
+    "median_unbiased": (1 / 3, 1 / 3),
+    "normal_unbiased": (3 / 8, 3 / 8),
+}
+# Others begin with the place as far between the first and the last. "linear" is (1, 1) of those above.
+_BETWEEN_ENDS: dict[str, Callable[[float], float]] = {
+    "linear": float,
+    "lower": floor,
+    "higher": ceil,
+    "nearest": round,
+    "midpoint": lambda at: (floor(at) + ceil(at)) / 2,
+}
+
+# Those that give elements as they are.
+_TAKEN = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
+
+
+def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
+    """Between which two places of n numbers in order, counted from 0, quantile q is, and how far from the first."""
+    if method in _BETWEEN_ENDS:
+        at = _BETWEEN_ENDS[method]((n - 1) * q)
+    elif method in _CONTINUOUS:
+        alpha, beta = _CONTINUOUS[method]
+        at = n * q + alpha + q * (1 - alpha - beta) - 1
+    elif method == "inverted_cdf":
+        at = ceil(n * q) - 1
+    elif method == "averaged_inverted_cdf":
+        at = n * q - 0.5 if n * q == floor(n * q) else ceil(n * q) - 1
+    else:  # closest_observation: of two as near that whose place, counted from 1, is even
+        at = n * q - 1.5
+        at = 2 * floor(at / 2) + 1 if at == floor(at) else ceil(at)
+    at = min(max(at, 0), n - 1)
+    return floor(at), ceil(at), at - floor(at)
+
+
+def probabilities(q: Any, form: Any) -> Any:
+    """The numbers that NumPy is given: a Python number, or an array of a shape and dtype."""
+    return q if form is None else np.array(q, form[1]).reshape(form[0])
+
+
+def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
+    """The middle of the elements in order, or the mean of the two there."""
+    if xp is np:
+        return np.asarray(np.median(x, axis=axis, keepdims=keepdims))
+    lines = xp.sort(_lines(xp, x, axis), axis=-1)
+    n = lines.shape[-1]
+    found = xp.mean(lines[..., max(n - 1, 0) // 2 : n // 2 + 1], axis=-1)
+    return _shaped(xp, found.astype(_dtype(np.median, x)), lines, (), x, axis, keepdims)
+
+
+def quantile(xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, axis: Any, keepdims: bool, method: str) -> Any:
+    """The elements in order at parts of the way, or between two of them."""
+    given = probabilities(q, form)
+    if xp is np:
+        options = {"axis": axis, "keepdims": keepdims, "method": method, "weights": weights}
+        return np.asarray(np.quantile(x, given, **options))
+    if weights is not None:
+        raise NotImplementedError("quantile: there are no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
+    lines = xp.sort(_lines(xp, x, axis), axis=-1)
+    dtype = _dtype(partial(np.quantile, q=given, method=method), x)
+    found = [_between(lines, place_of(lines.shape[-1], one, method), dtype) for one in np.ravel(given).tolist()]
+    stacked = xp.stack(found) if found else xp.empty((0, *lines.shape[:-1]), dtype)
+    return _shaped(xp, stacked.reshape(np.shape(given) + lines.shape[:-1]), lines, np.shape(given), x, axis, keepdims)
+
+
+def _between(lines: Any, place: tuple[int, int, float], dtype: Any) -> Any:
+    below, above, part = place
+    first = lines[..., below].astype(dtype)
+    return first + (lines[..., above].astype(dtype) - first) * part if part else first
+
+
+def _axes(axis: Any, ndim: int) -> Known:
+    """None negative; other than in sums, what has no axes has no first one either."""
+    return tuple(range(ndim)) if axis is None else normalize_axis_tuple(axis, ndim)
+
+
+def _lines(xp: Any, x: Any, axis: Any) -> Any:
+    """The axes to reduce as one, the last."""
+    axes = _axes(axis, x.ndim)
+    kept = [i for i in range(x.ndim) if i not in axes]
+    n = prod([x.shape[i] for i in axes])
+    return xp.transpose(x, (*kept, *axes)).reshape((*[x.shape[i] for i in kept], n))
+
+
+def _shaped(xp: Any, found: Any, lines: Any, before: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """The result in its shape, and NaN for lines that have one, which sorting put last."""
+    if lines.dtype.kind in "fc" and lines.shape[-1]:
+        xp.copyto(found, nan, where=xp.isnan(lines[..., -1]))
+    return found.reshape(before + reduced(x.shape, _axes(axis, x.ndim), {"keepdims": keepdims}))
+
+
+def _dtype(function: Any, x: Any) -> Any:
+    return np.asarray(function(np.ones((1,) * x.ndim, x.dtype))).dtype
+
+
+def argpartition(xp: Any, x: Any, *, kth: Any, axis: int | None = -1) -> Any:
+    """The indices that bring some elements to where sorting would, smaller ones before and larger ones behind."""
+    if xp is np:
+        return np.argpartition(x, kth, axis=axis)
+    return argsort(xp, x if axis is not None else x.reshape(-1), axis=-1 if axis is None else axis)
+
+
+def topk(xp: Any, x: Any, *, k: int, axis: int, largest: bool, sorted: bool) -> Any:
+    """The indices of the largest or smallest. In order, equal ones by index; which of equal ones, nobody promises."""
+    n, before = x.shape[axis], (slice(None),) * (axis % x.ndim)
+    if xp is not np:
+        order = argsort(xp, x, axis=axis, descending=largest)
+        return xp.ascontiguousarray(order[(*before, slice(k))])
+    found = np.argpartition(x, min(n - k if largest else k, n - 1), axis=axis) if n else np.zeros(x.shape, np.intp)
+    found = found[(*before, slice(n - k, None) if largest else slice(k))]
+    if sorted:
+        found = np.sort(found, axis=axis)
+        order = argsort(np, np.take_along_axis(x, found, axis), axis=axis, descending=largest)
+        found = np.take_along_axis(found, order, axis)
+    return np.ascontiguousarray(found)
+
+
+# -- rules: what is known of results before anything is computed -------------------------------------------------------
+
+
+def median_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A copy is partitioned. To look for NaN, NumPy copies it once more where its lines do not lie in one piece."""
+    array = as_meta(operands[0])
+    axes = _axes(options.get("axis"), len(array.bound))
+    dtype = resolve(op, np)(np.ones((1,) * len(array.bound), array.dtype)).dtype
+    result = meta(reduced(lengths(array), axes, options), dtype, array.contiguous)
+    again = (
+        array.nbytes if array.dtype.kind in "fc" and not array.contiguous and 1 == len(axes) < len(array.bound) else 0
+    )
+    return Inferred(result, _partitioned(array, options.get("axis"), axes) + again + 2 * result.nbytes)
+
+
+def quantile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A copy is partitioned, and the neighbours of each quantile are taken from it. With weights it is sorted."""
+    dtype = resolve(op, np)(*map(shrunk, operands), **options).dtype
+    array, axes = as_meta(operands[0]), _axes(options["axis"], len(lengths(operands[0])))
+    if len(operands) > 1:
+        _check_weights(array, lengths(operands[1]), options["axis"], axes)
+    before = () if options["form"] is None else options["form"][0]
+    shape = (*before, *reduced(lengths(array), axes, options))
+    workspace = _partitioned(array, options["axis"], axes)
+    if len(operands) > 1:  # in order: indices, numbers, weights, and their running sums three times
+        workspace += prod(array.bound) * (
+            INTP.itemsize * 4 + array.dtype.itemsize + as_meta(operands[1]).dtype.itemsize
+        )
+    elif options["method"] in _TAKEN:  # from one more copy, if the lines do not come first
+        workspace += array.nbytes if len(axes) < len(array.bound) and axes != (0,) else 0
+    else:
+        workspace += 5 * prod(shape) * max(dtype.itemsize, array.dtype.itemsize)
+    return Inferred(meta(shape, dtype, len(operands) == 1 or array.contiguous), workspace)
+
+
+def argpartition_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Indices, made line by line."""
+    array, kth = as_meta(operands[0]), options["kth"]
+    shape, axis = axis_of(lengths(array), options.get("axis"))
+    n = shape[axis]
+    for k in kth if isinstance(kth, tuple) else (kth,):
+        if not -n <= k < n and 0 not in shape:
+            raise ValueError(f"argpartition: kth={k} is out of bounds: the axis has {n} elements")
+    flat = array.nbytes if options.get("axis") is None and not array.contiguous else 0
+    return Inferred(meta(shape, INTP), flat + _line(array, shape, axis, INTP.itemsize))
+
+
+def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Indices of so many, from those of all."""
+    array, k = as_meta(operands[0]), options["k"]
+    no_axis(array.bound, op.name)
+    axis = normalize_axis_index(options["axis"], len(array.bound))
+    n = array.bound[axis]
+    if not 0 <= k <= n:
+        raise ValueError(f"topk: k={k} is out of range: the axis has {n} elements")
+    result = meta((*array.bound[:axis], k, *array.bound[axis + 1 :]), INTP)
+    # Beside the result: the indices of all, and then for those chosen their numbers, and in which order they come.
+    chosen = prod(result.bound) * (array.dtype.itemsize + INTP.itemsize * (2 if options["largest"] else 1))
+    whole = prod(array.bound) * INTP.itemsize
+    return Inferred(result, max(whole, chosen) + _line(array, array.bound, axis, INTP.itemsize))
+
+
+def _check_weights(array: Meta, weights: tuple[int, ...], axis: Any, axes: Iterable[int]) -> None:
+    along = array.bound if axis is None else tuple([array.bound[i] for i in axes])
+    if weights not in (array.bound, along):
+        raise ValueError(
+            f"quantile: the weights have shape {weights}, and need {array.bound}, or {along} along the axis"
+        )
+
+
+def _partitioned(array: Meta, axis: Any, axes: Known) -> int:
+    """Bytes of a copy, of one more where several axes are brought together first, and of a line."""
+    last = tuple(range(len(array.bound) - len(axes), len(array.bound)))
+    together = axis is not None and len(axes) > 1 and not (array.contiguous and tuple(sorted(axes)) == last)
+    line = _line(array, array.bound, axes[0]) if len(axes) == 1 else 0
+    return array.nbytes * (2 if together else 1) + line
+
+
+def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
+    """Bytes of a line that does not lie in one piece, and of `more` for each element."""
+    in_one_piece = axis == len(shape) - 1 and (array.contiguous or len(array.bound) == 1 or shape != array.bound)
+    return 0 if in_one_piece else shape[axis] * (array.dtype.itemsize + more)
+
+
+_PARTITION = "The indices that bring the k-th elements to where sorting would."
+OPS = (
+    Op("median", median, median_rule, doc="The middle of the elements in order, along the axes."),
+    Op("quantile", quantile, quantile_rule, doc="The elements in order at parts of the way, along the axes."),
+    Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
+    Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
+)

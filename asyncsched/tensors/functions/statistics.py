@@ -1,0 +1,397 @@
+"""Statistics with NumPy's names, arguments and bits: counts, quantiles, covariances, and reductions without NaN.
+
+In those that reduce `axis` is one axis, several, or None for all; with `keepdims` the axes remain, at length one. Where
+NumPy warns that of a line nothing but NaN is there, these give it in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..arguments import axes, dtype_of, dtype_or_none, name_keywords
+from ..handles import runtime_of
+from ..tensor import Tensor
+from . import elementwise, linalg, reductions
+from ._common import Axis, Dtype, await_all, known_shape, op, several
+from .creation import zeros
+from .manipulation import concat, expand_dims, squeeze
+from .searching import where
+
+Method: TypeAlias = Literal[
+    "inverted_cdf", "averaged_inverted_cdf", "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull",
+    "linear", "median_unbiased", "normal_unbiased", "lower", "higher", "midpoint", "nearest",
+]  # fmt: skip
+
+
+class HistogramResult(NamedTuple):
+    """What `histogram` gives."""
+
+    hist: Tensor
+    bin_edges: Tensor
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        return await_all(self)
+
+
+# -- without NaN ---------------------------------------------------------------------------------------------------
+
+
+def nanmax(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from."""
+    return op("nanmax", x, axis=axes(axis), keepdims=keepdims)
+
+
+def nanmin(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from."""
+    return op("nanmin", x, axis=axes(axis), keepdims=keepdims)
+
+
+def nanargmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The index of the first largest element but for NaN, in int64. ValueError, where awaited, for a line of NaN."""
+    return op("nanargmax", x, axis=axes(axis), keepdims=keepdims)
+
+
+def nanargmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """The index of the first smallest element but for NaN, in int64. ValueError, where awaited, for a line of NaN."""
+    return op("nanargmin", x, axis=axes(axis), keepdims=keepdims)
+
+
+def nansum(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bool = False) -> Tensor:
+    """The sum of what is not NaN, in `dtype`; by default small integers are widened to 64 bits.
+
+    A copy of `x` is counted in its cost, as in those that follow.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([[1.0, np.nan], [3.0, 4.0]]))
+    ...         return await asc.nansum(x, axis=0), await asc.nanmean(x).item()
+    >>> asc.run(main)
+    (array([4., 4.]), 2.6666666666666665)
+    """
+    return op("nansum", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
+
+
+def nanprod(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bool = False) -> Tensor:
+    """The product of what is not NaN, in `dtype`; by default small integers are widened to 64 bits."""
+    return op("nanprod", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
+
+
+def nanmean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The mean of what is not NaN, in the dtype of `x`; of integers in float64."""
+    return op("nanmean", x, axis=axes(axis), keepdims=keepdims)
+
+
+def nanvar(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The variance of what is not NaN: squared deviations summed, over their number less `correction` (`ddof`)."""
+    return op("nanvar", x, axis=axes(axis), correction=correction, keepdims=keepdims)
+
+
+def nanstd(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+    """The standard deviation of what is not NaN: the root of `nanvar`."""
+    return op("nanstd", x, axis=axes(axis), correction=correction, keepdims=keepdims)
+
+
+# -- by order ------------------------------------------------------------------------------------------------------
+
+
+def median(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The middle of the elements in order, or the mean of the two there; NaN where one is NaN.
+
+    In the dtype of `x`; of integers in float64. The gradient goes to the one or two in the middle, of equal ones to
+    those that come first, as that of PyTorch's `quantile(x, 0.5)` does.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.median(await s.put(np.array([[1.0, 7.0, 2.0], [5.0, 3.0, 4.0]])), axis=1)
+    >>> asc.run(main)
+    array([2., 4.])
+    """
+    return op("median", x, axis=axes(axis), keepdims=keepdims)
+
+
+def quantile(
+    x: Tensor,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: Method = "linear",
+    keepdims: bool = False,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The elements in order at a part `q` of the way from the first to the last; NaN where one is NaN.
+
+    The gradient goes to the one or two elements that the result lies between, as in PyTorch.
+
+    Args:
+        q: a part from 0 to 1, or several: known at once, so numbers, a list or an array of the host's.
+        method: what to do between two elements: the names and formulas are NumPy's.
+        weights: of each element, or of each along the axis, with `method="inverted_cdf"` alone. Not on CUDA, and
+            without a gradient.
+
+    Returns a tensor with the axes of `q` in front, then those of `x` that remain.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.arange(11.0))
+    ...         return await asc.quantile(x, [0.25, 0.5]), await asc.percentile(x, 90).item()
+    >>> asc.run(main)
+    (array([2.5, 5. ]), 9.0)
+
+    Raises:
+        ValueError: for a part out of range, a method that there is none of, and weights of a wrong shape; where
+            awaited, for weights that are negative or sum to zero.
+    """
+    return _quantile("quantile", x, q, 1, axis, method, keepdims, weights)
+
+
+def percentile(
+    x: Tensor,
+    q: ArrayLike,
+    /,
+    axis: Axis = None,
+    *,
+    method: Method = "linear",
+    keepdims: bool = False,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """The same as `quantile`, with `q` from 0 to 100."""
+    return _quantile("percentile", x, q, 100, axis, method, keepdims, weights)
+
+
+def _quantile(
+    name: str, x: Tensor, q: Any, whole: int, axis: Axis, method: str, keepdims: bool, weights: Tensor | None
+) -> Tensor:
+    if isinstance(q, Tensor):
+        raise TypeError(f"{name}: q decides what is looked for, and is known at once: `await` it first")
+    parts = np.asarray(q)
+    if parts.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: q is a number or several, not {q!r}")
+    if not np.all((parts >= 0) & (parts <= whole)):
+        raise ValueError(f"{name}: q must lie between 0 and {whole}, and is {q}")
+    if whole != 1:
+        parts = np.asarray(np.true_divide(parts, whole))
+    given: Any = tuple(parts.ravel().tolist())
+    form = None if type(q) in (int, float) else (parts.shape, parts.dtype.str)
+    if form is None:  # a Python number has no say in the result's dtype
+        given = given[0]
+    operands = (x,) if weights is None else (x, weights)
+    return op("quantile", *operands, q=given, form=form, axis=axes(axis), keepdims=keepdims, method=method)
+
+
+# -- counted -------------------------------------------------------------------------------------------------------
+
+
+def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None = 0) -> Tensor:
+    """How often each number from 0 to the largest is there, in int64; or the sum of its weights, in float64.
+
+    The length is one more than the largest number, and `minlength` at least: the shape is (None,) until it is done. It
+    is charged for as many as `x` has elements, and corrected then.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.bincount(await s.put([0, 3, 1, 3]))
+    >>> asc.run(main)
+    array([1, 1, 0, 2])
+
+    Raises:
+        ValueError: where awaited, for a negative number.
+        NotImplementedError: for weights with a gradient, which has no way back.
+    """
+    if weights is None or x.shape == (0,):  # NumPy counts nothing in integers, whatever the weights
+        return op("bincount", x, minlength=minlength or 0)
+    return op("bincount", x, weights, minlength=minlength or 0)
+
+
+def digitize(x: Tensor, bins: Tensor | Sequence[float], /, right: bool = False) -> Tensor:
+    """The index of the bin that each element falls into: bins[i - 1] <= x < bins[i], in int64 and the shape of `x`.
+
+    `bins` has one dimension and increases, or decreases: then bins[i - 1] > x >= bins[i]. With `right` the other edge
+    belongs to a bin. What lies beyond has index 0 or `len(bins)`.
+
+    Raises:
+        ValueError: where awaited, for bins in no order.
+    """
+    return op("digitize", x, _numbers(x, bins), right=right)
+
+
+def histogram(
+    x: Tensor,
+    /,
+    bins: int | Tensor | Sequence[float] = 10,
+    range: tuple[float, float] | None = None,
+    density: bool = False,
+    weights: Tensor | None = None,
+) -> HistogramResult:
+    """How many elements fall into each bin, and the edges of the bins, of which there is one more.
+
+    Args:
+        bins: how many, all of one width; or their edges, in ascending order. The last bin has its right edge, too.
+        range: from where to where bins of one width reach; by default from the least element to the largest.
+        density: give the density of probability, whose integral is 1, in float64.
+        weights: of each element, in the shape of `x`; their sums come in their dtype.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.array([1.0, 2.0, 1.0, 4.0]))
+    ...         return await asc.histogram(x, bins=3, range=(1, 4))
+    >>> counts, edges = asc.run(main)
+    >>> print(counts, edges)
+    [2 1 1] [1. 2. 3. 4.]
+
+    Raises:
+        ValueError: for a range that is none; where awaited, for edges in no order, and for elements that are NaN or
+            infinite where they are to give the range.
+        NotImplementedError: for elements or weights with a gradient, which has no way back.
+    """
+    if isinstance(bins, str):
+        raise TypeError(
+            f"histogram: how many bins {bins!r} makes depends on data: give a number, or"
+            f" `await s.call(np.histogram, x, {bins!r})`"
+        )
+    count = int(bins) if isinstance(bins, int | np.integer) else None
+    edges = (_numbers(x, bins),) if count is None else ()
+    low, high, ends = _span(range)
+    options = {"bins": count, "low": low, "high": high, "ends": ends, "density": bool(density)}
+    more = () if weights is None else (weights,)
+    return HistogramResult(*several("histogram", x, *edges, *more, **options, weighted=weights is not None))
+
+
+def _span(range: Any) -> tuple[Any, Any, str | None]:
+    """The ends of a range as Python's numbers, and the dtype that they have: None for Python's."""
+    if range is None:
+        return None, None, None
+    low, high = range
+    kinds = [end.dtype for end in (low, high) if isinstance(end, np.generic)]
+    ends = [end.item() if isinstance(end, np.generic) else end for end in (low, high)]
+    return ends[0], ends[1], np.result_type(*kinds).str if kinds else None
+
+
+def _numbers(x: Tensor, given: Any) -> Any:
+    """A tensor, or some numbers in a list as one."""
+    if not isinstance(given, list | tuple):
+        return given
+    numbers = np.array(given)
+    if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
+        raise TypeError(f"the edges of bins are numbers in a list or a tensor, not {given!r}")
+    options = {"shape": numbers.shape, "dtype": numbers.dtype}
+    return op("listed", *numbers.tolist(), scheduler=runtime_of(x._value), device=x.device, **options)
+
+
+# -- together ------------------------------------------------------------------------------------------------------
+
+
+def cov(
+    x: Tensor,
+    y: Tensor | None = None,
+    /,
+    rowvar: bool = True,
+    bias: bool = False,
+    ddof: int | None = None,
+    fweights: Tensor | None = None,
+    aweights: Tensor | None = None,
+    *,
+    dtype: Dtype = None,
+) -> Tensor:
+    """The covariances of variables, (n, n) for `x` of shape (n, observations): a few tasks.
+
+    Args:
+        x, y: the variables, and more of them; of one dimension it is one.
+        rowvar: whether variables are rows; else they are columns.
+        bias: divide by the number of observations, and not by one less.
+        ddof: divide by the number less this.
+        fweights: how often each observation counts, a whole number.
+        aweights: the weight of each observation.
+        dtype: of the result, by default float64 at least.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return await asc.cov(await s.put(np.array([[0.0, 1.0, 2.0], [2.0, 1.0, 0.0]])))
+    >>> asc.run(main)
+    array([[ 1., -1.],
+           [-1.,  1.]])
+
+    Raises:
+        ValueError: for more than two dimensions, and lengths that differ; where awaited, for negative weights.
+        ZeroDivisionError: where awaited, for weights that sum to zero.
+    """
+    if ddof is not None and ddof != int(ddof):
+        raise ValueError(f"cov: ddof must be an integer, not {ddof}")
+    rows = _variables(x, y, rowvar, dtype)
+    n, count = known_shape(rows, "cov")
+    if not n:
+        return zeros((0, 0), scheduler=runtime_of(x._value), device=x.device)
+    correction = (0 if bias else 1) if ddof is None else ddof
+    if fweights is not None or aweights is not None:
+        found = _weighted(rows, fweights, aweights, correction)
+    else:
+        centred = rows - reductions.mean(rows, axis=1, keepdims=True)
+        over = np.float64(1 / (count - correction) if count > correction else np.inf)
+        found = reductions.matmul(centred, _conjugate(centred.mT)) * over
+        found = found if found.dtype == rows.dtype else found.astype(rows.dtype)
+    return squeeze(found, (0, 1)) if n == 1 else found
+
+
+def _variables(x: Tensor, y: Tensor | None, rowvar: bool, dtype: Dtype) -> Tensor:
+    """Both as rows in the dtype to work in, in the order in memory that NumPy's copy has."""
+    given = [x] if y is None else [x, y]
+    if any(one.ndim > 2 for one in given):
+        raise ValueError(f"cov: variables have one or two dimensions, not shapes {[one.shape for one in given]}")
+    kind = np.result_type(*[one.dtype for one in given], np.float64) if dtype is None else dtype_of(dtype)
+    rows: list[Tensor] = []
+    for one in given:
+        form = one._value.meta
+        one = one if one.dtype == kind and form.contiguous else one.astype(kind)
+        one = one.reshape((1, -1)) if one.ndim < 2 else one
+        # As NumPy has it: of columns, a vector is one all the same, and of what is added a single row is, too.
+        turned = not rowvar and (one.shape[0] != 1 if rows else len(form.shape) != 1)
+        rows.append(one.mT if turned else one)
+    return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concat(rows, axis=0)
+
+
+def _weighted(rows: Tensor, fweights: Tensor | None, aweights: Tensor | None, correction: int) -> Tensor:
+    given = {name: w for name, w in (("fweights", fweights), ("aweights", aweights)) if w is not None}
+    for name, one in given.items():
+        if one.shape != rows.shape[1:]:
+            raise ValueError(f"cov: {name} has shape {one.shape}, and there are {rows.shape[1]} observations")
+    weights = op("observation_weights", *given.values(), names=tuple(given))
+    total = reductions.sum(weights, dtype=np.result_type(rows.dtype, np.float64))
+    centred = rows - reductions.sum(rows * weights, axis=1, keepdims=True) / total
+    centred = centred if centred.dtype == rows.dtype else centred.astype(rows.dtype)
+    free = total
+    if correction and aweights is None:
+        free = total - correction
+    elif correction and aweights is not None:
+        free = total - reductions.sum(weights * aweights) * correction / total
+    free = where(elementwise.real(free) <= 0, 0, free)
+    return reductions.matmul(centred, _conjugate((centred * weights).mT)) * (1 / free)
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    """Of real numbers no copy: BLAS has another way for a matrix with its own transpose."""
+    return elementwise.conj(x) if x.dtype.kind == "c" else x
+
+
+def corrcoef(x: Tensor, y: Tensor | None = None, /, rowvar: bool = True, *, dtype: Dtype = None) -> Tensor:
+    """The correlation coefficients of variables, (n, n): their covariances over their standard deviations.
+
+    Of a variable that does not vary they are NaN. Complex ones have no gradient. Arguments and errors as of `cov`.
+    """
+    found = cov(x, y, rowvar, dtype=dtype)
+    if not found.ndim:
+        return found / found
+    deviations = elementwise.sqrt(elementwise.real(linalg.diagonal(found)))
+    found = found / expand_dims(deviations, axis=1) / deviations
+    return op("clip_parts", found) if found.dtype.kind == "c" else elementwise.clip(found, -1, 1)
+
+
+__all__ = [
+    "bincount", "corrcoef", "cov", "digitize", "histogram", "median", "nanargmax", "nanargmin", "nanmax", "nanmean",
+    "nanmin", "nanprod", "nanstd", "nansum", "nanvar", "percentile", "quantile",
+]  # fmt: skip
+
+name_keywords(globals(), __all__)
