@@ -19,6 +19,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import array_api as xp
 from asyncsched.array_api.array import kept
+from asyncsched.tensors import functions
 from tests.processes import fresh
 from tests.runtime.test_interruptions import interrupted
 from tests.waiting import held
@@ -422,12 +423,16 @@ OPTIONS = {
     "kind": "real floating", "shift": 1, "dx": 0.5, "edge_order": 2, "left": 0.0, "right": 9.0, "period": 360.0,
     "pad_width": 1, "window_shape": 2, **dict.fromkeys(("a", "array", "f", "fp", "v", "x", "xp", "y"), ROW),
 }  # fmt: skip
+<<<<<<< HEAD
 OWN_OPTIONS = {"convolve": {"mode": "valid"}, "pad": {"mode": "edge"}, "sliding_window_view": {"axis": (0,)}}
+=======
+OF_NUMPYS_OWN = {*functions.signal.__all__, *functions.statistics.__all__, "argpartition", "topk"}
+>>>>>>> 000e38b (Tests: what NumPy has beyond the standard is called by its own arguments, and not by the standard's in turn)
 FUNCTIONS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (xp, xp.fft, xp.linalg)
     for name in module.__all__
-    if inspect.isfunction(getattr(module, name))
+    if inspect.isfunction(getattr(module, name)) and name not in OF_NUMPYS_OWN
 }
 
 
