@@ -423,11 +423,8 @@ OPTIONS = {
     "kind": "real floating", "shift": 1, "dx": 0.5, "edge_order": 2, "left": 0.0, "right": 9.0, "period": 360.0,
     "pad_width": 1, "window_shape": 2, **dict.fromkeys(("a", "array", "f", "fp", "v", "x", "xp", "y"), ROW),
 }  # fmt: skip
-<<<<<<< HEAD
 OWN_OPTIONS = {"convolve": {"mode": "valid"}, "pad": {"mode": "edge"}, "sliding_window_view": {"axis": (0,)}}
-=======
-OF_NUMPYS_OWN = {*functions.signal.__all__, *functions.statistics.__all__, "argpartition", "topk"}
->>>>>>> 000e38b (Tests: what NumPy has beyond the standard is called by its own arguments, and not by the standard's in turn)
+OF_NUMPYS_OWN = {*functions.statistics.__all__, "argpartition", "topk"}  # with arguments of their own
 FUNCTIONS = {
     f"{module.__name__}.{name}": getattr(module, name)
     for module in (xp, xp.fft, xp.linalg)
