@@ -17,7 +17,7 @@ for each row of an image, of which the columns lie in memory already: 3% quicker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -33,7 +33,6 @@ from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, 
 
 _SUMS = 8  # sums that a gradient of the weight is added up in, ...
 _SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
-_SUM_SECONDS = 0.01  # a thread adds to a sum for about so long: who helps looks after its own tasks then
 
 
 def conv2d(
@@ -84,7 +83,9 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:])
     number = _sums_for(shape, len(cut), out.dtype.itemsize)
     sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    _share_sums(cut, sums, grad.size * prod(shape[1:]), partial(_add_products, xp, windows, grad, x))
+    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]  # each is added to its sum in order
+    seconds = MULTIPLICATION_SECONDS * grad.size * prod(shape[1:])
+    parallel.each(list(zip(groups, sums, strict=False)), seconds, partial(_add_products, xp, windows, grad, x))
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -94,19 +95,6 @@ def conv2d_weight_grad(
 def _sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
     """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
-
-
-def _share_sums(cut: Sequence[Any], sums: Any, multiplications: int, add: Callable[[Any], None]) -> None:
-    """Have each sum added up of some tiles, by a function of (tiles, sum), in parts for the threads there are.
-
-    The tiles of a sum are added to it in their order. So what takes long is done in several rounds.
-    """
-    groups = [cut[part] for part in even(len(cut), -(-len(cut) // len(sums)))]
-    seconds = MULTIPLICATION_SECONDS * multiplications
-    times = max(1, int(seconds / (len(groups) * _SUM_SECONDS))) if groups else 0
-    for turn in range(times):
-        some = [group[len(group) * turn // times : len(group) * (turn + 1) // times] for group in groups]
-        parallel.each(list(zip(some, sums, strict=False)), seconds / times, add)
 
 
 def _in_place(cut: Sequence[Tile], across: int) -> bool:

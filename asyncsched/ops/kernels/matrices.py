@@ -78,25 +78,7 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
 
 
 def cofactors(xp: Any, x: Any) -> Any:
-    """The gradient of the determinant: of singular matrices by their singular values, of which one is left out.
-
-    On a GPU so of all, since the host would wait to hear which are singular.
-    """
-    if xp is not np:
-        return _cofactors_by_values(xp, x)
-    n = x.shape[-1]
-    matrices = x.reshape(prod(x.shape[:-2]), n, n)
-    number = np.linalg.det(matrices)
-    found, regular = np.empty(matrices.shape, number.dtype), number != 0
-    if regular.any():
-        inverse = np.linalg.inv(matrices[regular])
-        found[regular] = number[regular][:, None, None] * np.swapaxes(inverse, -1, -2)
-    if not regular.all():
-        found[~regular] = _cofactors_by_values(np, matrices[~regular])
-    return found.reshape(x.shape)
-
-
-def _cofactors_by_values(xp: Any, x: Any) -> Any:
+    """The gradient of the determinant, also of singular matrices: by the singular values, of which one is left out."""
     with _strict(xp):
         u, values, vh = xp.linalg.svd(x)
         sign = xp.linalg.det(u) * xp.linalg.det(vh)
