@@ -6,7 +6,6 @@ For the errors of names that are not there. A name that exists here is in none o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
@@ -111,6 +110,8 @@ def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
 
 def _nearest(name: str, known: list[str]) -> list[str]:
     """The keyword that was meant: by what others call it, or by how it is spelt."""
+    from difflib import get_close_matches  # which a program that is right never needs
+
     return [ours for ours in KEYWORDS.get(name, ()) if ours in known][:1] or get_close_matches(name, known, 1, 0.7)
 
 
