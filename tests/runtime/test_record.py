@@ -52,7 +52,7 @@ ONE_LINE: list[tuple[Any, str]] = [
     (ScopeState("a", 1, 2**20, 1000), "ScopeState(name='a', tasks=1, reserve=1.0 MiB, used=1000 B)"),
     (Operation("add", 12, 1 / 3), "Operation(name='add', count=12, seconds=333 ms)"),
     (ScopeRecord(1, 0, "a", 1 / 3, own_queue=True, priority=0), "ScopeRecord(number=1, parent=0, name='a',"
-     " opened=333 ms, own_queue=True, priority=0, closed=None, reserve=0 B)"),
+     " opened=333 ms, own_queue=True, priority=0, tenant='', closed=None, reserve=0 B)"),
     (Recording(metadata={"a": 1 / 3}), "Recording(metadata=<1 of them>, tasks=(), scopes=<0 of them>, released=(),"
      " waits=(), counters=<0 of them>, complete=False, lost=0)"),
 ]  # fmt: skip
