@@ -24,7 +24,7 @@ COLOURS: Final = {
     "cancelled": ("#e9ecef", "#7a828a"),
 }
 _OTHER: Final = ("#f1f3f5", "#adb5bd")
-_WIDTH, _HEIGHT, _MARGIN, _LEGEND = 172, 58, 16, 24
+_WIDTH, _HEIGHT, _MARGIN, _LEGEND = 172, 58, 16, 28
 _NAME, _DETAIL = 20, 25  # letters of one breadth that a box has room for
 # On a page of its own, with lines and text that are read on it: the reader's light one or dark one.
 _STYLE: Final = "@media (prefers-color-scheme: dark) {.asc-graph {color: #adb5bd} .asc-page {fill: #16191d}}"
@@ -106,7 +106,7 @@ class TaskGraph:
         boxes, left_out = collapse(self.nodes, self._order, most)
         devices = {node.device for node in self.nodes if node.device}
         found = layout([tuple(box.inputs) for box in boxes], _WIDTH, _HEIGHT)
-        legend, end = _legend(self.nodes, left_out, found.height + _LEGEND)
+        legend, end = _legend(self.nodes, left_out, found.height + _LEGEND - 12)
         width, height = max(end, found.width) + 2 * _MARGIN, found.height + _LEGEND + 2 * _MARGIN
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}"'
@@ -217,12 +217,11 @@ def _arrow(curve: Curve, times: int) -> str:
 def _legend(nodes: Iterable[Node], left_out: int, y: float) -> tuple[str, float]:
     """Which colour is which state, and how many tasks are in it; what is not drawn. And where it ends."""
     states, parts, x = Counter(node.state for node in nodes), [], 0.0
-    for state in [*COLOURS, *sorted(set(states) - set(COLOURS))]:
+    for state, (fill, frame) in COLOURS.items():
         if states[state]:
-            fill, frame = COLOURS.get(state, _OTHER)
             text = f"{states[state]:,} {state}"
             parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="3" fill="{fill}" stroke="{frame}"/>')
-            parts.append(f'<text x="{x + 17}" y="{y + 10}">{_xml(text)}</text>')
+            parts.append(f'<text x="{x + 17}" y="{y + 10}">{text}</text>')
             x += 32 + 7.5 * len(text)
     if left_out:
         text = f"{left_out:,} more are left out"

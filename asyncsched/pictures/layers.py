@@ -71,7 +71,7 @@ def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layo
     layers: list[list[_Spot]] = [[] for _ in range(1 + max([spot.layer for spot in spots], default=-1))]
     for spot in spots:
         layers[spot.layer].append(spot)
-    chains = [[spot] for spot in spots]  # each box, and its bends
+    chains, ends = [[spot] for spot in spots], {}  # each box, and its bends; where each edge begins and ends
     for reader, reads in enumerate(inputs):
         for read in reads:
             chain = chains[read]
@@ -80,14 +80,11 @@ def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layo
                 layers[bend.layer].insert(len(layers[bend.layer]) // 2, bend)
                 _join(chain[-1], bend)
                 chain.append(bend)
-            _join(chain[spots[reader].layer - 1 - spots[read].layer], spots[reader])
+            ends[read, reader] = chain[spots[reader].layer - 1 - spots[read].layer], spots[reader]
+            _join(*ends[read, reader])
     _arrange(layers)
     rows = _folded(layers, width)
-    edges = {
-        (read, reader): rows.curve([chains[read][spots[reader].layer - 1 - spots[read].layer], spots[reader]])
-        for reader, reads in enumerate(inputs)
-        for read in reads
-    }
+    edges = {edge: rows.curve(both) for edge, both in ends.items()}
     shared = [rows.curve(chain) for chain in chains if len(chain) > 1]
     return Layout([rows.point(spot) for spot in spots], edges, shared, *rows.size)
 
@@ -123,18 +120,14 @@ def _arrange(layers: list[list[_Spot]]) -> None:
     """Give every spot its place across its layer: first also among its neighbours, then with these as they are."""
     for layer in layers:
         _pack(layer, [0.0] * len(layer))
-    sweeps = max(1, min(_SWEEPS, _WORK // (1 + sum(map(len, layers)))))
+    sweeps = max(2, min(_SWEEPS, _WORK // (1 + sum(map(len, layers)))))
     for sweep in range(2 * sweeps):
         down, sorts = sweep % 2 == 0, sweep < sweeps
         for layer in layers if down else layers[::-1]:
             if sorts:
                 layer.sort(key=lambda spot: _mean(spot.before if down else spot.after, spot))
-            _pack(layer, [_wanted(spot, both=sweep >= 2 * sweeps - 2) for spot in layer])
-
-
-def _wanted(spot: _Spot, *, both: bool) -> float:
-    joined = [*spot.before, *spot.after] if both or not (spot.before and spot.after) else spot.before
-    return _mean(joined, spot)
+            first = sweep < 2 * sweeps - 2  # in the last two sweeps both sides count
+            _pack(layer, [_mean((first and spot.before) or spot.before + spot.after, spot) for spot in layer])
 
 
 def _mean(joined: Sequence[_Spot], spot: _Spot) -> float:
