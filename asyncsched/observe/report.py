@@ -90,17 +90,20 @@ def report(arguments: Namespace) -> str:
         OSError, ValueError: if the file cannot be read, or is no trace.
     """
     recording = Recording.read(arguments.trace)
-    text = describe(recording, arguments.trace)
+    found = findings(recording, arguments.trace)
+    text = _in_words(*found)
     if arguments.html:
-        html = page(recording, arguments.trace)
-        Path(arguments.html).write_text(html, encoding="utf-8", errors="backslashreplace")
+        Path(arguments.html).write_text(page(recording, *found), encoding="utf-8", errors="backslashreplace")
         text += f"\n\nThe picture: {arguments.html}"
     return text
 
 
 def describe(recording: Recording, name: str) -> str:
     """Where the time went, and what to do about it."""
-    said, tables = findings(recording, name)
+    return _in_words(*findings(recording, name))
+
+
+def _in_words(said: Sequence[str], tables: Sequence[Table]) -> str:
     return "\n\n".join([*said, *[table.text() for table in tables]])
 
 
@@ -225,9 +228,8 @@ def _unfinished(recording: Recording) -> Table:
 # -- the page ---------------------------------------------------------------------------------------------------------
 
 
-def page(recording: Recording, name: str) -> str:
+def page(recording: Recording, said: Sequence[str], tables: Sequence[Table]) -> str:
     """The page as text: the bottleneck above, then the timeline and the memory curve, then the tables."""
-    said, tables = findings(recording, name)
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
     texts = {

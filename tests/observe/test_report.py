@@ -114,7 +114,7 @@ def test_bytes_are_those_of_the_ledger_also_where_a_scope_has_a_reserve() -> Non
 
 def test_a_page_needs_nothing_else() -> None:
     recording = recorded(task(0, 0.0, 5.0, site="</script> & co", name='<b>"@DATA@"'))
-    text = page(recording, "a < b")
+    text = page(recording, *findings(recording, "a < b"))
     assert "<p>a &lt; b: 1 task in" in text
     assert "<td>&lt;b&gt;&quot;@DATA@&quot;</td>" in text
     assert text.count("const data = {") == 1
@@ -122,7 +122,7 @@ def test_a_page_needs_nothing_else() -> None:
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", text)
     (data,) = re.findall(r"const data = (.*);", text)
     assert "</script>" not in data
-    assert text == page(recording, "a < b")
+    assert text == page(recording, *findings(recording, "a < b"))
     found = json.loads(data)
     assert found["slices"] == [[0, 0, 0.0, 5e6, 0.0, 0.0, 0, 100, 0]]
     assert found["limit"] == 1000
@@ -170,7 +170,7 @@ def test_what_is_one_group_alone_has_no_table_but_for_operations() -> None:
     _, tables = findings(recorded(task(0, 0.0, 1.0)), "run.json")
     assert not {"Scopes", "Tenants", "Not done"} & {table.title for table in tables}
     assert findings(recorded(), "run.json") == (["run.json: no task ended while this trace was written."], [])
-    assert "no task ended" in page(recorded(), "run.json")
+    assert "no task ended" in page(recorded(), *findings(recorded(), "run.json"))
     many = recorded(*[task(i, i, i + 1.0, name=f"f{i}") for i in range(20)])
     assert "f11" in describe(many, "run.json")
     assert "\n... and 8 more." in describe(many, "run.json")
