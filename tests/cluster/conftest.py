@@ -12,7 +12,7 @@ import asyncsched as asc
 from .local import cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def address() -> Iterator[str]:
     """Of the scheduler of a cluster with two workers."""
     distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")

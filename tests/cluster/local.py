@@ -10,6 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
+# What Dask's processes do of themselves, many times a second, while they wait.
+RESTS = {
+    "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
+    "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "10s",
+}
+
 
 @contextmanager
 def cluster(
@@ -23,7 +30,7 @@ def cluster(
     """
     command = [sys.executable, "-m", __name__, *map(str, (workers, int(mortal), cards, int(fake), threads))]
     # Who wants to connect to a worker that died tries for so long, half a minute otherwise.
-    environment = os.environ | ({"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"} if mortal else {})
+    environment = os.environ | RESTS | ({"DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "2s"} if mortal else {})
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as process:
         assert process.stdout is not None
