@@ -24,7 +24,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.cluster.connection import Choice, ResultLost
 from asyncsched.cluster.device import DaskDevice
-from tests.thorough import THOROUGH, usually
+from tests.thorough import thoroughly, usually
 from tests.waiting import until
 
 from .local import cluster
@@ -124,7 +124,7 @@ async def test_no_kill_changes_a_result(mortals, program, pause):
 
 
 # A nanny whose worker dies while it starts may start no other, so these live a little longer.
-@pytest.mark.skipif(not THOROUGH and not SWEEP, reason="it takes long: ASYNCSCHED_THOROUGH=1, as in CI")
+@thoroughly
 @pytest.mark.parametrize(("program", "pause"), [(mapped, 3.0), (trained, 5.0)] if SWEEP else [(mapped, 1.0)])
 async def test_no_kill_changes_a_result_where_there_are_nannies(nannies, program, pause):
     await survives(nannies, program, pause)

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.thorough import thoroughly
+
 from .test_demos import DEMOS, PNG, needs
 
 CHAPTER = DEMOS / "chapter"
@@ -47,6 +49,7 @@ def quick(*command: object, **options: Any) -> str:
     return done.stdout
 
 
+@thoroughly
 @needs("matplotlib", "psutil", "nbclient", "ipykernel")
 def test_the_notebook_is_what_the_scripts_make_and_runs(tmp_path: Path) -> None:
     made = tmp_path / "made.ipynb"

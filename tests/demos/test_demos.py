@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.thorough import THOROUGH
+from tests.thorough import thoroughly
 
 DEMOS = Path(__file__).parents[2] / "demos"
 WAYS = ["barrier", "window(2)", "bounded", "unbounded"]
 README = (DEMOS.parent / "README.md").read_text()
 PNG = b"\x89PNG\r\n"
-in_ci = pytest.mark.skipif(not THOROUGH, reason="it takes long: ASYNCSCHED_THOROUGH=1, as in CI")
 # Threads that spin while they wait would take the processors from other tests.
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
 
@@ -80,7 +79,7 @@ def test_it_says_at_once_what_it_does(path: Path) -> None:
     raise AssertionError("it never does")
 
 
-@in_ci
+@thoroughly
 @needs("matplotlib", "sklearn", "tqdm", "psutil")
 def test_digits_are_learned_whichever_way(tmp_path: Path) -> None:
     plot = tmp_path / "memory.png"
@@ -169,6 +168,7 @@ def test_pytorch_is_a_guest() -> None:
     assert "bad input failed alone" in lines[-1]
 
 
+@thoroughly
 @needs("dask", "distributed", "matplotlib", "psutil")
 def test_a_dask_array_is_reduced_under_a_limit(tmp_path: Path) -> None:
     plot = tmp_path / "dask_array.png"
@@ -179,7 +179,7 @@ def test_a_dask_array_is_reduced_under_a_limit(tmp_path: Path) -> None:
     assert plot.read_bytes().startswith(PNG)
 
 
-@in_ci
+@thoroughly
 @needs("sklearn", "distributed")
 def test_a_cluster_trains_as_one_machine_though_a_worker_is_killed() -> None:
     lines = run("cluster", "--steps", 4, "--workers", 2)

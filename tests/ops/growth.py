@@ -7,6 +7,7 @@ at once (by the environment, see the test), so that operations may follow each o
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.kernels import compiled
 from tests.declared import ARITIES
 from tests.network_rows import network_rows_given
-from tests.thorough import usually
 
 N = 1 << 18
 PRIME = 262_147
@@ -207,14 +207,15 @@ def _form(operand: Any) -> Any:
     return meta(operand.shape, operand.dtype, operand.flags.c_contiguous)
 
 
-def main() -> None:
+def main(most: int) -> None:
+    """Of so many cases of each operation."""
     compiled.finish()  # what is compiled in the background takes memory, too
     for name, some in cases().items():
-        for operands, options in some[: usually(2, len(some))]:
+        for operands, options in some[:most]:
             grown, charged = growth(name, operands, options)
             what = " ".join(f"{a.dtype}{a.shape}" if isinstance(a, np.ndarray) else str(a) for a in operands)
             print(json.dumps([name, grown, charged, f"{what} {options}"]))
 
 
 if __name__ == "__main__":
-    main()
+    main(int(sys.argv[1]))

@@ -28,6 +28,7 @@ from asyncsched.ops.kernels import (
 from asyncsched.ops.kernels.gelu import _normal_tail
 from tests.declared import ARITIES
 from tests.network_rows import MEAN, POOL, WINDOWS, network_rows_given
+from tests.thorough import usually
 
 ENTROPY = {**MEAN, "ignore_index": -100, "label_smoothing": 0.1}
 
@@ -69,7 +70,7 @@ def test_operands_in_any_layout(name):
     np.testing.assert_allclose(kernel(*turned, **options), kernel(*operands, **options), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
+@pytest.mark.parametrize("dtype", usually(["f4"], ["f4", "f8"]))
 @pytest.mark.parametrize("name", NAMES)
 def test_no_more_memory_is_taken_than_planned(name, dtype):
     operands, options = cases(dtype, 400)[name][0]
@@ -98,11 +99,12 @@ def test_no_more_memory_is_taken_for_images_with_long_rows(name):
         options["shape"] = images.shape if name == "conv2d_input_grad" else kernel.shape
     row = TABLE[name]
     found = plan(row, tuple(map(meta_of, operands[name])), options)
-    out = np.empty(found.meta.bound, found.meta.dtype)
+    out, kernel_of_row = np.empty(found.meta.bound, found.meta.dtype), resolve(row, np)
+    kernel_of_row(*operands[name], out=out, **options)  # what is made once is made
     compiled.finish()
     tracemalloc.start()
     try:
-        resolve(row, np)(*operands[name], out=out, **options)
+        kernel_of_row(*operands[name], out=out, **options)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
