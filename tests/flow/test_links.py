@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from asyncsched.flow.pipeline.links import Link, WaitQueue
-from asyncsched.flow.pipeline.position import numbers_of
+from asyncsched.flow.pipeline.links import DROPPED, MANY, DroppingLink, Link, WaitQueue
+from asyncsched.flow.pipeline.position import Position, numbers_of
 from tests.waiting import turns
 
 
@@ -173,3 +173,18 @@ async def test_what_is_put_back_wakes_who_waits_for_an_item() -> None:
 def test_numbers_of_nested_batches() -> None:
     assert numbers_of(3) == [3]
     assert numbers_of(((1, 2), (3, (4,)))) == [1, 2, 3, 4]
+
+
+async def test_what_is_dropped_out_of_order_is_kept_short() -> None:
+    numbers = [start + (7 * i) % 50 for start in range(0, 20_000, 50) for i in range(50)]
+    link, position = DroppingLink(4), Position()
+    for number in numbers:
+        assert link.try_reserve()
+        link.put(number, DROPPED)
+    assert link.try_reserve()
+    link.put(20_000, "kept")
+    origin, item = link.take()
+    assert (numbers_of(origin), item) == ([20_000], "kept")
+    assert len(origin.dropped) <= MANY + 50  # type: ignore[union-attr]
+    position.receive(origin)
+    assert (position.taken, position.ahead) == (20_001, set())

@@ -27,10 +27,11 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from .position import Behind, Origin, spans_of
+from .position import Behind, Origin, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that is not to go on
+MANY = 1024  # spans of numbers that are kept as they came; a guess
 
 
 class Link:
@@ -149,11 +150,12 @@ class DroppingLink(Link):
     So it counts as received when all in front of it is, and a position stays short however few items are kept.
     """
 
-    __slots__ = ("_dropped",)
+    __slots__ = ("_dropped", "_many")
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self._dropped: list[range] = []
+        self._many = MANY  # so many are joined
 
     def put(self, origin: Origin, item: Any) -> None:
         if item is DROPPED:
@@ -174,6 +176,9 @@ class DroppingLink(Link):
                 dropped[-1] = range(dropped[-1].start, span.stop)
             else:
                 dropped.append(span)
+        if len(dropped) > self._many:  # out of order, behind a shuffle: most of them join on to each other
+            self._dropped = joined(dropped)
+            self._many = max(MANY, 2 * len(self._dropped))
 
     def dropped(self) -> Origin:
         """What was dropped last, with nothing put behind it. It is to go with an item elsewhere."""

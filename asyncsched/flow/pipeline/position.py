@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -60,6 +60,20 @@ def spans_of(origin: Origin) -> Iterator[range]:
         yield from spans_of(part)
 
 
+def joined(spans: Iterable[range]) -> list[range]:
+    """
+    >>> joined([range(4, 5), range(0, 2), range(2, 4), range(7, 9)])
+    [range(0, 5), range(7, 9)]
+    """
+    found: list[range] = []
+    for span in sorted(spans, key=lambda span: span.start):
+        if found and found[-1].stop == span.start:
+            found[-1] = range(found[-1].start, span.stop)
+        else:
+            found.append(span)
+    return found
+
+
 def describe(origin: Origin) -> str:
     """
     >>> describe((8, 9, 10, 11))
@@ -103,7 +117,7 @@ class Position:
     def receive(self, origin: Origin) -> None:
         """Count what was made of these items as received."""
         for span in spans_of(origin):
-            if span.start == self.taken and not self.ahead:
+            if span.start == self.taken:
                 self.taken = span.stop
             else:
                 self.ahead.update(span)
