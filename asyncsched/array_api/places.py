@@ -114,9 +114,9 @@ class Place:
         if op.name == "broadcast_to" and options["shape"] == operands[0].meta.shape:
             result._node = self  # as `np.broadcast_arrays` leaves it alone
         elif op.view and self._shares(op, operands[0].meta, options):
-            self._place(op, options, result)
+            self._give_place(op, options, result)
 
-    def _place(self, op: Op, options: Mapping[str, Any], view: Tensor) -> None:
+    def _give_place(self, op: Op, options: Mapping[str, Any], view: Tensor) -> None:
         path = (*self.path, (op, tuple(options.items())))
         view._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
 
@@ -128,7 +128,7 @@ class Place:
         if indices:
             return apply(_SELECT, (here, *indices), options)
         found = apply(_GETITEM, (here,), options)
-        self._place(_GETITEM, options, found)
+        self._give_place(_GETITEM, options, found)
         return placed(found)
 
     def _shares(self, op: Op, form: Meta, options: Mapping[str, Any]) -> bool:

@@ -138,6 +138,34 @@ def test_of_several_writes_to_a_place_the_last_stays(shape, key, value):
     assert [n in (None, m) for n, m in zip(planned.meta.shape, found.shape, strict=True)] == [True] * found.ndim
 
 
+@pytest.mark.parametrize(
+    "key", [0, (..., 1), (slice(None), 0, slice(1, None)), np.array([2, 0, 2]), np.array([0, 1, 1]) > 0]
+)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_assignment_to_a_view_at_the_end_of_a_path(check, key, order):
+    """The new version is in C order, and `x` itself where it may be written over."""
+    views = (
+        ("permute_dims", {"axes": (2, 0, 1)}),
+        ("getitem", {"key": encoded(slice(1, None))[1]["key"]}),
+        ("flip", {"axis": 0}),
+    )
+    path = tuple([(TABLE[name], tuple(options.items())) for name, options in views])
+    x = np.asarray(values((2, 3, 4), "f4"), order=order)
+    arrays, options = encoded(key)
+
+    def assigned_there(value):
+        whole = x.copy()
+        np.flip(whole.transpose(2, 0, 1)[1:], 0)[key] = value
+        return whole
+
+    for value in (5, values((3,), "f4", 1), values((1, 9), "f4"), 1j):
+        check("setitem")(lambda v=value: assigned_there(v), x, value, *arrays, path=path, **options)
+    for xp in (np, Elsewhere()):
+        whole = x.copy()
+        assert TABLE["setitem"].kernel(xp, whole, 5, *arrays, path=path, out=whole, **options) is whole
+        np.testing.assert_array_equal(whole, assigned_there(5))
+
+
 def test_writes_of_a_turned_value_are_charged_its_copy():
     f8, index = np.dtype("f8"), meta((5, 6), np.dtype("i8"), False)
     flat, turned = [
