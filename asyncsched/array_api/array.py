@@ -149,7 +149,7 @@ class Array:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        return iter([self[i] for i in range(len(self))])
+        return map(self.__getitem__, range(len(self)))  # one by one: `np.iterable(x)` asks for none
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
