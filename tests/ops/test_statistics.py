@@ -103,8 +103,8 @@ def test_quantiles(check, x):
 
 
 @pytest.mark.parametrize("method", [*METHODS, "nothing"])
-def test_methods(check, method, dtype):
-    for array in (values((5, 4), dtype), with_nan(values((4, 6), dtype))):
+def test_methods(check, method, some_dtype):
+    for array in (values((5, 4), some_dtype), with_nan(values((4, 6), some_dtype))):
         for q in (0, 0.25, 0.3, [0.5, 0.8, 1]):
             for axis in (None, 0, 1):
                 options: dict[str, Any] = {"axis": axis, "keepdims": False, "method": method}
@@ -222,6 +222,7 @@ HISTOGRAMS: list[dict[str, Any]] = [
     {"bins": [0.5, 1.5, 4], "density": True},
     {"bins": [1]},
     {"bins": 0},
+    {"bins": 2.5},
     {"bins": 2, "range": (3, 1)},
     {"bins": 2, "range": (0, np.inf)},
     {"bins": 2, "range": (0, np.nan)},
@@ -232,11 +233,9 @@ HISTOGRAMS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", HISTOGRAMS, ids=str)
 @pytest.mark.parametrize("weighted", [False, True])
 async def test_histograms(s, options, weighted):
-    kinds = ("?", "i1", "u8", "i8", "f2", "f4", "f8")
-    for dtype in kinds:
-        for a in (values((3, 40), dtype), values((3, 40), dtype)[::-1, ::3], values((0,), dtype), values((), dtype)):
-            weights = [values(a.shape, kind, 1) for kind in (*kinds, "c8", "c16")] if weighted else [None]
-            for w in weights:
+    for dtype in ("?", "i1", "u8", "i8", "f2", "f4", "f8"):
+        for a in (values((3, 40), dtype)[::-1, ::3], values((40,), dtype), values((0,), dtype), values((), dtype)):
+            for w in [values(a.shape, kind, 1) for kind in ("?", "i8", "f4", "c8")] if weighted else [None]:
                 await compare_histograms(s, a, w, options)
 
 
@@ -245,8 +244,8 @@ async def compare_histograms(s: asc.Scheduler, a: np.ndarray, w: Any, options: d
     with np.errstate(all="ignore"):
         try:
             expected = np.histogram(a, weights=w, **options)
-        except (TypeError, ValueError) as error:
-            with pytest.raises(type(error)):
+        except (TypeError, ValueError):
+            with pytest.raises((TypeError, ValueError)):
                 await asc.histogram(x, weights=weights, **options)
             return
     found = asc.histogram(x, weights=weights, **options)
@@ -415,6 +414,44 @@ async def test_percentiles_and_what_is_known_at_once(s):
         asc.quantile(x * 1j, 0.5)
     with pytest.raises(TypeError, match="use `axis=`"):
         asc.median(x, dim=0)
+
+
+async def test_of_what_a_mask_leaves(s):
+    a = values((3, 40), "f8")
+    x = await s.put(a)
+    some, left = x[x > 0], a[a > 0]
+    assert some.shape == (None,)
+    for found, expected in (
+        (asc.median(some), np.median(left)),
+        (asc.quantile(some, [0.2, 0.5], method="lower"), np.quantile(left, [0.2, 0.5], method="lower")),
+        (asc.nanmean(some), left.mean()),
+        (asc.digitize(some, [0.0, 1, 2]), np.digitize(left, [0, 1, 2])),
+        (asc.bincount(asc.round(some).astype(int)), np.bincount(np.round(left).astype(int))),
+        (asc.histogram(some, 4, weights=some).hist, np.histogram(left, 4, weights=left)[0]),
+        (asc.histogram(some, [0, 0.5, 2]).hist, np.histogram(left, [0, 0.5, 2])[0]),
+    ):
+        assert_same(await found, np.asarray(expected))
+    with pytest.raises(ValueError, match="`await` it first"):
+        asc.histogram(x, asc.unique_values(x))
+
+
+async def test_in_a_captured_step(s):
+    a = values((6, 40), "f8")
+
+    def step(x: asc.Tensor) -> list[asc.Tensor]:
+        return [asc.nanvar(x, 0), asc.quantile(x, [0.1, 0.9], 1), *asc.histogram(x, 5), *asc.topk(x, 3), asc.cov(x)]
+
+    x = await s.put(a)
+    graph = await s.capture(step, x)
+    for found, expected in zip(graph(x), step(x), strict=True):
+        assert_same(await found, await expected)
+
+
+async def test_weights_have_no_way_back(s):
+    x = await s.put(values((9,), "f8"))
+    x.requires_grad = True
+    with pytest.raises(NotImplementedError, match="quantile with weights: no derivative is known: use `t.detach"):
+        asc.quantile(x, 0.5, method="inverted_cdf", weights=x.detach() ** 2)
 
 
 async def test_where_nothing_is_left_there_is_no_warning(s):

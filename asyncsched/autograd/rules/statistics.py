@@ -51,8 +51,6 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """To the two elements that each result lies between, by how near it is; of a line with NaN, to the last NaN."""
-    if len(call.metas) > 1:
-        raise NotImplementedError("quantile: no derivative is known with weights: use `t.detach()` to leave it out")
     parts = probabilities(call.options["q"], call.options["form"])
     return _to_places(g, x, call, np.shape(parts), np.ravel(parts).tolist(), call.options["method"])
 
@@ -95,6 +93,6 @@ STATISTICS: Rules = {
     "nanvar": (_variance,),
     "nanstd": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
     "median": (lambda g, x, call: _to_places(g, x, call, (), [0.5], "linear"),),
-    "quantile": (_quantile, None),
+    "quantile": (_quantile,),
     "observation_weights": (_weights,),
 }

@@ -67,7 +67,7 @@ def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The middle of the elements in order, or the mean of the two there."""
     if xp is np:
         return np.asarray(np.median(x, axis=axis, keepdims=keepdims))
-    lines = xp.sort(_lines(xp, x, axis), axis=-1)
+    lines = _lines_in_order(xp, x, axis)
     n = lines.shape[-1]
     found = xp.mean(lines[..., max(n - 1, 0) // 2 : n // 2 + 1], axis=-1)
     return _shaped(xp, found.astype(_dtype(np.median, x)), lines, (), x, axis, keepdims)
@@ -81,7 +81,7 @@ def quantile(xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, axis: A
         return np.asarray(np.quantile(x, given, **options))
     if weights is not None:
         raise NotImplementedError("quantile: there are no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
-    lines = xp.sort(_lines(xp, x, axis), axis=-1)
+    lines = _lines_in_order(xp, x, axis)
     dtype = _dtype(partial(np.quantile, q=given, method=method), x)
     found = [_between(lines, place_of(lines.shape[-1], one, method), dtype) for one in np.ravel(given).tolist()]
     stacked = xp.stack(found) if found else xp.empty((0, *lines.shape[:-1]), dtype)
@@ -99,12 +99,14 @@ def _axes(axis: Any, ndim: int) -> Known:
     return tuple(range(ndim)) if axis is None else normalize_axis_tuple(axis, ndim)
 
 
-def _lines(xp: Any, x: Any, axis: Any) -> Any:
-    """The axes to reduce as one, the last."""
+def _lines_in_order(xp: Any, x: Any, axis: Any) -> Any:
+    """A copy with the axes to reduce as one, the last, and sorted along that."""
     axes = _axes(axis, x.ndim)
-    kept = [i for i in range(x.ndim) if i not in axes]
-    n = prod([x.shape[i] for i in axes])
-    return xp.transpose(x, (*kept, *axes)).reshape((*[x.shape[i] for i in kept], n))
+    kept = tuple([i for i in range(x.ndim) if i not in axes])
+    lines = xp.transpose(x, kept + axes).copy(order="C")
+    lines = lines.reshape((*lines.shape[: len(kept)], prod(lines.shape[len(kept) :])))
+    lines.sort(axis=-1)
+    return lines
 
 
 def _shaped(xp: Any, found: Any, lines: Any, before: Any, x: Any, axis: Any, keepdims: bool) -> Any:

@@ -34,11 +34,22 @@ def op(name: str, *operands: Any, scheduler: Any = None, device: object = None, 
     return apply(TABLE[name], operands, options, scheduler=scheduler, device=device)
 
 
-def several(name: str, *operands: Any, scheduler: Any = None, device: object = None, **options: Any) -> list[Tensor]:
-    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself."""
+def several(
+    name: str,
+    *operands: Any,
+    known: bool = True,
+    scheduler: Any = None,
+    device: object = None,
+    **options: Any,
+) -> list[Tensor]:
+    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself.
+
+    Args:
+        known: whether all shapes must be known, since those of the results come of them.
+    """
     operation, operands = TABLE[name], tuple(map(as_now, operands))
     for operand in operands:
-        if isinstance(operand, Tensor):
+        if known and isinstance(operand, Tensor):
             known_shape(operand, name)
     packed = apply(operation, operands, options, scheduler=scheduler, device=device)
     forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])

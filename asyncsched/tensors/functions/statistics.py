@@ -16,7 +16,7 @@ from ..arguments import axes, dtype_of, dtype_or_none, name_keywords
 from ..handles import runtime_of
 from ..tensor import Tensor
 from . import elementwise, linalg, reductions
-from ._common import Axis, Dtype, await_all, known_shape, op, several
+from ._common import Axis, Dtype, await_all, known_shape, op, refuse_tracked, several
 from .creation import zeros
 from .manipulation import concat, expand_dims, squeeze
 from .searching import where
@@ -180,6 +180,8 @@ def _quantile(
     if form is None:  # a Python number has no say in the result's dtype
         given = given[0]
     operands = (x,) if weights is None else (x, weights)
+    if weights is not None:
+        refuse_tracked(f"{name} with weights", operands)
     return op("quantile", *operands, q=given, form=form, axis=axes(axis), keepdims=keepdims, method=method)
 
 
@@ -258,7 +260,9 @@ def histogram(
     low, high, ends = _span(range)
     options = {"bins": count, "low": low, "high": high, "ends": ends, "density": bool(density)}
     more = () if weights is None else (weights,)
-    return HistogramResult(*several("histogram", x, *edges, *more, **options, weighted=weights is not None))
+    if edges and isinstance(edges[0], Tensor):
+        known_shape(edges[0], "histogram")
+    return HistogramResult(*several("histogram", x, *edges, *more, known=False, **options, weighted=bool(more)))
 
 
 def _span(range: Any) -> tuple[Any, Any, str | None]:
