@@ -20,7 +20,7 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import inf
 from time import thread_time
@@ -72,7 +72,7 @@ def steps_of(task: asyncio.Task[Any]) -> Iterator[Any]:
         if isinstance(step, _SUSPENDED):
             yield step
             todo += [getattr(step, name, None) for name in _AWAITING]
-        elif type(step).__name__ in _AWAITED or isinstance(step, Coroutine):  # which one of its slots holds
+        elif type(step).__name__ in _AWAITED:
             todo += gc.get_referents(step)
 
 

@@ -132,6 +132,19 @@ async def issued_ahead(s: asc.Scheduler) -> None:
     await keep[-1]
 
 
+async def numbers_and_copies_to_come(s: asc.Scheduler) -> None:
+    """A task that runs what `x.numpy()` gives has no line of the user's; who waits for it has."""
+    x = await s.put(BLOCK)
+    keep = [x + i for i in range(9)]
+    await asyncio.gather(*[y.numpy() for y in keep], asyncio.create_task(keep[-1][0, 0].item()))
+
+
+async def numbers_and_copies_gathered(s: asc.Scheduler) -> None:
+    x = await s.put(BLOCK)
+    keep = [x + i for i in range(9)]
+    await asc.gather(*[y.numpy() for y in keep], *[y[0, 0].item() for y in keep])
+
+
 async def in_a_scope_with_a_reserve(s: asc.Scheduler) -> None:
     async with s.scope(reserve=3 * NB) as scope:
         await asyncio.gather(*[scope.put(BLOCK) for _ in range(4)])
@@ -152,7 +165,8 @@ Form = Callable[[asc.Scheduler], Coroutine[Any, Any, None]]
 FORMS: list[Form] = [
     gathered, gathered_with_exceptions, first_error_pins_the_rest, in_a_task_group, in_anyio_tasks, one_after_the_other,
     waited_for, cancelled_and_kept, an_exception_is_kept, a_generator_has_them, an_async_generator_has_them,
-    issued_ahead, in_a_scope_with_a_reserve, one_waits_for_the_other,
+    issued_ahead, in_a_scope_with_a_reserve, one_waits_for_the_other, numbers_and_copies_to_come,
+    numbers_and_copies_gathered,
 ]  # fmt: skip
 
 
