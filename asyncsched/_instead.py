@@ -102,7 +102,7 @@ def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
     named = [name for name in known[code.co_posonlyargcount :] if name != "self"]
     meant = [ours for name in options if name not in known for ours in _nearest(name, named)]
     if len(args) > code.co_argcount and not meant:
-        if several := _as_one(function.__name__, known[: code.co_argcount], args):
+        if several := _as_one(function.__qualname__, known[: code.co_argcount], args):
             return several
         meant = [name for name in known[code.co_argcount :] if name not in options][:1]
     return ", ".join(f"`{name}=`" for name in meant)
@@ -116,7 +116,7 @@ def _nearest(name: str, known: list[str]) -> list[str]:
 
 
 def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
-    """The call that was meant by `ones(2, 3)` and `concat(a, b)`; empty, if it was another."""
+    """What was meant by `ones(2, 3)`, `concat(a, b)` and `sum(x, 0, 1)`; empty, if it was something else."""
     place = next((place for place, name in enumerate(taken) if name in _SEVERAL), None)
     if place is None:
         return ""
@@ -124,8 +124,11 @@ def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
     one = args[place:last]
     if isinstance(one[0], list | tuple) or any(type(other) is not type(one[0]) for other in one):
         return ""
-    told = [repr(one) if isinstance(one[0], int) else "[a, b]", *map(repr, args[last:])]
-    return f"`asc.{name}({', '.join([*taken[:place], *told])})`"
+    first = repr(one) if isinstance(one[0], int) else repr(list(one)) if isinstance(one[0], str) else "[a, b]"
+    if taken[place] == "axis":
+        return f"`axis={first}`"
+    before = [name for name in taken[:place] if name != "self"]
+    return f"`asc.{name.removesuffix('.__init__')}({', '.join([*before, first, *map(repr, args[last:])])})`"
 
 
 def _numpys(module: str, name: str) -> str | None:
@@ -150,13 +153,13 @@ def is_numpys(home: Any, name: str) -> bool:
 _NUMPY_FUNCTIONS = (np.ufunc, type(np.median))
 
 
-_SEVERAL = ("shape", "axes", "arrays")  # parameters that take several things as one
+_SEVERAL = ("shape", "axes", "axis", "arrays", "repetitions", "device")  # parameters that take several things as one
 _STREAMS = ("streams", "workers", "concurrency")
 _BYTES = ("max_bytes", "reserve")
 # Keywords by the names that others give them: those that they may have here. A function has one of these.
 KEYWORDS = {
     **dict.fromkeys(("dim", "dims", "axis", "axes"), ("axis", "axes")),
-    **dict.fromkeys(("ddof", "correction"), ("ddof", "correction")),
+    **dict.fromkeys(("ddof", "correction", "unbiased"), ("ddof", "correction")),
     "keepdim": ("keepdims",),
     **dict.fromkeys(("workers", "num_workers", "n_workers", "max_workers", "threads", "num_threads"), _STREAMS),
     **dict.fromkeys(("n_jobs", "num_parallel_calls", "num_streams", "concurrency", "parallelism"), _STREAMS),
@@ -166,6 +169,7 @@ KEYWORDS = {
     **dict.fromkeys(("max_batch_size", "batch_size"), ("max_batch_cost", "size")),
     "timeout": ("deadline", "stall_timeout"),
     "drop_remainder": ("drop_last",),
+    "learning_rate": ("lr",),
 }
 
 _BARRIER = "`await s.barrier()`, which waits for everything"
@@ -177,7 +181,7 @@ _DATA = "`s.pipeline(dataset).map(fn, workers=4).batch(64).to_device(depth=2)` l
 _ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` prints what there is"
 
 PACKAGE = {
-    **dict.fromkeys(("array", "as_tensor", "device_put", "from_numpy", "tensor"), _MAKE),
+    **dict.fromkeys(("array", "as_tensor", "device_put", "from_array", "from_numpy", "tensor"), _MAKE),
     **dict.fromkeys(("synchronize", "wait", "waitall"), _BARRIER),
     **dict.fromkeys(("Client", "LocalCluster"), "`async with asc.Scheduler() as s`; `asc.cluster` for Dask's"),
     "delayed": "`await s.submit(fn, *args)`, or `s.submit_nowait`: a task, which other tasks take as an argument",
@@ -206,7 +210,8 @@ PACKAGE = {
     **dict.fromkeys(("amp", "autocast"), "nothing changes dtypes by itself: `t.astype(...)`, `dtype=` of layers"),
     "clamp": "`asc.clip(t, low, high)`",
     **dict.fromkeys(("block_until_ready", "compute"), "`await t` waits for one, `await asc.gather(*ts)` for several"),
-    "grad": "`asc.autograd.grad`",
+    "device_get": "`await t.numpy()`, or `await asc.gather(*[t.numpy() for t in ts])`",
+    **dict.fromkeys(("grad", "value_and_grad"), "`loss.backward()`, or `asc.autograd.grad`"),
     "logsumexp": "`t.max() + asc.log(asc.exp(t - t.max()).sum())`, with `axis=` and `keepdims=` as needed",
     "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`",
     "norm": "`asc.linalg.vector_norm`, or `matrix_norm`",
@@ -289,7 +294,9 @@ TENSOR = {
     **{name: f"`asc.{name}(t)`" for name in ("corrcoef", "cov")},
     **{name: f"`t {sign} other`" for name, sign in {"ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()},
     **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "`asc.zeros(shape, dtype=t.dtype)`, or `ones`, `full`"),
-    **dict.fromkeys(("block_until_ready", "compute", "wait", "wait_to_read"), "`await t`"),
+    **dict.fromkeys(("block_until_ready", "compute", "persist", "wait", "wait_to_read"), "`await t`"),
+    "at": "`t[index] = value`, which moves `t` to a new version",
+    "visualize": "`s.graph(t)`, which draws what it depends on",
     **dict.fromkeys(("element_size", "itemsize"), "`t.dtype.itemsize`"),
     **dict.fromkeys(("stride", "strides"), "`(await t).strides`"),
     **dict.fromkeys(("byteswap", "ctypes"), "`await t.numpy()` first"),

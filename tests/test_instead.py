@@ -129,6 +129,9 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
     (lambda x: asc.concat(x, x), r"use `asc.concat\(\[a, b\]\)`$"),
     (lambda x: asc.stack(x, x), r"use `asc.stack\(\[a, b\]\)`$"),
     (lambda x: asc.concat([x, x], 1), r"use `axis=`$"),
+    (lambda x: asc.tile(x, 2, 2), r"use `asc.tile\(x, \(2, 2\)\)`$"),
+    (lambda x: x.mean(0, 1), r"use `axis=\(0, 1\)`$"),
+    (lambda x: x.std(unbiased=True), r"argument 'unbiased': use `ddof=`$"),
     (lambda x: asc.sum(x, axes=1), r"argument 'axes': use `axis=`$"),
     (lambda x: asc.sum(x, keep_dims=True), r"argument 'keep_dims': use `keepdims=`$"),
     (lambda x: asc.sum(x, axis="a"), r"cannot be interpreted as an integer$"),  # what the function itself raises
@@ -146,6 +149,9 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: asc.Scheduler("cpu", num_workers=2, memory_limit="1 GiB"), r": use `streams=`"),
     (lambda s: asc.Scheduler(memory_limit="1 GiB"), r"argument 'memory_limit': use `max_bytes=`$"),
     (lambda s: asc.Scheduler(devices=["cpu"]), r"argument 'devices': use `device=`$"),
+    (lambda s: asc.Scheduler("cpu", "cuda"), r"use `asc.Scheduler\(\['cpu', 'cuda'\]\)`$"),
+    (lambda s: optim.SGD([asc.ones(3)], learning_rate=0.1), r"argument 'learning_rate': use `lr=`$"),
+    (lambda s: optim.SGD([asc.ones(3)], 0.1, 0.9), r"use `momentum=`$"),
     (lambda s: asc.Scheduler("cpu", 2), r"3 were given: use `streams=`$"),
     (lambda s: asc.Scheduler(frobnicate=1), r"argument 'frobnicate'$"),
     (lambda s: s.scope(timeout=3), r"argument 'timeout': use `deadline=`$"),
@@ -305,6 +311,12 @@ async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
     with pytest.raises(RuntimeError, match="give it tensors as arguments, which arrive as arrays") as caught:
         await s.call(lambda: x + 1)
     assert "run_coroutine_threadsafe" not in str(caught.value)
+
+
+async def test_a_module_that_was_made_a_task_is_told_to_be_called(s, x):
+    for use in (nn.Linear(3, 2), lambda a: asc.exp(a)):
+        with pytest.raises(TypeError, match=r"arrive as arrays, so this is called on the event loop: `model\(x\)`"):
+            await s.call(use, x)
 
 
 async def test_a_number_is_rounded_where_waiting_is_right(x):

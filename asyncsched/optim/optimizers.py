@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._instead import naming_arguments
 from ..tensors.functions._common import op
 from ..tensors.tensor import Tensor
 from .optimizer import Counts, Moved, Optimizer, Parameters, Setting, Settings, State, betas, number, truth
@@ -47,6 +48,7 @@ class SGD(Optimizer):
     nesterov = Setting(truth, "Whether to look ahead by one step of momentum.")
     _kept = (("momentum",),)
 
+    @naming_arguments
     def __init__(
         self, parameters: Parameters, lr: float = 1e-3, *, momentum: float = 0.0, weight_decay: float = 0.0,
         nesterov: bool = False,
@@ -108,6 +110,7 @@ class RMSprop(Optimizer):
     momentum = Setting(number, "How much of the moving average stays from step to step.")
     _kept = (("square",), ("square", "momentum"))
 
+    @naming_arguments
     def __init__(
         self, parameters: Parameters, lr: float = 1e-2, *, alpha: float = 0.99, eps: float = 1e-8,
         weight_decay: float = 0.0, momentum: float = 0.0,
@@ -160,6 +163,7 @@ class Adam(Optimizer):
     _kept = (("step", "mean", "square"),)
     _decoupled = False  # whether the decay is no part of the gradient
 
+    @naming_arguments
     def __init__(
         self, parameters: Parameters, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 0.0,
@@ -209,6 +213,7 @@ class AdamW(Adam):
     weight_decay = Setting(number, "How much of the parameter goes at each step, times `lr`.")
     _decoupled = True
 
+    @naming_arguments
     def __init__(
         self, parameters: Parameters, lr: float = 1e-3, *, betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8, weight_decay: float = 1e-2,

@@ -16,12 +16,14 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._instead import naming_arguments, parameters
+from ..devices.contract import in_stream_thread
 from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
 _KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-_TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape"}  # what others call otherwise, or give otherwise
+# Parameters that others call otherwise, or give otherwise.
+_TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape", "repetitions"}
 
 
 def scalar(operand: object) -> Any:
@@ -59,6 +61,8 @@ def _cure(operand: object) -> str:
     if isinstance(operand, CoroutineType):
         return "`await` it first"
     if isinstance(operand, list | tuple) or hasattr(operand, "__dlpack__"):
+        if in_stream_thread():
+            return "a task's tensors arrive as arrays, so this is called on the event loop: `model(x)`, not by `s.call`"
         return "it is not the scheduler's, and `x = await s.put(a)` makes it a tensor"
     return ""
 
