@@ -15,6 +15,7 @@ CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, res
 # One tuple for each line, however many tasks it submits: the garbage collector traverses each of a million more.
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code, which is kept by this
 _MOST_KNOWN = 1024
+_LONGEST = 80  # letters of an expression that names a result
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -43,14 +44,14 @@ def made_by(site: CallSite | None) -> str:
     lines[0] = lines[0][begin:]
     try:
         found = ast.parse(b"(%b)" % b"".join(lines), mode="eval").body
-    except (SyntaxError, ValueError):
+        found = found.value if isinstance(found, ast.Await) else found
+        if isinstance(found, ast.Call):
+            submits = getattr(found.func, "attr", "") in ("submit", "submit_nowait", "call") and found.args
+            found = found.args[0] if submits else found.func
+            found = ast.Name(found.attr) if isinstance(found, ast.Attribute) else found
+        return ast.unparse(found)[:_LONGEST]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file was changed, or the text is too deep
         return ""
-    found = found.value if isinstance(found, ast.Await) else found
-    if isinstance(found, ast.Call):
-        submits = getattr(found.func, "attr", "") in ("submit", "submit_nowait", "call") and found.args
-        found = found.args[0] if submits else found.func
-        found = ast.Name(found.attr) if isinstance(found, ast.Attribute) else found
-    return ast.unparse(found)
 
 
 def is_users(code: CodeType) -> bool:

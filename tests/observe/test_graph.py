@@ -80,3 +80,13 @@ async def test_what_is_there_is_named_by_what_made_it(gate):
         assert [name for name in found if name != "result"] == ["put", "Linear", "ones", "x @ loaded", "x[0]"]
         assert found["ones"] == "test_what_is_there_is_named_by_what_made_it"
         gate.set()
+
+
+async def test_without_its_text_what_is_there_is_a_result(gate):
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        names: dict[str, object] = {"s": s, "np": np}
+        exec(compile("async def make(): return await s.put(np.ones(3))", "gone.py", "exec"), names)
+        x = await names["make"]()  # type: ignore[operator]
+        await s.submit(held, gate, name="slow")
+        assert [node.name for node in s.graph(x + 1).nodes] == ["result", "add"]
+        gate.set()
