@@ -238,11 +238,11 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
     end = max(r["resident"][-1][0] for r in results.values())
     for axes, (kind, peak, what) in zip(panels, PANELS, strict=True):
         peaks = sorted(r[peak] / MIB for r in results.values())
-        top, at = 1.05 * peaks[-1], peaks[-2] - peaks[-1] / 20
+        top, at = 1.1 * peaks[-1], peaks[-2] - peaks[-1] / 20
         for way, r in sorted(results.items(), key=lambda item: item[1][peak]):
             times, sizes = np.array(r[kind]).T
             axes.plot(times, sizes / MIB, color=COLOURS[way], linewidth=2 if "bounded" in way else 1.2)
-            at = max(r[peak] / MIB, at + top / 14)  # one label above the other, below what rises, and left of its top
+            at = max(r[peak] / MIB, at + top / 15)  # one label above the other, below what rises, and left of its top
             where = max(times[np.argmax(sizes)] / end, 0.5) - 0.05 if way == "unbounded" else 0.85
             label = {"color": COLOURS[way], "ha": "right", "va": "center" if way == "unbounded" else "bottom"}
             axes.text(where * end, at, f"{way}: {mib(r[peak])}", **label)
