@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Generator
 from types import coroutine
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.model import DONE, Value
 from .._instead import TASK, no_attribute
@@ -17,6 +17,7 @@ from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread
 from ..runtime.waiting import wait
 
+FORKED: Final = Life.FORKED  # read at every await
 T = TypeVar("T")
 
 
@@ -42,6 +43,8 @@ class Handle(Generic[T]):
         try:
             # `reach`, inlined: one frame less in the most frequent wait of all.
             if task is None or task.failure is not None:
+                if value.account.runtime.life is FORKED:
+                    value.account.runtime.refuse()
                 yield
             else:
                 yield from wait(value.account.runtime, (task,))
@@ -165,6 +168,8 @@ def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; one bare pass through the loop if it is."""
     task = value.task
     if task is None or task.failure is not None:
+        if value.account.runtime.life is FORKED:  # from Python 3.14 on its loop goes on with nothing
+            value.account.runtime.refuse()
         yield
     else:
         yield from wait(value.account.runtime, (task,))
@@ -190,8 +195,6 @@ def copied_at_once(value: Value) -> bool:
 
 async def copy_out(runtime: Runtime, value: Value) -> Any:
     """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
-    if runtime.life is Life.FORKED:
-        runtime.refuse()
     array = value.array
     device = value.device
     if device.remote:

@@ -40,7 +40,7 @@ async def main(fake):
                 await asyncio.sleep(0)
             uses = {
                 "operator": lambda: x + 1, "part": lambda: assign(x), "to": lambda: x.to("cuda"),
-                "await": lambda: y, "gather": lambda: asc.gather(y, x), "cancel": y.cancel,
+                "await": lambda: y, "done": lambda: x, "gather": lambda: asc.gather(y, x), "cancel": y.cancel,
                 "numpy": x.numpy, "item": total.item, "asarray": lambda: np.asarray(y), "float": lambda: float(total),
                 "put": lambda: s.put(np.ones(3)), "put_nowait": lambda: s.put_nowait(np.ones(3)),
                 "submit": lambda: s.submit(int), "submit_nowait": lambda: s.submit_nowait(int),
@@ -116,7 +116,7 @@ def test_after_a_fork_every_use_is_refused_and_none_hangs() -> None:
     done = process(FORK)
     codes = {name: int(code) for name, code in map(str.split, done.stdout.splitlines())}
     assert codes.pop("another", None) == 0, done.stderr  # a scheduler of the child's own
-    assert len(codes) == 23
+    assert len(codes) == 24
     assert {name: code for name, code in codes.items() if code != 42} == {}
     assert (done.returncode, done.stderr) == (0, "")
 
