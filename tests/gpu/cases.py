@@ -158,7 +158,7 @@ def _statistics() -> dict[str, Any]:
         name: [Case((holes[1],), {"axis": None}), Case((CUBE,), {"axis": 1})] for name in ("nanargmax", "nanargmin")
     }
     quantiles = [
-        {"q": q, "form": form, "method": method}
+        {"q": q, "form": form, "percent": False, "method": method}
         for q, form in ((0.3, None), ((0.0, 0.25, 1.0), ((3,), "<f8")))
         for method in ("linear", "lower", "midpoint", "hazen", "averaged_inverted_cdf", "closest_observation")
     ]

@@ -37,10 +37,10 @@ def with_nan(x: np.ndarray) -> np.ndarray:
 
 def q_of(q: Any) -> dict[str, Any]:
     """The options of the row for some parts of the way."""
-    if type(q) in (int, float):
-        return {"q": q, "form": None}
+    if isinstance(q, int | float | np.generic):
+        return {"q": q, "form": None, "percent": False}
     parts = np.asarray(q)
-    return {"q": tuple(parts.ravel().tolist()), "form": (parts.shape, parts.dtype.str)}
+    return {"q": tuple(parts.ravel().tolist()), "form": (parts.shape, parts.dtype.str), "percent": False}
 
 
 @pytest.mark.parametrize("name", ["nansum", "nanprod", "nanmax", "nanmin", "nanmean", "nanvar", "nanstd"])
@@ -305,6 +305,8 @@ async def test_covariances(s, given, options):
             arrays = [values(shape, dtype, i) for i, shape in enumerate(shapes)][: len(given)]
             if options.get("rowvar") is False:
                 arrays = [a.T for a in arrays]
+                if len(np.atleast_2d(arrays[0])) == 1 and np.lib.NumpyVersion(np.__version__) < "2.2.0":
+                    continue  # NumPy took a row for one variable all the same
             await compare_covariances(s, arrays, options)
             if shapes[0] == (3, 50):
                 await compare_covariances(s, [a[..., ::-2] for a in arrays], options)
@@ -397,7 +399,7 @@ async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s):
 async def test_percentiles_and_what_is_known_at_once(s):
     a = values((3, 4), "f4")
     x = await s.put(a)
-    for q in (0, 50, 12.5, [5, 95], np.float32(30), [], np.array([10, 20])):
+    for q in (0, 50, 12.5, [5, 95], np.float32(30), np.float64(30), [], np.array([10, 20])):
         for axis in (None, 1, (1, 0)):
             assert_same(await asc.percentile(x, q, axis), np.asarray(np.percentile(a, q, axis)))
             assert_same(

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ...ops.kernels.order_statistics import place_of, probabilities
+from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
@@ -51,11 +51,11 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """To the two elements that each result lies between, by how near it is; of a line with NaN, to the last NaN."""
-    parts = probabilities(call.options["q"], call.options["form"])
-    return _to_places(g, x, call, np.shape(parts), np.ravel(parts).tolist(), call.options["method"])
+    parts = parts_of(*[call.options[name] for name in ("q", "form", "percent")])
+    return _to_places(g, x, call, parts, call.options["method"])
 
 
-def _to_places(g: Tensor, x: Tensor, call: Any, before: Any, parts: list[float], method: str) -> Tensor:
+def _to_places(g: Tensor, x: Tensor, call: Any, parts: list[float], method: str) -> Tensor:
     axes, shape = reduced_of(call), known_shape(x, "quantile")
     kept = tuple([i for i in range(len(shape)) if i not in axes])
     lead, n = [shape[i] for i in kept], prod([shape[i] for i in axes])
@@ -92,7 +92,7 @@ STATISTICS: Rules = {
     "nanmean": (_mean,),
     "nanvar": (_variance,),
     "nanstd": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
-    "median": (lambda g, x, call: _to_places(g, x, call, (), [0.5], "linear"),),
+    "median": (lambda g, x, call: _to_places(g, x, call, [0.5], "linear"),),
     "quantile": (_quantile,),
     "observation_weights": (_weights,),
 }

@@ -58,8 +58,13 @@ def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
     return floor(at), ceil(at), at - floor(at)
 
 
-def probabilities(q: Any, form: Any) -> Any:
-    """The numbers that NumPy is given: a Python number, or an array of a shape and dtype."""
+def parts_of(q: Any, form: Any, percent: bool) -> list[float]:
+    """How far from the first to the last, one by one."""
+    return [float(part) / 100 if percent else float(part) for part in np.ravel(_given(q, form)).tolist()]
+
+
+def _given(q: Any, form: Any) -> Any:
+    """What NumPy is given: a number as it is, or an array of a shape and dtype."""
     return q if form is None else np.array(q, form[1]).reshape(form[0])
 
 
@@ -73,19 +78,21 @@ def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     return _shaped(xp, found.astype(_dtype(np.median, x)), lines, (), x, axis, keepdims)
 
 
-def quantile(xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, axis: Any, keepdims: bool, method: str) -> Any:
+def quantile(
+    xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, percent: bool, axis: Any, keepdims: bool, method: Any
+) -> Any:
     """The elements in order at parts of the way, or between two of them."""
-    given = probabilities(q, form)
+    function, given = np.percentile if percent else np.quantile, _given(q, form)
     if xp is np:
         options = {"axis": axis, "keepdims": keepdims, "method": method, "weights": weights}
-        return np.asarray(np.quantile(x, given, **options))
+        return np.asarray(function(x, given, **options))
     if weights is not None:
         raise NotImplementedError("quantile: there are no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
     lines = _lines_in_order(xp, x, axis)
-    dtype = _dtype(partial(np.quantile, q=given, method=method), x)
-    found = [_between(lines, place_of(lines.shape[-1], one, method), dtype) for one in np.ravel(given).tolist()]
+    dtype, before = _dtype(partial(function, q=given, method=method), x), np.shape(given)
+    found = [_between(lines, place_of(lines.shape[-1], part, method), dtype) for part in parts_of(q, form, percent)]
     stacked = xp.stack(found) if found else xp.empty((0, *lines.shape[:-1]), dtype)
-    return _shaped(xp, stacked.reshape(np.shape(given) + lines.shape[:-1]), lines, np.shape(given), x, axis, keepdims)
+    return _shaped(xp, stacked.reshape(before + lines.shape[:-1]), lines, before, x, axis, keepdims)
 
 
 def _between(lines: Any, place: tuple[int, int, float], dtype: Any) -> Any:

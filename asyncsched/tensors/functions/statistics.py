@@ -173,16 +173,14 @@ def _quantile(
         raise TypeError(f"{name}: q is a number or several, not {q!r}")
     if not np.all((parts >= 0) & (parts <= whole)):
         raise ValueError(f"{name}: q must lie between 0 and {whole}, and is {q}")
-    if whole != 1:
-        parts = np.asarray(np.true_divide(parts, whole))
-    given: Any = tuple(parts.ravel().tolist())
-    form = None if type(q) in (int, float) else (parts.shape, parts.dtype.str)
-    if form is None:  # a Python number has no say in the result's dtype
-        given = given[0]
     operands = (x,) if weights is None else (x, weights)
     if weights is not None:
         refuse_tracked(f"{name} with weights", operands)
-    return op("quantile", *operands, q=given, form=form, axis=axes(axis), keepdims=keepdims, method=method)
+    alone = isinstance(q, int | float | np.generic)  # of whose dtype NumPy thinks otherwise than of an array's
+    given: dict[str, Any] = {"q": q, "form": None}
+    if not alone:
+        given = {"q": tuple(parts.ravel().tolist()), "form": (parts.shape, parts.dtype.str)}
+    return op("quantile", *operands, **given, percent=whole == 100, axis=axes(axis), keepdims=keepdims, method=method)
 
 
 # -- counted -------------------------------------------------------------------------------------------------------
