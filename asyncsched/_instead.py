@@ -291,7 +291,7 @@ TENSOR = {
     "long": "`t.astype(asc.int64)`",
     **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
     **{name: PACKAGE[name] for name in ("mm", "bmm", "split", "chunk", "swapaxes")},
-    **{name: f"`asc.{name}(t)`" for name in ("corrcoef", "cov")},
+    **{name: f"`asc.{name}(t)`" for name in ("corrcoef", "cov", "percentile")},
     **{name: f"`t {sign} other`" for name, sign in {"ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()},
     **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "`asc.zeros(shape, dtype=t.dtype)`, or `ones`, `full`"),
     **dict.fromkeys(("block_until_ready", "compute", "persist", "wait", "wait_to_read"), "`await t`"),

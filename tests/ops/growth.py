@@ -65,6 +65,7 @@ def cases() -> dict[str, list[Case]]:
     found["quantile"] += [((x, w), {**o, **parts, "method": "inverted_cdf"}) for o in several
                           for x, w in ((X, X), (SINGLE, WHOLE), (TURNED, X))]  # fmt: skip
     found["argpartition"] = along(*({"axis": axis, "kth": (3, 6)} for axis in (None, 0, -1)))
+    found["argpartition"] += along({"axis": 0, "kth": 9}, operands=(LINE[::2], LINE[::-1]))
     found["topk"] = [((x,), {"axis": axis, "k": k, "largest": k < 8, "sorted": True})
                      for x in (X, WIDE, TURNED, SINGLE) for axis in (0, -1) for k in (5, 8)]  # fmt: skip
     found |= {name: [((MATRICES,), {})] for name in ("cholesky", "inv", "det", "cofactors", "pinv", "matrix_rank")}

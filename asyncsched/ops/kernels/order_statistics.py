@@ -35,7 +35,6 @@ _BETWEEN_ENDS: dict[str, Callable[[float], float]] = {
     "nearest": round,
     "midpoint": lambda at: (floor(at) + ceil(at)) / 2,
 }
-
 # Those that give elements as they are.
 _TAKEN = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
 
@@ -158,10 +157,10 @@ def median_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     axes = _axes(options.get("axis"), len(array.bound))
     dtype = resolve(op, np)(np.ones((1,) * len(array.bound), array.dtype)).dtype
     result = meta(reduced(lengths(array), axes, options), dtype, array.contiguous)
-    again = (
-        array.nbytes if array.dtype.kind in "fc" and not array.contiguous and 1 == len(axes) < len(array.bound) else 0
-    )
-    return Inferred(result, _partitioned(array, options.get("axis"), axes) + again + 2 * result.nbytes)
+    workspace = _partitioned(array, options.get("axis"), axes) + 2 * result.nbytes
+    if array.dtype.kind in "fc" and not array.contiguous and 1 == len(axes) < len(array.bound):
+        workspace += array.nbytes
+    return Inferred(result, workspace)
 
 
 def quantile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -174,9 +173,8 @@ def quantile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     shape = (*before, *reduced(lengths(array), axes, options))
     workspace = _partitioned(array, options["axis"], axes)
     if len(operands) > 1:  # in order: indices, numbers, weights, and their running sums three times
-        workspace += prod(array.bound) * (
-            INTP.itemsize * 4 + array.dtype.itemsize + as_meta(operands[1]).dtype.itemsize
-        )
+        each = array.dtype.itemsize + as_meta(operands[1]).dtype.itemsize
+        workspace += prod(array.bound) * (each + 4 * INTP.itemsize)
     elif options["method"] in _TAKEN:  # from one more copy, if the lines do not come first
         workspace += array.nbytes if len(axes) < len(array.bound) and axes != (0,) else 0
     else:
@@ -192,8 +190,7 @@ def argpartition_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
     for k in kth if isinstance(kth, tuple) else (kth,):
         if not -n <= k < n and 0 not in shape:
             raise ValueError(f"argpartition: kth={k} is out of bounds: the axis has {n} elements")
-    flat = array.nbytes if options.get("axis") is None and not array.contiguous else 0
-    return Inferred(meta(shape, INTP), flat + _line(array, shape, axis, INTP.itemsize))
+    return Inferred(meta(shape, INTP), _row(array, shape) + _line(array, shape, axis, INTP.itemsize))
 
 
 def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -208,7 +205,8 @@ def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     # Beside the result: the indices of all, and then for those chosen their numbers, and in which order they come.
     chosen = prod(result.bound) * (array.dtype.itemsize + INTP.itemsize * (2 if options["largest"] else 1))
     whole = prod(array.bound) * INTP.itemsize
-    return Inferred(result, max(whole, chosen) + _line(array, array.bound, axis, INTP.itemsize))
+    lines = _row(array, array.bound) + _line(array, array.bound, axis, INTP.itemsize)
+    return Inferred(result, max(whole, chosen) + lines)
 
 
 def _check_weights(array: Meta, weights: tuple[int, ...], axis: Any, axes: Iterable[int]) -> None:
@@ -227,9 +225,14 @@ def _partitioned(array: Meta, axis: Any, axes: Known) -> int:
     return array.nbytes * (2 if together else 1) + line
 
 
+def _row(array: Meta, shape: Known) -> int:
+    """Bytes of all elements, where they are taken as one line and do not lie in one piece."""
+    return array.nbytes if len(shape) == 1 and not array.contiguous else 0
+
+
 def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
-    """Bytes of a line that does not lie in one piece, and of `more` for each element."""
-    in_one_piece = axis == len(shape) - 1 and (array.contiguous or len(array.bound) == 1 or shape != array.bound)
+    """Bytes of one of several lines that do not lie in one piece, and of `more` for each element."""
+    in_one_piece = axis == len(shape) - 1 and (array.contiguous or len(shape) == 1)
     return 0 if in_one_piece else shape[axis] * (array.dtype.itemsize + more)
 
 
