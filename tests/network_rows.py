@@ -23,7 +23,7 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
     x, target, one = r(20 * n, 30), np.arange(20 * n) % 30, np.asarray(2, dtype)
     g, noise, drawn = x[::-1].copy(), r(50 * n, 100), {"shape": (50 * n, 100), "dtype": np.dtype(dtype)}
     images, kernel, grads, pooled = r(n, 3, 12, 14), r(4, 3, 3, 2), r(n, 4, 6, 12), r(n, 3, 6, 7)
-    qkv, mask = r(3 * n, 8, 24), np.tril(np.ones((8, 8), bool))
+    mask = np.tril(np.ones((8, 8), bool))
     shapes = ((3 * n, 8, 4), (3 * n, 6, 4), (3 * n, 6, 5))
     packed = r(sum(map(prod, shapes)))
     smooth = {"ignore_index": 3, "label_smoothing": 0.1}
@@ -55,8 +55,6 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
             ((r(3 * n, 8, 4), r(3 * n, 6, 4), r(3 * n, 6, 5), mask[:, :6]), {"causal": True, "scale": None})
         ],
         "attention_backward": [((packed, 0, r(3 * n, 8, 5)), {"shapes": shapes, "causal": True, "scale": 0.5})],
-        "self_attention": [((qkv, mask), {"heads": 2, "causal": False})],
-        "self_attention_backward": [((qkv, r(8, 8), r(3 * n, 8, 8)), {"heads": 2, "causal": True})],
         "conv2d": [((images, kernel, r(4)), WINDOWS)],
         "conv2d_input_grad": [((grads, kernel), {"shape": images.shape, **WINDOWS})],
         "conv2d_weight_grad": [((grads, images), {"shape": kernel.shape, **WINDOWS})],

@@ -11,13 +11,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from ..tensors.functions import permute_dims
-from ..tensors.functions._common import op
+from ..tensors.functions import moveaxis
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
 from . import functional as F
 from .functional.common import Size, pair, single
-from .functional.layers import mask_operand
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module
 
@@ -186,15 +184,13 @@ class MultiheadAttention(Module):
             ValueError, TypeError: for shapes and dtypes that do not fit.
         """
         mask = self._mask(attn_mask, query)
-        if key is None and value is None:
-            packed = F.linear(query, self.in_proj_weight, self.in_proj_bias)
-            y = op("self_attention", packed, mask_operand(mask), heads=self.num_heads, causal=is_causal)
+        if key is None and value is None:  # one product for all three
+            q, k, v = self._by_heads(F.linear(query, self.in_proj_weight, self.in_proj_bias), 3)
         else:
             key = query if key is None else key
-            q, k, v = [self._heads(x, i) for i, x in enumerate((query, key, key if value is None else value))]
-            y = permute_dims(F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal), (0, 2, 1, 3))
-            y = y.reshape(query.shape)
-        return self.out_proj(y)
+            q, k, v = [self._projected(x, i) for i, x in enumerate((query, key, key if value is None else value))]
+        y = F.scaled_dot_product_attention(q, k, v, mask, is_causal=is_causal)
+        return self.out_proj(moveaxis(y, -3, -2).reshape(query.shape))
 
     def _mask(self, mask: Tensor | None, query: Tensor) -> Tensor | None:
         """The mask as the functions have it: by batch and heads, and True where to attend."""
@@ -210,12 +206,17 @@ class MultiheadAttention(Module):
             mask = mask.reshape(batch, self.num_heads, *mask.shape[1:])
         return ~mask if mask.dtype == bool else mask
 
-    def _heads(self, x: Tensor, i: int) -> Tensor:
-        """The query, the key or the value of each head: (batch, heads, length, width)."""
-        heads, width = self.num_heads, self.in_proj_weight.shape[1] or 0
+    def _projected(self, x: Tensor, i: int) -> Tensor:
+        """The query, the key or the value of each head."""
+        width = self.in_proj_weight.shape[1] or 0
         part = slice(i * width, (i + 1) * width)
-        weight, bias = self.in_proj_weight[part], None if self.in_proj_bias is None else self.in_proj_bias[part]
-        return permute_dims(F.linear(x, weight, bias).reshape(*x.shape[:2], heads, width // heads), (0, 2, 1, 3))
+        bias = None if self.in_proj_bias is None else self.in_proj_bias[part]
+        return self._by_heads(F.linear(x, self.in_proj_weight[part], bias), 1)[0]
+
+    def _by_heads(self, x: Tensor, parts: int) -> Tensor:
+        """Parts that stand side by side on the last axis: (parts, batch, heads, length, width of a head)."""
+        width = (self.in_proj_weight.shape[1] or 0) // self.num_heads
+        return moveaxis(x.reshape(*x.shape[:-1], parts, self.num_heads, width), (-3, -2), (0, -3))
 
 
 class Dropout(Module):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import COMPOSED, RULES
-from ..autograd.rules.common import narrow, reordered, wide
+from ..autograd.rules.common import narrow, wide
 from ..ops.index_keys import TENSOR
 from ..tensors import functions as f
 from ..tensors.functions._common import op
@@ -90,31 +90,15 @@ def _layer_norm_input(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 
 
 def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
-    shapes = call.options["shapes"]
+    """The gradients of q (..., L, E), k (..., S, E) and v (..., S, Ev), one after the other in `x`; `y` is the mask."""
+    shapes, scale = call.options["shapes"], call.options["scale"]
     ends = [sum(map(prod, shapes[:i])) for i in range(4)]
     q, k, v = [x[a:b].reshape(shape) for (a, b), shape in zip(pairwise(ends), shapes, strict=True)]
-    found = _attended(g, q, k, v, y, call.options["causal"], call.options["scale"])
-    return f.concat([part.reshape(-1) for part in found])
-
-
-def _self_attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
-    """Queries, keys and values stand side by side on the last axis of `x`, and in each of them the heads."""
-    (*lead, length, width), heads = call.metas[0].bound, call.options["heads"]
-    n, last = len(lead), width // (3 * heads)
-    order = [n + 1, *range(n), n + 2, n, n + 3]
-    packed = f.permute_dims(x.reshape(*lead, length, 3, heads, last), order)
-    g = f.permute_dims(g.reshape(*lead, length, heads, last), [*range(n), n + 1, n, n + 2])
-    found = _attended(g, packed[0], packed[1], packed[2], y, call.options["causal"], None)
-    return reordered(f.stack(found), order).reshape(*lead, length, width)
-
-
-def _attended(g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Any, causal: bool, scale: float | None) -> list[Tensor]:
-    """The gradients of q (..., L, E), k (..., S, E) and v (..., S, Ev)."""
     factor = 1 / sqrt(q.shape[-1] or 1) if scale is None else scale
-    weights = _weights(q @ k.mT * factor, mask, causal)
+    weights = _weights(q @ k.mT * factor, y, call.options["causal"])
     d = g @ v.mT
     d = weights * (d - f.sum(d * weights, axis=-1, keepdims=True)) * factor
-    return [d @ k, d.mT @ q, weights.mT @ g]
+    return f.concat([part.reshape(-1) for part in (d @ k, d.mT @ q, weights.mT @ g)])
 
 
 def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
@@ -152,7 +136,6 @@ NETWORKS = {
     "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
     "attention": (lambda g, x, y, call: op("attention_backward", x, y, g, **call.options), None),
-    "self_attention": (lambda g, x, y, call: op("self_attention_backward", x, y, g, **call.options), None),
     "conv2d": (
         lambda g, y, call: op("conv2d_input_grad", g, y, shape=call.metas[0].shape, **call.options),
         lambda g, x, call: op("conv2d_weight_grad", g, x, shape=call.metas[1].shape, **call.options),
@@ -176,7 +159,6 @@ NETWORKS_COMPOSED = {
     "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], lambda g: g),
     "cross_entropy": (_cross_entropy, None),
     "attention": (_attention, None),
-    "self_attention": (_self_attention, None),
 }
 RULES.update(NETWORKS)
 COMPOSED.update(NETWORKS_COMPOSED)

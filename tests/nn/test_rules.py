@@ -37,7 +37,6 @@ IMAGES, KERNEL = real(2, 2, 5, 6, seed=3), real(3, 2, 3, 2, seed=4)
 WINDOWS = {"stride": (2, 1), "padding": (1, 0), "dilation": (1, 2)}
 GRADS = real(2, 3, 3, 4, seed=5)
 QUERY, KEY, VALUE = real(2, 2, 3, 4), real(2, 2, 5, 4, seed=1), real(2, 2, 5, 3, seed=2)
-QKV = real(2, 4, 12, seed=6)
 
 
 POOL = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 0)}
@@ -92,10 +91,6 @@ CASES: dict[str, list[Case]] = {
         (lambda *qkv: attention(*qkv, attn_mask=causal_mask()), (QUERY, KEY, VALUE)),
         (lambda *qkv: attention(*qkv, attn_mask=asc.full((2, 1, 3, 5), 0.5)), (QUERY, KEY, VALUE)),
         (attention, (QUERY[0, 0], KEY[0, 0], VALUE[0, 0])),
-    ],
-    "self_attention": [
-        (lambda x: op("self_attention", x, 0, heads=2, causal=True), (QKV,)),
-        (lambda x: op("self_attention", x, asc.eye(4, dtype=bool), heads=1, causal=False), (QKV,)),
     ],
     "conv2d": [
         (nn.conv2d, (IMAGES, KERNEL, BIAS[:3])),

@@ -62,36 +62,11 @@ def attention_backward(
     return out
 
 
-def self_attention(xp: Any, packed: Any, mask: Any, *, heads: int, causal: bool, out: Any = None) -> Any:
-    """Attention of every head, with queries, keys and values side by side on the last axis; the mask 0 is none."""
-    q, k, v = _split(xp, packed, 3, heads)
-    out = xp.empty((*packed.shape[:-1], packed.shape[-1] // 3), packed.dtype) if out is None else out
-    _attend(xp, q, k, v, mask, causal, _scale(q), _split(xp, out, 1, heads)[0])
-    return out
-
-
-def self_attention_backward(
-    xp: Any, packed: Any, mask: Any, grad: Any, *, heads: int, causal: bool, out: Any = None
-) -> Any:
-    """The gradient of the packed operand."""
-    q, k, v = _split(xp, packed, 3, heads)
-    out = xp.empty(packed.shape, packed.dtype) if out is None else out
-    g = _split(xp, grad, 1, heads)[0]
-    _attend_backward(xp, q, k, v, g, mask, causal, _scale(q), _split(xp, out, 3, heads))
-    return out
-
-
 def _parts(packed: Any, shapes: Any) -> list[Any]:
     """Views of the parts of a flat array, in their shapes."""
     ends = list(accumulate(map(prod, shapes)))
     starts = [0, *ends]
     return [packed[a:b].reshape(shape) for a, b, shape in zip(starts, ends, shapes, strict=False)]
-
-
-def _split(xp: Any, packed: Any, parts: int, heads: int) -> Any:
-    """(..., length, parts * heads * width) as a view (parts, ..., heads, length, width)."""
-    *lead, width = packed.shape
-    return xp.moveaxis(packed.reshape(*lead, parts, heads, width // (parts * heads)), (-3, -2), (0, -3))
 
 
 def _for_products(xp: Any, array: Any) -> Any:
@@ -242,20 +217,9 @@ def attention_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> I
     return Inferred(meta((*q[:-1], v[-1]), as_meta(operands[0]).dtype), workspace)
 
 
-def self_attention_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`self_attention` of (..., L, 3 E), and a mask or 0."""
-    shape, heads = floats(op, operands[0])[0], options["heads"]
-    if len(shape) < 2 or shape[-1] % (3 * heads):
-        raise ValueError(f"{op.name}: shape {shape} must be (..., L, 3 E), with E divisible by the {heads} heads")
-    scores, width = (*shape[:-2], heads, shape[-2], shape[-2]), shape[-1] // (3 * heads)
-    workspace = _attention_bytes(op, scores, width, operands, options)
-    return Inferred(meta((*shape[:-1], shape[-1] // 3), as_meta(operands[0]).dtype), workspace)
-
-
 def attention_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of the packed operand of either; the operands are that, the mask or 0, and grad."""
-    forward = self_attention_rule if "heads" in options else attention_rule
-    return like(operands[0], forward(op, operands[:2], options).workspace + copies(operands[2:]))
+    """The gradient of the packed operand; the operands are that, the mask or 0, and grad."""
+    return like(operands[0], attention_rule(op, operands[:2], options).workspace + copies(operands[2:]))
 
 
 def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand, ...], options: Options) -> int:
@@ -280,6 +244,4 @@ OPS = (
     with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v."),
     with_products(attention_unpacked, attention_rule, "The same of q, k and v."),
     with_products(attention_backward, attention_backward_rule, "The gradient of attention."),
-    with_products(self_attention, self_attention_rule, "Attention of heads packed side by side."),
-    with_products(self_attention_backward, attention_backward_rule, "The gradient of that."),
 )
