@@ -47,7 +47,10 @@ STAGES = (
     ("tests/runtime",),
     ("tests/differential",),
 )
-FEW = {"ASYNCSCHED_PROGRAMS": "200", "ASYNCSCHED_CUDA_PROGRAMS": "25", "ASYNCSCHED_FINALISER_PROGRAMS": "20"}
+HOW_MANY = {
+    "ASYNCSCHED_THOROUGH": "1", "ASYNCSCHED_PROGRAMS": "200", "ASYNCSCHED_CUDA_PROGRAMS": "25",
+    "ASYNCSCHED_FINALISER_PROGRAMS": "20",
+}  # fmt: skip
 PATIENCE = 4  # times what a stage takes without a mutant, and half a minute
 
 SWAPS: dict[type[ast.AST], tuple[str, str]] = {
@@ -186,7 +189,7 @@ def draw(seed: int = SEED, count: int = DRAWN) -> list[Mutant]:
 def run(folder: Path, stage: Sequence[str], seconds: float) -> str | None:
     """Run tests in a copy. Returns what failed, or None."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", *stage]
-    env = {**os.environ, **FEW, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = {**os.environ, **HOW_MANY, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"}
     child = subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                              start_new_session=True)  # fmt: skip
     try:
