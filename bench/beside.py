@@ -6,13 +6,12 @@ from collections.abc import Mapping
 
 from .harness.rows import OURS, Row, Target, alike, ours
 
-FEW, ALONE, NUMBA = "itself at 1,000", "its products alone", "with numba"
+FEW, NUMBA = "itself at 1,000", "with numba"
 
 
-def _row(key: str, title: str, unit: str, work: str, peers: str, targets: Mapping[str, Target], alone: str = "") -> Row:
-    """A work that all do alike, and what NumPy takes for its products alone."""
-    cells = alike(work, *peers.split("; "), *targets)
-    return Row(key, title, unit, cells | ({ALONE: ("numpy", f"products.{alone}")} if alone else {}), targets)
+def _row(key: str, title: str, unit: str, work: str, peers: str, targets: Mapping[str, Target]) -> Row:
+    """A work that all do alike."""
+    return Row(key, title, unit, alike(work, *peers.split("; "), *targets), targets)
 
 
 def _against_executor(key: str, title: str, work: str, target: Target, loop: str = "") -> Row:
@@ -77,11 +76,11 @@ ROWS = (
     _row("cross_entropy", "cross_entropy, 4096 x 1024", "ms", "layers.cross_entropy", _BOTH, _ours(1.5, _BLOCKS, 1.0)),
     _row(
         "attention", "attention, 8 x 8 x 256 x 64", "ms", "layers.attention", _BOTH,
-        _ours(0.65, "by heads on two threads: 0.63x by hand where this was set"), "attention",
+        _ours(0.65, "by heads on two threads: 0.63x by hand where this was set"),
     ),
     _row(
         "conv2d", "conv2d, 32 x 32 x 32 x 32 by 64 x 3 x 3", "ms", "layers.conv2d", "PyTorch; one stream",
-        _ours(1.3, _COLUMNS), "conv2d",
+        _ours(1.3, _COLUMNS),
     ),
     _row(
         "cnn", "a training step of a small CNN", "ms", "layers.cnn", "PyTorch; one stream",
@@ -89,12 +88,12 @@ ROWS = (
     ),
     _row(
         "perceptron", "a step of the perceptron 512-2048-512-1, data on the device", "ms",
-        "perceptron.training, data on the device", f"NumPy; {_BOTH}", _ours(0.86, _PRODUCTS), "the perceptron",
+        "perceptron.training, data on the device", f"NumPy; {_BOTH}", _ours(0.86, _PRODUCTS),
     ),
     _row(
         "perceptron-fresh", "a step of that perceptron, each batch new from the host", "ms",
         "perceptron.training", f"NumPy; {_BOTH}",
-        _ours(0.75, f"{_PRODUCTS}, and a batch is copied beside them"), "the perceptron",
+        _ours(0.75, f"{_PRODUCTS}, and a batch is copied beside them"),
     ),
     _row(
         "svd", "`s.call(np.linalg.svd, x)`, 200 x 200", "ms",

@@ -85,8 +85,10 @@ class Torch(Library):
         return self.xp.compile(lambda x: fn(self.xp, x))  # type: ignore[no-any-return]
 
 
-class TorchData(Torch):
-    needs = "torchdata"
+class Loaders(NumPy):
+    """Those of data sets, each with a process of its own by a flag."""
+
+    needs = "loaders"
 
 
 class Guest(Torch):
@@ -330,7 +332,7 @@ def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
 LIBRARIES: dict[str, type[Library]] = {
     "numpy": NumPy,
     "torch": Torch,
-    "torchdata": TorchData,
+    "loaders": Loaders,
     "jax": Jax,
     "mxnet": MXNet,
     "dask": Dask,

@@ -2,19 +2,19 @@
 
 Three stages whose function does nothing, one worker each, so that the time per item is overhead alone: coroutines, and
 plain functions in a thread each. Beside them what one writes by hand, a task per stage and an `asyncio.Queue` in front
-of each. Then three stages that each wait 5 ms; and a generator, which has a thread of its own, beside a list.
+of each. Then three stages that each wait 5 ms. What loading data takes, beside other libraries, is in `loaders`.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from typing import Any
 
 from .harness.contestant import Run, Work
-from .harness.rows import OURS, Row, Target, alike, ours
+from .harness.rows import OURS, Row, Target, ours
 from .libraries import Library
 
 STAGES = 3
@@ -42,30 +42,23 @@ async def wait(item: Any) -> Any:
     return item
 
 
-async def pipeline(
-    library: Any, n: int, *, fn: Fn = nothing, stages: int = STAGES, source: Callable[[range], Iterable[int]] = list
-) -> Run:
+async def pipeline(library: Any, n: int, *, fn: Fn = nothing) -> Run:
     """asyncsched's, from open to closed."""
 
     async def run(count: int) -> None:
         for _ in range(count):
-            pipe, items = library.s.pipeline(source(range(n))), 0
-            for _ in range(stages):
-                pipe = pipe.map(fn)
-            async with pipe.open() as results:
-                async for _ in results:
-                    items += 1
-            assert items == n
+            async with library.s.pipeline(range(n)).map(fn).map(fn).map(fn).open() as results:
+                assert sum([1 async for _ in results]) == n
 
     return run
 
 
-async def queues(library: Library, n: int, *, fn: Fn = nothing, size: int = BUFFER) -> Run:
+async def queues(library: Library, n: int, *, fn: Fn = nothing) -> Run:
     """What one writes by hand: a task per stage, a queue in front of each and behind the last."""
 
     async def run(count: int) -> None:
         for _ in range(count):
-            rows = [asyncio.Queue[Any](size) for _ in range(STAGES + 1)]
+            rows = [asyncio.Queue[Any](BUFFER) for _ in range(STAGES + 1)]
             tasks = [asyncio.create_task(_fill(rows[0], n))]
             tasks += [asyncio.create_task(_stage(fn, *pair)) for pair in pairwise(rows)]
             items = 0
@@ -89,20 +82,6 @@ async def _stage(fn: Fn, source: asyncio.Queue[Any], out: asyncio.Queue[Any]) ->
     await out.put(END)
 
 
-async def torchdata(library: Library, n: int) -> Run:
-    """Three mappers with a thread each."""
-    from torchdata.nodes import IterableWrapper, Loader, ParallelMapper
-
-    async def run(count: int) -> None:
-        for _ in range(count):
-            node: Any = IterableWrapper(range(n))
-            for _ in range(STAGES):
-                node = ParallelMapper(node, nothing_in_a_thread, num_workers=1, in_order=True, method="thread")
-            assert sum(1 for _ in Loader(node)) == n
-
-    return run
-
-
 async def one_wait(library: Library, n: int) -> Run:
     async def run(count: int) -> None:
         for i in range(count * n):
@@ -115,25 +94,15 @@ WORKS: dict[str, Work] = {
     "coroutines": Work(pipeline, 20_000, 200),
     "threads": Work(partial(pipeline, fn=nothing_in_a_thread), 3_000, 100),
     "waits": Work(partial(pipeline, fn=wait), 300, 20),
-    "a list": Work(partial(pipeline, stages=0), 50_000, 200),
-    "a generator": Work(partial(pipeline, stages=0, source=lambda items: (i for i in items)), 50_000, 200),
     "queues": Work(queues, 20_000, 200),
-    "queues of 1": Work(partial(queues, size=1), 20_000, 200),
     "queues, to_thread": Work(partial(queues, fn=in_a_thread), 3_000, 100),
-    "torchdata": Work(torchdata, 3_000, 100),
     "one wait": Work(one_wait, 300, 20),
 }
 _HAND = "numpy"
 _THIRD, _WAITING = ours(1 / 3, "items travel several at a time"), ours(1.15, "they wait at the same time")
-_COROUTINES = {
-    "asyncio.Queue(16)": (_HAND, "pipeline.queues"),
-    "asyncio.Queue(1)": (_HAND, "pipeline.queues of 1"),
-    OURS: (OURS, "pipeline.coroutines"),
-}
+_COROUTINES = {"asyncio.Queue(16)": (_HAND, "pipeline.queues"), OURS: (OURS, "pipeline.coroutines")}
 _WAITS = {"one wait": (_HAND, "pipeline.one wait"), OURS: (OURS, "pipeline.waits")}
-_QUEUES = {"asyncio.Queue(16), to_thread": (_HAND, "pipeline.queues, to_thread")}
-_THREADS = {OURS: (OURS, "pipeline.threads")}
-_SOURCES = {name: (OURS, f"pipeline.{name}") for name in ("a list", "a generator")}
+_THREADS = {"asyncio.Queue(16), to_thread": (_HAND, "pipeline.queues, to_thread"), OURS: (OURS, "pipeline.threads")}
 
 
 def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], targets: dict[str, Target]) -> list[Row]:
@@ -144,8 +113,6 @@ def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], targets: dict
 
 ROWS = (
     *_rows("coroutines", "three stages of coroutines that do nothing, an item", _COROUTINES, _THIRD),
-    Row("threads", "three stages of functions in threads that do nothing, an item", "us", _QUEUES | _THREADS, _THIRD),
-    Row("torchdata", "the same, beside torchdata", "us", alike("pipeline.torchdata", "torchdata") | _THREADS, _THIRD),
+    Row("threads", "three stages of functions in threads that do nothing, an item", "us", _THREADS, _THIRD),
     *_rows("waits", "three stages that each wait 5 ms, an item", _WAITS, _WAITING),
-    Row("sources", "reading a list, and a generator in a thread, an item", "us", _SOURCES),
 )

@@ -1,4 +1,4 @@
-"""Training with autograd, layers and an optimiser: a step, and what is left behind after a thousand."""
+"""Training with autograd, layers and an optimiser: what a thousand steps leave behind."""
 
 from __future__ import annotations
 
@@ -25,14 +25,8 @@ async def growth(library: Library, n: int) -> Run:
     return run
 
 
-WORKS: dict[str, Work] = {
-    "growth": Work(growth, 1_050, 60, once=True),
-}
+WORKS: dict[str, Work] = {"growth": Work(growth, 1_050, 60, once=True)}
 ROWS = (
-    Row(
-        "step", "a step of the perceptron 512-2048-512-1, each batch new from the host", "ms",
-        alike("perceptron.training", "NumPy", OURS, "PyTorch"), ours(1, "as what is written by hand"),
-    ),
     Row(
         "growth", "growth of the process over 1,000 steps, after the first 50", "MiB", alike("training.growth", OURS),
         ours(16, "nothing is left behind", absolute=True), fresh=True,

@@ -39,7 +39,7 @@ NEEDS = {
     "distributed": Needs("distributed", ("dask", "distributed", "numpy")),
     "ray": Needs("ray", ("ray", "numpy"), tuple((3, minor) for minor in range(10, 14))),
     "numba": Needs("numba", (*_OURS, "numba")),
-    "torchdata": Needs("torchdata", ("torch==2.13.0", "torchdata", "numpy")),
+    "loaders": Needs("grain", ("torch==2.13.0", "torchdata", "spdl", "grain", "numpy")),
     "guest": Needs("torch", ("torch==2.13.0", *_OURS, "pillow", "scikit-learn", "tqdm")),
 }
 

@@ -66,7 +66,7 @@ def test_a_contestants_name_says_how_it_runs():
 
 def test_a_contestant_asks_for_nothing_but_numpy_before_it_is_opened():
     lacking = "import sys; sys.modules.update(dict.fromkeys(('anyio', 'threadpoolctl', 'asyncsched', 'psutil')))"
-    modules = "bench.harness.contestant, bench.libraries, bench.graphs, bench.layers, bench.perceptron, bench.products"
+    modules = "bench.harness.contestant, bench.libraries, bench.graphs, bench.layers, bench.perceptron, bench.loaders"
     subprocess.run([sys.executable, "-c", f"{lacking}; import {modules}"], cwd=ROOT, check=True)
 
 
