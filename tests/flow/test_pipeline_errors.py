@@ -38,6 +38,16 @@ def fail_in_thread_at(number: int, error: BaseException, item: Any) -> Any:
     return item
 
 
+async def kept_until(number: int, error: BaseException, item: Any) -> bool:
+    return kept_in_thread_until(number, error, item)
+
+
+def kept_in_thread_until(number: int, error: BaseException, item: Any) -> bool:
+    if item == number:
+        raise error
+    return True
+
+
 def failing_generator(error: BaseException, epoch: int = 0) -> Iterator[int]:
     yield from range(30)
     raise error
@@ -54,6 +64,12 @@ FAILING: dict[str, Any] = {
     "coroutines": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e), workers=4),
     "thread": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e)),
     "threads": lambda s, e: s.pipeline(range(100)).map(partial(fail_in_thread_at, 30, e), workers=4),
+    "filter": lambda s, e: s.pipeline(range(100)).filter(partial(kept_until, 30, e), workers=2),
+    "filter in threads": lambda s, e: s.pipeline(range(100)).filter(partial(kept_in_thread_until, 30, e), workers=2),
+    "shuffled": lambda s, e: s.pipeline(range(100)).shuffle(1, seed=0).map(partial(fail_at, 30, e)),
+    "shared": lambda s, e: s.pipeline(range(100), order=range(100)).shard(0, 1).map(partial(fail_at, 30, e)),
+    "repeated": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).repeat(2),
+    "behind a repeat": lambda s, e: s.pipeline(range(100)).repeat().map(partial(fail_at, 30, e)),
     "generator": lambda s, e: s.pipeline(partial(failing_generator, e)),
     "async generator": lambda s, e: s.pipeline(partial(failing_async_generator, e)),
 }
@@ -75,7 +91,7 @@ async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(
     assert received == list(range(30))
     assert len(caught.value.__notes__) == 1
     assert "at item 30 of the source" in caught.value.__notes__[0]
-    assert "stage 0 (source)" in caught.value.__notes__[0] or "stage 1 (map " in caught.value.__notes__[0]
+    assert re.search(r"stage \d \((source|map |filter )", caught.value.__notes__[0])
     assert s.statistics().bytes_retained == 0
 
 

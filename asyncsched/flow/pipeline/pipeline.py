@@ -177,21 +177,22 @@ class Pipeline(Generic[T]):
         link = DroppingLink if drop_last else Link
         return self._stage(StagePlan(f"batch {size}", 2, make, length, link))
 
+    @naming_arguments
     def shard(self, index: int, count: int, *, drop_last: bool = False) -> Pipeline[T]:
         """Read every `count`-th item alone, from `index` on: the share of one of `count` processes.
 
-        Each item is in one share. It stands first, where an order of the source is the same in all processes (which
-        holds for `order=` by seed and epoch) and what others read is not read, if it is read by index. Items are
-        numbered within the share. A share of a share may be taken: of a machine's, by its processes.
+        Each item is in one share, if all processes have the same order: give `order=` the same seed. It stands first,
+        so that what is read by index is read by one process alone. Items are numbered within the share. A share may be
+        shared again: that of a machine by its processes.
 
-        As in tf.data, where the arguments come in the other order, and torch's DistributedSampler, which repeats items
-        until all shares are equal: here they differ by one item where `count` divides not evenly, or
+        As tf.data's, which takes `count` first, and PyTorch's DistributedSampler, which repeats items until all shares
+        are equal. Here they differ by one item at most where `count` does not divide the items.
 
         Args:
             index: of this share, from 0.
-            count: how many there are.
-            drop_last: leave out the last items, fewer than `count`, which would not be in all shares: so that each
-                process takes as many steps as the others, who may wait for each other.
+            count: how many shares there are.
+            drop_last: leave out the last items, fewer than `count`, so that all shares are equal: as for processes that
+                wait for each other at each step.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -211,14 +212,14 @@ class Pipeline(Generic[T]):
             raise ValueError("a share is of what is read, so it stands first: `s.pipeline(source).shard(index, count)`")
         return self._with(shards=(*self._plan.shards, Shard(index, count, drop_last)))
 
+    @naming_arguments
     def repeat(self, epochs: int | None = None) -> Pipeline[T]:
-        """Read the source `epochs` times in one `open()`, or for ever.
+        """Read the source `epochs` times in one `open()`, or for ever: as tf.data and grain do.
 
-        What stands before sees each epoch end: a `.shuffle` gives all it holds, a `.batch` its last items, and each
-        epoch has its number, for a source, an order or a shuffle. What stands behind sees one long epoch: a batch may
-        have items of two. `state_dict()` counts each epoch.
-
-        As in tf.data, and grain.
+        What stands before sees each epoch end: a `.shuffle` gives all it holds, a `.batch` its last items. What stands
+        behind sees one long epoch: a batch may have items of two. Each epoch has a number of its own, which sources,
+        orders and shuffles are told and `state_dict()` counts; the next `open()` goes on with the next. What stands
+        before begins an epoch when the last has ended: processes start anew, so put `.repeat` in front of them.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -249,7 +250,7 @@ class Pipeline(Generic[T]):
         been interrupted; where a stage with `ordered=False` stands before or behind, each item still comes once. An
         error of what stands before comes without what is held, which a resumed epoch gives in its turn.
 
-        As in tf.data and torchdata. Here the seed must be named, and each epoch is in another order.
+        As in tf.data and torchdata; but here a seed must be given, and each epoch has another order.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
