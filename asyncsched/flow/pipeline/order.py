@@ -49,7 +49,12 @@ class Arranged:
         return self.source[self._index(number)]
 
     def _index(self, number: int) -> int:
-        return operator.index(self.order[self._numbers[number]])
+        found = self.order[self._numbers[number]]
+        try:
+            return operator.index(found)
+        except TypeError:
+            told = f"order= holds indices of items, not {type(found).__name__}: batches are made by `.batch(size)`"
+            raise TypeError(told) from None
 
     def place(self, number: int) -> str:
         """Where an item stands in the source."""

@@ -300,7 +300,7 @@ class Pipeline(Generic[T]):
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
 
         The first goes on from where `load_state_dict` said, each other begins anew, also when the one before was left
-        early.
+        early. `len(items)`, where it is known, is how many are still to come, which `tqdm(items)` asks for.
 
         Raises, where the block is entered:
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
