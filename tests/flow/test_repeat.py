@@ -194,6 +194,32 @@ async def test_an_error_in_a_later_epoch_comes_after_what_was_read(s: asc.Schedu
     assert told[where] in caught.value.__notes__[0]
 
 
+class ClosesBadly:
+    """An iterator of one item that raises where it is closed."""
+
+    def __init__(self) -> None:
+        self.items = iter([0])
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> int:
+        return next(self.items)
+
+    def close(self) -> None:
+        raise LookupError("closing failed")
+
+
+async def test_an_error_of_closing_an_earlier_source_is_not_lost(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(lambda epoch: [epoch] if epoch else ClosesBadly()).repeat(3)
+    received = []
+    with pytest.raises(LookupError, match="closing failed"):
+        async with pipe.open() as items:
+            async for item in items:
+                received.append(item)
+    assert received == [0, 1, 2]
+
+
 async def test_leaving_between_two_epochs_waits_for_the_function_that_makes_a_source(s: asc.Scheduler) -> None:
     begun, let_go, ended = threading.Event(), threading.Event(), threading.Event()
 

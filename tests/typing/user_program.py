@@ -86,6 +86,14 @@ async def read(s: asc.Scheduler, texts: list[str]) -> None:
             assert_type(item, int)
     assert_type(numbers.batch(2, collate=sum), asc.Pipeline[int])
     assert_type(numbers.map(fetch), asc.Pipeline[bytes])
+    assert_type(numbers.filter(bool).shuffle(100, seed=0).repeat(2), asc.Pipeline[int])
+    assert_type(s.pipeline(texts, order=lambda epoch: [1, 0]).shard(0, 2), asc.Pipeline[str])
+    assert_type(s.pipeline(texts, order=np.arange(2)).filter(kept), asc.Pipeline[str])
+    assert_type(len(numbers) + len(numbers.open()), int)
+
+
+async def kept(text: str) -> bool:
+    return bool(text)
 
 
 async def fetch(number: int) -> bytes:
