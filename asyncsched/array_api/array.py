@@ -18,6 +18,8 @@ from ..background import Kept, check_may_block
 from ..errors import SchedulerClosed, TaskTooLarge
 from ..ops.index_keys import through
 from ..ops.meta import Meta, meta
+from ..ops.op import Op
+from ..ops.table import TABLE
 from ..runtime.life import Life
 from ..runtime.waiting import drained
 from ..tensors.handles import reach
@@ -366,7 +368,7 @@ async def _done(value: Value) -> None:
     await reach(value)
 
 
-def _binary(name: str, function: Callable[..., Any]) -> None:
+def _binary(name: str, function: Callable[..., Any], ufunc: Op | None) -> None:
     """The operator `name`, reflected and in place too where Python has those."""
 
     def forward(self: Array, other: Any) -> Array:
@@ -380,7 +382,7 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
             return cast(Array, NotImplemented)
         known(self)
         with suppress(TaskTooLarge):
-            _asked(self._place.update, function, _place_of(other))
+            _asked(self._place.update, function, ufunc, _place_of(other))
             return self
         self[...] = _operated(function, self, other)  # there it is not read when it is written to
         return self
@@ -394,6 +396,11 @@ def _binary(name: str, function: Callable[..., Any]) -> None:
 
 _OPERANDS = (Array, bool, int, float, complex, np.generic, np.ndarray)  # the last is refused, with the cure
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and", "or", "xor", "lshift", "rshift")
-for _name in (*_COMPARISONS, *_BINARY):
-    _binary(_name, getattr(operator, f"{_name}_" if _name in ("and", "or") else _name))
+_BINARY = {  # and the operation that it is for operands of any kind, if that is a universal function
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
+    "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift", "pow": None, "matmul": None,
+}  # fmt: skip
+for _name, _op in {**dict.fromkeys(_COMPARISONS), **_BINARY}.items():
+    _function = getattr(operator, f"{_name}_" if _name in ("and", "or") else _name)
+    _binary(_name, _function, TABLE[_op] if _op else None)

@@ -23,6 +23,7 @@ from .._core.model import DONE, Value
 from .._core.refcounts import references
 from .._tree import map_leaves
 from ..ops.index_keys import Path, through
+from ..ops.kernels.index import check_in_place
 from ..ops.meta import Meta, meta
 from ..ops.op import Op, plan
 from ..ops.rules import proxy
@@ -150,26 +151,30 @@ class Place:
 
     def assign(self, key: Any, new: Any) -> None:
         """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now."""
+        key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
+        self._write(new, indices, key=key)
+
+    def update(self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any) -> None:
+        """Write to all of it what an operator gives of it and another operand. If that has one, by an operation of a
+        universal function, which needs no second array."""
+        whole = self.storage.value
+        if ufunc is not None and (self.path or whole.device.memory.may_recycle(whole)):
+            del whole
+            return self._write(other, key=(...,), op=ufunc)
+        here, found = self.now().meta, apply_to(function, self, other)._value
+        check_in_place(here, found.meta)
+        if self.path or (whole.meta.contiguous and not found.meta.contiguous):
+            del whole
+            return self.assign(..., Tensor(found))  # a path may lead through what is a view in this layout alone
+        return self.storage.move(found)
+
+    def _write(self, new: Any, indices: Sequence[Tensor] = (), **options: Any) -> None:
         if self.read_only:
             raise ValueError("this view is read-only, as NumPy's is: `xp.asarray(x, copy=True)` can be written to")
-        storage = self.storage
-        key, indices = Tensor(storage.value)._encoded(map_leaves(_tensor_of, key))
         if isinstance(new, Place):
-            of_its_own = new.storage is storage  # which would hold what is to be written over
+            of_its_own = new.storage is self.storage  # which would hold what is to be written over
             new = apply(_COPY, (Tensor(new.now()),)) if of_its_own else Tensor(new.now())
-        storage.write(new, indices, {"key": key, "path": self.path})
-
-    def update(self, function: Callable[[Any, Any], Tensor], other: Any) -> None:
-        """Write to all of it what a function of it and another operand gives."""
-        here, found = self.now().meta, apply_to(function, self, other)._value
-        if found.meta.dtype != here.dtype or found.meta.shape != here.shape:
-            raise TypeError(
-                f"in place, {here.dtype}{here.shape} cannot become {found.meta.dtype}{found.meta.shape}: write x = ..."
-            )
-        if self.path or (self.storage.value.meta.contiguous and not found.meta.contiguous):
-            self.assign(..., Tensor(found))  # a path may lead through what is a view in this layout alone
-        else:
-            self.storage.move(found)
+        self.storage.write(new, indices, {**options, "path": self.path})
 
 
 def placed(tensor: Tensor) -> Tensor:

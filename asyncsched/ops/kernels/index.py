@@ -27,6 +27,7 @@ from ..index_keys import (
     without_slices,
 )
 from ..meta import Shape
+from ..op import resolve
 from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, int_bounds, lengths, sample, viewed
 from .checks import require, require_below, require_key, require_within
 from .elementwise import into
@@ -87,11 +88,21 @@ def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
     return x[decode_key(key, indices)]
 
 
-def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, path: Path | None = None, out: Any = None) -> Any:
+def setitem(
+    xp: Any,
+    x: Any,
+    value: Any,
+    *indices: Any,
+    key: Key,
+    path: Path | None = None,
+    op: Op | None = None,
+    out: Any = None,
+) -> Any:
     """A new version of `x`, or `x` itself as `out`, with `value` assigned. Of several writes to a place the last stays.
 
     The last is that in C order. NumPy and CuPy have other orders: by layout, and by chance. With a path the key is that
-    of a view of `x`, and the new version is in C order.
+    of a view of `x`, and the new version is in C order. With a universal function as `op` all of the view is assigned
+    what that gives of it and the value.
     """
     shape = through(xp, x, path).shape if path else x.shape
     require_key(xp, shape, key, indices)
@@ -105,7 +116,9 @@ def setitem(xp: Any, x: Any, value: Any, *indices: Any, key: Key, path: Path | N
     elif out is not x:
         into(xp, out, x)
     part = through(xp, out, path) if path else out
-    if xp is not np and is_one_mask(key, indices):
+    if op is not None:
+        resolve(op, xp)(part, value, out=part)
+    elif xp is not np and is_one_mask(key, indices):
         assign_where(xp, part, value, indices[0], key)
     else:
         part[decode_key(key, indices)] = value
@@ -214,6 +227,10 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     part = array
     for step, given in path or ():
         part = step.rule(step, (part,), dict(given)).meta
+    if (update := options.get("op")) is not None:
+        computed: Inferred = update.rule(update, (part, value), {})
+        check_in_place(part, computed.meta)
+        return computed._replace(meta=meta(array.shape, array.dtype), workspace=computed.workspace + part.nbytes)
     if len(operands) == 2:
         found = Selection(getitem_rule(op, (part,), options).meta.shape, (), True, 0)
     else:
@@ -225,6 +242,13 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     if isinstance(value, Meta) and not all_contiguous((value,)) and not all_contiguous(operands[2:]):
         workspace += value.nbytes  # of the copy in C order
     return Inferred(meta(array.shape, array.dtype, array.contiguous or path is not None), workspace, int_bounds=bounds)
+
+
+def check_in_place(part: Meta, computed: Meta) -> None:
+    """Raise for what an update in place would have to change the shape or the dtype for."""
+    if (part.shape, part.dtype) != (computed.shape, computed.dtype):
+        was, found = [f"{form.dtype}{form.shape}" for form in (part, computed)]
+        raise TypeError(f"in place, {was} cannot become {found}: write x = ...")
 
 
 def last_written_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
