@@ -49,7 +49,7 @@ class Analysis:
             "event loop".
         scopes: by the name, in which numbers are "N", so that those of equal requests and iterations are one.
         tenants: by the name, "" for those that have none.
-        streams: (name, share of the span that it was busy, tasks), the busiest first; for copies in too.
+        streams: (name, share of the span that it was busy, tasks), for copies in too.
         busy: share of the span that the compute streams were busy, on average.
         idle: share of the span that they were idle, by `WHY`.
         loop: share of the span that the loop's thread ran; None where the trace is too short to tell.
@@ -114,8 +114,7 @@ def _streams(tasks: Iterable[TaskRecord], span: float) -> list[tuple[str, float,
         if task.began is not None and task.ended is not None and not task.on_loop:
             busy[task.stream] += task.ended - task.began
             count[task.stream] += 1
-    found = [(name, min(1.0, seconds / span), count[name]) for name, seconds in busy.items()]
-    return sorted(found, key=lambda stream: -stream[1])
+    return [(name, min(1.0, seconds / span), count[name]) for name, seconds in busy.items()]
 
 
 def _loop_share(recording: Recording) -> float | None:

@@ -7,7 +7,7 @@ import json
 import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +16,8 @@ from .._arguments import counted, format_bytes, format_seconds
 from ..pictures.tables import Table
 from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import INLINE_STREAM, PHASES, Recording
+
+Spent = Mapping[str, tuple[float, str]]  # by name seconds, and what is told beside
 
 _MOST_ROWS: Final = 12
 _MOST_DRAWN: Final = 60_000  # slices, and points of the curve: more a browser draws slowly, and nobody tells apart
@@ -164,11 +166,16 @@ def verdict(found: Analysis) -> str:
 
 
 def _limits(found: Analysis) -> Table:
-    shares = {"busy": found.busy} | found.idle
-    longest = sorted([why for why in shares if shares[why] >= 0.0005], key=lambda why: -shares[why])
-    rows = [(_IDLE[why], f"{shares[why]:.1%}", format_seconds(shares[why] * found.span)) for why in longest]
+    spent = {_IDLE[why]: (share * found.span, "") for why, share in ({"busy": found.busy} | found.idle).items()}
     loop = "" if found.loop is None else f"The loop's thread worked {found.loop:.0%} of the time."
-    return Table("What limits the run", ("the streams", "share", "time"), rows, note=loop)
+    return _shares("What limits the run", ("the streams", "share", "time", ""), found.span, spent, loop)
+
+
+def _shares(title: str, heads: Sequence[str], whole: float, spent: Spent, note: str = "") -> Table:
+    """Of each name its share of the whole, its seconds, and what is told beside; the longest first."""
+    longest = sorted([(seconds, name, more) for name, (seconds, more) in spent.items() if seconds], reverse=True)
+    rows = [(name, f"{seconds / whole:.1%}", format_seconds(seconds), more) for seconds, name, more in longest]
+    return Table(title, heads, rows[:_MOST_ROWS], note=note)
 
 
 def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
@@ -189,34 +196,26 @@ def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
 
 
 def _waits(found: Analysis) -> Table:
-    count, spent = sum(one.count for one in found.operations), Counter[str]()
-    for one in found.operations:
-        spent.update(one.seconds)
-    return Table(
-        "Waits, of all tasks from submission to end", ("a task", "share", "time", "each"),
-        [
-            (PHASES[phase], f"{seconds / spent.total():.1%}", format_seconds(seconds), format_seconds(seconds / count))
-            for phase, seconds in spent.most_common() if seconds
-        ],
-    )  # fmt: skip
+    count = sum(one.count for one in found.operations)
+    seconds = {phase: sum(one.seconds[phase] for one in found.operations) for phase in PHASES}
+    spent = {words: (seconds[phase], format_seconds(seconds[phase] / count)) for phase, words in PHASES.items()}
+    heads = ("a task", "share", "time", "each")
+    return _shares("Waits, of all tasks from submission to end", heads, sum(seconds.values()), spent)
 
 
 def _path(found: Analysis) -> Table:
     by_name: dict[str, list[float]] = defaultdict(list)
     for kind, name, seconds in found.path:
         by_name["in the loop, and on the way to the streams" if kind == "loop" else name].append(seconds)
-    total = sum(map(sum, by_name.values())) or 1.0
-    longest = sorted(by_name.items(), key=lambda item: -sum(item[1]))[:_MOST_ROWS]
-    rows = [(name, f"{sum(t) / total:.1%}", format_seconds(sum(t)), f"{len(t):,}") for name, t in longest]
+    spent = {name: (sum(times), f"{len(times):,}") for name, times in by_name.items()}
+    whole = sum(seconds for *_, seconds in found.path)
     heads = ("what had to come one after the other", "share", "time", "count")
-    return Table(f"The critical path, {format_seconds(total)}", heads, rows)
+    return _shares(f"The critical path, {format_seconds(whole)}", heads, whole, spent)
 
 
 def _streams(found: Analysis) -> Table:
-    rows = [
-        (name, f"{busy:.1%}", format_seconds(busy * found.span), f"{count:,}") for name, busy, count in found.streams
-    ]
-    return Table("Streams", ("stream", "busy", "time", "tasks"), rows)
+    spent = {name: (busy * found.span, f"{tasks:,}") for name, busy, tasks in found.streams}
+    return _shares("Streams", ("stream", "busy", "time", "tasks"), found.span, spent)
 
 
 def _unfinished(recording: Recording) -> Table:

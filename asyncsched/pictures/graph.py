@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from graphlib import CycleError, TopologicalSorter
 from html import escape
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 from unicodedata import east_asian_width
@@ -159,12 +161,8 @@ def _quoted(text: str) -> str:
 
 def _cut(text: str, most: int) -> str:
     """What there is room for: of most letters one a place, of those of East Asia one in two places."""
-    wide = [2 if east_asian_width(letter) in "WF" else 1 for letter in text[: most + 1]]
-    if sum(wide) <= most:
-        return text
-    while sum(wide) >= most:
-        wide.pop()
-    return text[: len(wide)] + "\N{HORIZONTAL ELLIPSIS}"
+    ends = [*accumulate(2 if east_asian_width(letter) in "WF" else 1 for letter in text)]
+    return text if ends[-1:] <= [most] else text[: bisect_left(ends, most)] + "\N{HORIZONTAL ELLIPSIS}"
 
 
 def _xml(text: str) -> str:
@@ -217,16 +215,11 @@ def _arrow(curve: Curve, times: int) -> str:
 def _legend(nodes: Iterable[Node], left_out: int, y: float) -> tuple[str, float]:
     """Which colour is which state, and how many tasks are in it; what is not drawn. And where it ends."""
     states, parts, x = Counter(node.state for node in nodes), [], 0.0
-    for state, (fill, frame) in COLOURS.items():
-        if states[state]:
-            text = f"{states[state]:,} {state}"
-            parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="3" fill="{fill}" stroke="{frame}"/>')
-            parts.append(f'<text x="{x + 17}" y="{y + 10}">{text}</text>')
-            x += 32 + 7.5 * len(text)
-    if left_out:
-        text = f"{left_out:,} more are left out"
-        parts.append(f'<text x="{x}" y="{y + 10}">{text}</text>')
-        x += 7.5 * len(text)
+    items = [(f"{states[state]:,} {state}", *colours) for state, colours in COLOURS.items() if states[state]]
+    for text, fill, frame in items + [(f"{left_out:,} more are left out", "none", "none")] * bool(left_out):
+        parts.append(f'<rect x="{x}" y="{y}" width="12" height="12" rx="3" fill="{fill}" stroke="{frame}"/>')
+        parts.append(f'<text x="{x + 17}" y="{y + 10}">{text}</text>')
+        x += 32 + 7.5 * len(text)
     return f'<g font-size="12" fill="currentColor">{"".join(parts)}</g>', x
 
 

@@ -64,13 +64,9 @@ class Table:
     def html(self) -> str:
         """A share has its bar: `--share` of the cell's width."""
         kinds, columns = zip(*self._columns(), strict=True)
-        head, *rows = zip(*columns, strict=True)
-        lines = ["".join(map(_cell, kinds, row)) for row in rows]
-        heads = "".join(map(_cell, kinds, head)).replace("td", "th")
+        rows = "".join(f"<tr>{''.join(map(_cell, kinds, row))}</tr>" for row in zip(*columns, strict=True))
         note = f"<p>{escape(self.note)}</p>" if self.note else ""
-        body = "".join(f"<tr>{line}</tr>" for line in lines)
-        table = f"<div><table><tr>{heads}</tr>{body}</table></div>"
-        return f"<section><h2>{escape(self.title)}</h2>{table}{note}</section>"
+        return f"<section><h2>{escape(self.title)}</h2><div><table>{rows}</table></div>{note}</section>"
 
 
 def _cell(number: bool, text: str) -> str:
