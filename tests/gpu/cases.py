@@ -392,6 +392,12 @@ def _signals() -> dict[str, Any]:
             for y in (values(5, seed=1), values(5, dtype="c16"), whole)
             for ends in ({}, {"left": -0.5, "right": 2}, {"period": 0.4})
         ],
+        "gradient": [
+            Case((x, h), {"axis": 1, "edge_order": order})
+            for x in (X, X[::-1], X.astype("f8"), X.astype("c8"), (X * 9).astype("i4"))
+            for h in (1.0, np.float64(0.3), np.arange(4.0), np.asarray([0, 1, 3, 4]))
+            for order in (1, 2)
+        ],
         "convolve": [
             Case((values(n, dtype=d), values(m, dtype=d, seed=1)), {"mode": mode})
             for n, m in ((9, 4), (4, 9), (5, 5), (1, 3))

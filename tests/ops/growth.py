@@ -174,6 +174,8 @@ def signals() -> dict[str, list[Case]]:
     return {
         "interp": [((x, known, values), end) for x in (X, TURNED, SINGLE, LINE[:5]) for end in ends
                    for known, values in ((LINE[:512], ROWS), (LINE, LINE), (LINE, LINE * 1j))],
+        "gradient": [((x, h), {"axis": axis, "edge_order": order}) for x in (X, TURNED, SINGLE, WHOLE)
+                     for h in (1.0, np.float64(2), LINE[:512], ROWS) for axis in (0, 1) for order in (1, 2)],
         "convolve": [((a, LINE[:n]), {"mode": mode}) for a in (LINE, LINE.astype("f4"), LINE[::2])
                      for n, mode in ((30, "full"), (500, "same"), (N - 5, "valid")) if n < len(a)],
         "pad": [((x,), {**width, **mode}) for x in (X, SINGLE, TURNED, WHOLE)

@@ -121,11 +121,21 @@ EVEN, ODD = np.array([0.0, 0.5, 1.0, 1.5]), np.array([0.0, 1.0, 1.5, 3.5])
 SPACINGS = ((), (2,), (0.3,), (np.float64(0.7),), (np.float32(0.7),), (np.array(0.7),), (1j,))
 
 
+def recorded(m, f, *spacing, **options):
+    """The same where its gradient is asked for: composed of other operations, as on a GPU."""
+    if m is not np:
+        f = f.detach()
+        f.requires_grad = True
+    return m.gradient(f, *spacing, **options)
+
+
 @pytest.mark.parametrize("order", [1, 2])
 async def test_gradient(s, order, some_dtype):
     for x, axis in itertools.product(layouts(some_dtype).values(), (None, 0, -1, (1, 0), (0, 0), 5)):
         for spacing in SPACINGS[:: 1 if axis is None else 3]:
             await compare(s, lambda m, x, *h, a=axis: m.gradient(x, *h, axis=a, edge_order=order), x, *spacing)
+            if x.dtype.kind == "f":
+                await compare(s, lambda m, x, *h, a=axis: recorded(m, x, *h, axis=a, edge_order=order), x, *spacing)
 
 
 @pytest.mark.parametrize("order", [1, 2])
@@ -134,6 +144,8 @@ async def test_gradient_at_coordinates(s, order):
         f, rows = values((4, 4), dtype), np.array([3, 1, 7, 2], "i4")
         for fortran in (f, np.asfortranarray(f)):
             await compare(s, lambda m, f, x, y: m.gradient(f, x, y, edge_order=order), fortran, x, y)
+            if f.dtype.kind == "f":
+                await compare(s, lambda m, f, x, y: recorded(m, f, x, y, edge_order=order), fortran, x, y)
         for where in (rows, rows.astype("u1"), np.array([nan, 1, 2, 3]), np.array([0.0, 0, 0, 0]), ODD[:3], ODD[None]):
             await compare(s, lambda m, f, x: m.gradient(f, x, axis=0, edge_order=order), f, where)
     for n in (2, 3):

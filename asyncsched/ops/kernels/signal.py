@@ -32,6 +32,11 @@ def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, 
     return xp.interp(x, points, values, *ends, period)
 
 
+def gradient(xp: Any, f: Any, spacing: Any, *, axis: int, edge_order: int) -> Any:
+    """Differences between neighbours on both sides, over how far they are apart."""
+    return xp.gradient(f, spacing, axis=axis, edge_order=edge_order)
+
+
 def convolve(xp: Any, a: Any, v: Any, *, mode: str) -> Any:
     """The convolution of two sequences."""
     found = xp.convolve(*[xp.asarray(x).reshape(-1) for x in (a, v)], mode)
@@ -125,6 +130,16 @@ def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     return Inferred(meta(x.shape, dtype), workspace)
 
 
+def gradient_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Like the first operand, in floating point; the function has refused what it takes not. Three more are at work."""
+    f, spacing = [as_meta(operand) for operand in operands]
+    dtype = f.dtype if f.dtype.kind in "fc" else np.dtype(np.float64)
+    exact = isinstance(operands[1], (Meta, np.generic))  # else a Python number, which gives way
+    count, wide = prod(f.bound), np.result_type(dtype, spacing.dtype).itemsize if exact else dtype.itemsize
+    workspace = count * ((3 if spacing.bound else 2) * wide + (8 if f.dtype != dtype else 0))
+    return Inferred(meta(f.shape, dtype, f.contiguous), workspace + 8 * prod(spacing.bound) * wide)
+
+
 def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """All sums of products of two sequences that overlap; what is shorter is copied, in reverse."""
     arrays = [as_meta(operand) for operand in operands]
@@ -189,6 +204,7 @@ OPS = (
         "interp", interp, interp_rule, doc="Values between points, on straight lines.",
         element_seconds=Cost.LONG_FUNCTION,
     ),
+    Op("gradient", gradient, gradient_rule, doc="Differences between neighbours on both sides."),
     Op(
         "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
         element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",

@@ -95,8 +95,8 @@ def gradient(
     Returns:
         A tensor of the shape of `f`, in its dtype; of integers in float64. For several axes a tuple of one for each.
 
-    Coordinates that are evenly spaced are told when they are there, as NumPy tells them: so with coordinates both
-    formulas are computed. Where those require a gradient it is the general one alone, which may round otherwise.
+    NumPy has a formula of its own where coordinates turn out to be evenly spaced. Where coordinates require a gradient,
+    the general one is taken all the same, which may round otherwise.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -125,17 +125,27 @@ def _has_axes(spacing: Any) -> bool:
 
 
 def _gradient(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
-    """Along one axis, by NumPy's formulas, step by step: so the bits are NumPy's."""
+    """Along one axis."""
     n = known_shape(f, "gradient")[axis]
     if n < order + 1:
         raise ValueError(f"gradient: {n} elements along axis {axis} are too few: at least edge_order + 1 are required")
-    f = f.astype(np.float64) if f.dtype.kind in "iu" else f
-    if f.dtype.kind == "f" and (h.dtype.kind == "c" if hasattr(h, "dtype") else isinstance(h, complex)):
+    if f.dtype.kind == "b" or (_has_axes(h) and h.dtype.kind == "b"):
+        raise TypeError("gradient: truths have no differences: use `t.astype(int)`")
+    if f.dtype.kind != "c" and (h.dtype.kind == "c" if hasattr(h, "dtype") else isinstance(h, complex)):
         raise TypeError("gradient: where the spacing is complex f must be, too: use `f.astype(complex)`")
+    if _has_axes(h) and h.shape != (n,):
+        raise ValueError(f"gradient: coordinates must be of shape ({n},), as axis {axis} is, not {h.shape}")
+    recorded = f.requires_grad or (isinstance(h, Tensor) and h.requires_grad)
+    if f.device.inline and not recorded:
+        return op("gradient", f, h, axis=axis, edge_order=order)
+    return _composed(f, axis, h, order)
+
+
+def _composed(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
+    """By operations that have derivatives, and do not wait for a GPU; by NumPy's formulas, so that the bits are its."""
+    f = f.astype(np.float64) if f.dtype.kind in "iu" else f
     if not _has_axes(h):
         return _even(f, axis, h, order)
-    if h.shape != (n,):
-        raise ValueError(f"gradient: coordinates must be of shape ({n},), as axis {axis} is, not {h.shape}")
     d = diff(h.astype(np.float64) if h.dtype.kind in "iu" else h)
     uneven = _uneven(f, axis, d, order)
     if h.requires_grad:  # of the other formula the derivative would be that of one distance
