@@ -98,7 +98,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         return self._plan.length(self._plan.readable(position.epoch), position)
 
     def __bool__(self) -> bool:
-        return True
+        return True  # or it would ask for a length, which may be unknown
 
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":

@@ -88,7 +88,7 @@ class Pipeline(Generic[T]):
         return self._plan.length(self._plan.readable(self._progress.next().epoch), Position())
 
     def __bool__(self) -> bool:
-        return True
+        return True  # or it would ask for a length, which may be unknown
 
     if not TYPE_CHECKING:  # for which any name would be there then, and it could be iterated
 
