@@ -259,8 +259,9 @@ def test_callbacks_are_told_on_the_callers_thread(capsys):
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
 def test_a_child_of_a_fork_starts_its_own():
     code = """
-import asyncio, os, asyncsched as asc
+import asyncio, os, warnings, asyncsched as asc
 from asyncsched import cluster
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # from Python 3.12 on
 graph = {"a": (sum, [1, 2])}
 print(cluster.get(graph, "a"), flush=True)
 
