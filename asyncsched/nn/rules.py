@@ -43,10 +43,16 @@ def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
 # -- composed of operations that have derivatives -------------------------------------------------------------------
 
 
-def _gelu_bend(x: Tensor) -> Tensor:
+def _gelu_bend(x: Tensor, approximate: str) -> Tensor:
     """The second derivative of gelu. Cut off where it is 0, and a square may overflow."""
-    square = f.square(f.clip(x, -40, 40))
-    return f.exp(square * -0.5) * (2 - square) * (1 / sqrt(2 * pi))
+    if approximate != "tanh":
+        square = f.square(f.clip(x, -40, 40))
+        return f.exp(square * -0.5) * (2 - square) * (1 / sqrt(2 * pi))
+    x = f.clip(x, -10, 10)
+    bent = f.square(x) * 0.044715
+    tanh, slope = f.tanh((bent + 1) * x * sqrt(2 / pi)), (bent * 3 + 1) * sqrt(2 / pi)
+    bell = 1 - f.square(tanh)
+    return bell * (slope + x * (x * (3 * 0.044715 * sqrt(2 / pi)) - tanh * f.square(slope)))
 
 
 def _softplus(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -121,8 +127,11 @@ NETWORKS = {
     "sigmoid": (lambda g, out: g * (out * (1 - out)),),
     "leaky_relu": (_leaky_relu,),
     "softplus": (lambda g, x, call: op("softplus_backward", g, x, **call.options),),
-    "gelu": (lambda g, x: op("gelu_backward", g, x),),
-    "gelu_backward": (lambda g, y: op("gelu_backward", g, y), lambda g, x, y: g * (x * _gelu_bend(y))),
+    "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
+    "gelu_backward": (
+        lambda g, y, call: op("gelu_backward", g, y, **call.options),
+        lambda g, x, y, call: g * (x * _gelu_bend(y, **call.options)),
+    ),
     "softmax": (lambda g, out, call: op("softmax_backward", g, out, **call.options),),
     "layer_norm": (
         lambda g, x, y, call: op("layer_norm_input_grad", x, y, g, **call.options),

@@ -61,7 +61,6 @@ LOSSES += [("kl_div", (np.log(chances(3, 5)), chances(3, 5)), {"reduction": "bat
 FUNCTIONS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     *[(name, (x,), {}) for name in ("relu", "sigmoid", "tanh", "silu", "leaky_relu", "softplus", "gelu")
       for x in (SMALL, LARGE)],
-    *[("gelu", (x,), {"approximate": "tanh"}) for x in (SMALL, LARGE)],
     ("leaky_relu", (np.array([0.0, -1.0, 2.0]), 0.2), {}),
     ("softplus", (SMALL, 2.0, 3.0), {}),
     ("conv1d", (real(2, 3, 9), real(4, 3, 3), real(4)), {"stride": 2, "padding": 1, "dilation": 2}),

@@ -59,7 +59,10 @@ CASES: dict[str, list[Case]] = {
     "softplus": [(nn.softplus, (2 * real(3, 4),)), (lambda x: nn.softplus(x, 2.0, 0.4), (2 * real(3, 4),))],
     "sigmoid": [(nn.sigmoid, (2 * real(3, 4),))],
     "gelu": [(nn.gelu, (2 * real(3, 4),)), (lambda x: nn.gelu(x, "tanh"), (2 * real(3, 4),))],
-    "gelu_backward": [(lambda g, x: op("gelu_backward", g, x), (real(3, 4), 2 * real(3, 4, seed=1)))],
+    "gelu_backward": [
+        (lambda g, x, a=a: op("gelu_backward", g, x, approximate=a), (real(3, 4), 2 * real(3, 4, seed=1)))
+        for a in ("none", "tanh")
+    ],
     "softmax": [(nn.softmax, (ROWS,)), (lambda x: nn.softmax(x, 1), (ROWS,)), (nn.log_softmax, (ROWS,))],
     "layer_norm": [
         (lambda x, w, b: nn.layer_norm(x, 5, w, b), (ROWS, real(5, seed=1), real(5, seed=2))),

@@ -32,8 +32,8 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
     far = x + np.float32(5 * scale)
     uneven = np.where(np.arange(SHAPE[1]) < 64, far, x)  # what comes first tells little of the mean
     return {
-        "gelu": [((x,), {})],
-        "gelu_backward": [((g, x), {})],
+        "gelu": [((x,), {"approximate": a}) for a in ("none", "tanh")],
+        "gelu_backward": [((g, x), {"approximate": a}) for a in ("none", "tanh")],
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
@@ -98,14 +98,14 @@ def test_gelu_is_as_near_the_truth_as_single_precision_lets_it():
     x = np.linspace(-12, 12, 48_001, dtype="f4")
     truth = np.array([v * math.erfc(-v / math.sqrt(2)) / 2 for v in x.tolist()])
     for row in (TABLE["gelu"], TABLE["gelu"].exact):
-        assert np.abs(run(row, (x,), {}) - truth).max() < 6e-7
+        assert np.abs(run(row, (x,), {"approximate": "none"}) - truth).max() < 6e-7
 
 
 @pytest.mark.parametrize("name", ["gelu", "gelu_backward"])
 def test_far_out_gelu_is_0_or_its_operand(name):
     x = np.array([-3e38, -1e30, -40.0, 40.0, 1e18], "f4").repeat(compiled.WORTH)
     operands = (x,) if name == "gelu" else (np.ones_like(x), x)
-    y = run(TABLE[name], operands, {})[:: compiled.WORTH]
+    y = run(TABLE[name], operands, {"approximate": "none"})[:: compiled.WORTH]
     assert y.tolist() == ([0, 0, 0, 40, x[-1]] if name == "gelu" else [0, 0, 0, 1, 1])
 
 
@@ -128,7 +128,7 @@ def test_a_row_with_a_number_far_out_is_as_in_the_textbook_and_no_other_row_noti
 async def test_inside_exact_the_plain_kernel_runs(s):
     x = np.linspace(-6, 6, 40_000, dtype="f4")
     t = await s.put(x)
-    exact, fast = [run(row, (x,), {}) for row in (TABLE["gelu"].exact, TABLE["gelu"])]
+    exact, fast = [run(row, (x,), {"approximate": "none"}) for row in (TABLE["gelu"].exact, TABLE["gelu"])]
     assert (exact != fast).any()
     with asc.exact():
         inside = nn.gelu(t)
@@ -142,7 +142,7 @@ async def test_a_derivative_is_exact_if_it_is_asked_for_inside(s):
     t.requires_grad = True
     with asc.exact():
         nn.gelu(t).sum().backward()
-    expected = run(TABLE["gelu_backward"].exact, (np.ones_like(x), x), {})
+    expected = run(TABLE["gelu_backward"].exact, (np.ones_like(x), x), {"approximate": "none"})
     assert (await t.grad).tobytes() == expected.tobytes()
 
 

@@ -25,11 +25,11 @@ _HALF = np.array(0.5, np.float32)
 _FAR = 100  # where Phi(-x) is 0, as it is at infinity
 
 
-def gelu(xp: Any, x: Any, *, out: Any = None) -> Any:
+def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """x Phi(x), in single precision on the host by a compiled loop, or by quotients and tanh."""
-    run = compiled.loop("gelu", xp, x)
-    if run is None and (xp is not np or x.dtype != np.float32):
-        return gelu_exact(xp, x, out=out)
+    run = compiled.loop("gelu" if approximate == "none" else "gelu_tanh", xp, x)
+    if run is None and (xp is not np or x.dtype != np.float32 or approximate == "tanh"):
+        return gelu_exact(xp, x, approximate=approximate, out=out)
     out, result, values = flat(xp, out, x)
     if run is not None:
         run(values, result)
@@ -41,34 +41,39 @@ def gelu(xp: Any, x: Any, *, out: Any = None) -> Any:
     return out
 
 
-def gelu_exact(xp: Any, x: Any, *, out: Any = None) -> Any:
+def gelu_exact(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """The same to rounding, in the tails too: max(x, 0) - |x| Phi(-|x|)."""
     out, result, values = flat(xp, out, x)
     for block in blocks(xp, x.size):
         v, y = values[block], result[block]
-        near = xp.clip(v, -_FAR, _FAR)
-        tail = _normal_tail(xp, near)[0]
-        tail *= xp.abs(near, out=near)
-        relu(xp, v, out=y)
-        y -= tail
+        if approximate == "tanh":
+            xp.multiply(v, _tanh_factor(xp, v), out=y)
+        else:
+            near = xp.clip(v, -_FAR, _FAR)
+            tail = _normal_tail(xp, near)[0]
+            tail *= xp.abs(near, out=near)
+            relu(xp, v, out=y)
+            y -= tail
     return out
 
 
-def gelu_backward(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
+def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """grad (Phi(x) + x phi(x)), with Phi as in `gelu`."""
-    if xp is not np or x.dtype != np.float32:
-        return gelu_backward_exact(xp, grad, x, out=out)
+    if xp is not np or x.dtype != np.float32 or approximate == "tanh":
+        return gelu_backward_exact(xp, grad, x, approximate=approximate, out=out)
     out, result, grads, values = flat(xp, out, grad, x)
     for block in long_blocks(xp, x.size, alive=20):
         np.multiply(grads[block], _single_slope(values[block]), out=result[block])
     return out
 
 
-def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
+def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     """The gradient of gelu to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
     for block in blocks(xp, x.size, alive=12):
-        xp.multiply(grads[block], _normal_slope(xp, values[block]), out=result[block])
+        v = values[block]
+        slope = _tanh_slope(xp, v) if approximate == "tanh" else _normal_slope(xp, v)
+        xp.multiply(grads[block], slope, out=result[block])
     return out
 
 
@@ -118,6 +123,41 @@ def _single_slope(x: Any) -> Any:
     bell *= 1 / sqrt(2 * pi)
     slope += bell
     return slope
+
+
+def _tanh_factor(xp: Any, x: Any) -> Any:
+    """(1 + tanh(u)) / 2 with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
+    square = _bounded_square(xp, x)
+    return _factor_of(xp, square, x, square)
+
+
+def _factor_of(xp: Any, square: Any, x: Any, out: Any) -> Any:
+    factor = xp.multiply(square, 0.044715 * sqrt(2 / pi), out=out)
+    factor += sqrt(2 / pi)
+    factor *= x
+    xp.tanh(factor, out=factor)
+    factor *= 0.5
+    factor += 0.5
+    return factor
+
+
+def _tanh_slope(xp: Any, x: Any) -> Any:
+    """f + 2 x f (1 - f) u' for the factor f."""
+    slope = _bounded_square(xp, x)
+    factor = _factor_of(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
+    slope *= 6 * 0.044715 * sqrt(2 / pi)
+    slope += 2 * sqrt(2 / pi)
+    slope *= x
+    slope *= xp.subtract(1, factor, out=scratch(xp, 2, x.shape, x.dtype))
+    slope += 1
+    slope *= factor
+    return slope
+
+
+def _bounded_square(xp: Any, x: Any) -> Any:
+    """x^2, at most 100: from where on the factor is 0 or 1, and a larger one may overflow."""
+    square = xp.clip(x, -10, 10, out=scratch(xp, 0, x.shape, x.dtype))
+    return xp.square(square, out=square)
 
 
 _GELU = elementwise(gelu, blockwise_rule, "x times the normal distribution function of x.", compiled_as="gelu")

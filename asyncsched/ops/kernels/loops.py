@@ -123,6 +123,19 @@ def gelu(x: Any, out: Any) -> None:
         out[i] = y
 
 
+_TANH1, _TANH3 = _f(-2 * math.sqrt(2 / math.pi)), _f(-2 * math.sqrt(2 / math.pi) * 0.044715)
+
+
+@_loop(_IN[1], _OUT[1])
+def gelu_tanh(x: Any, out: Any) -> None:
+    for i in range(x.size):
+        v = x[i]
+        z = _f(-10) if v < _f(-10) else v
+        z = _f(10) if z > _f(10) else z
+        y = v / (_f(1) + exp_near(z * (_TANH1 + _TANH3 * z * z)))
+        out[i] = _f(0) if v < _f(-10) else y
+
+
 _FIRST = 64  # elements of a row, whose mean is near enough that of all
 
 
@@ -261,7 +274,7 @@ def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
                 out[p, 2 * i + (at >> 1), 2 * j + (at & 1)] = grad[p, i, j]
 
 
-_ALL = (gelu, layer_norm, softmax, log_softmax, cross_entropy, max_pool2d, max_pool2d_backward)
+_ALL = (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy, max_pool2d, max_pool2d_backward)
 LOOPS = {one.__name__: one for one in _ALL}
 
 
