@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from itertools import pairwise
 from typing import Any, Self, overload
 
@@ -116,7 +116,7 @@ class ModuleList(_Numbered):
         self._set(list(modules))
 
 
-class ModuleDict(Module, Mapping[str, Module]):
+class ModuleDict(Module, MutableMapping[str, Module]):
     """Modules by name, which a module that has it calls as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
@@ -151,24 +151,15 @@ class ModuleDict(Module, Mapping[str, Module]):
         setattr(self, key, module)
 
     def __delitem__(self, key: str) -> None:
-        self.pop(key)
+        if key not in self._dict():
+            raise KeyError(key)
+        delattr(self, key)
 
     def __len__(self) -> int:
         return len(self._dict())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._dict())
-
-    def pop(self, key: str) -> Module:
-        """Take a module out."""
-        found = self[key]
-        delattr(self, key)
-        return found
-
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Put modules in, by name."""
-        for key, module in dict(modules).items():
-            self[key] = module
 
     def _dict(self) -> dict[str, Module]:
         return dict(self._members(Module))
