@@ -15,7 +15,7 @@ import numpy as np
 from .._core.model import Value
 from .._tree import find, map_leaves
 from ..background import Kept, check_may_block
-from ..errors import SchedulerClosed, TaskTooLarge
+from ..errors import ImplicitBarrierError, SchedulerClosed, TaskTooLarge
 from ..ops.index_keys import through
 from ..ops.meta import Meta, meta
 from ..ops.op import Op
@@ -241,10 +241,23 @@ class Array:
 
 
 def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for."""
-    for x in find((Array,), (args, options)):
+    """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for.
+
+    So are arrays without axes where a number is wanted, as in `xp.arange(n)`: the loop's thread cannot wait for them.
+    """
+    background()
+    arrays = find((Array,), (args, options))
+    for x in arrays:
         known(x)
-    return _asked(_of_arrays, fn, args, options)
+    with suppress(ImplicitBarrierError):
+        return _asked(_of_arrays, fn, args, options)
+    numbers = {id(x): host(x)[()] for x in arrays if not x.ndim}
+    if not numbers:
+        raise TypeError(f"{fn.__name__} takes a number where an array with axes was given")
+    args, options = map_leaves(
+        lambda leaf: numbers.get(id(leaf), leaf) if isinstance(leaf, Array) else leaf, (args, options)
+    )
+    return issue(fn, *args, **options)
 
 
 def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:

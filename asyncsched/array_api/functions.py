@@ -116,7 +116,7 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
         ValueError: if `copy` is False and a copy is needed.
     """
 
-    def reshaped(tensor: Tensor) -> Tensor:
+    def reshaped(tensor: Tensor, shape: int | Sequence[int]) -> Tensor:
         found = manipulation.reshape(tensor, shape, copy=copy or None)
         if copy is False and found._node is None:
             raise ValueError(f"reshape: {shape} of what lies as this array does needs a copy, so copy=False cannot be")
@@ -124,7 +124,7 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
 
     if copy is not True:
         in_order(x)
-    return cast(Array, issue(reshaped, x))
+    return cast(Array, issue(reshaped, x, shape))
 
 
 def unique_values(x: Array, /) -> Array:

@@ -91,6 +91,20 @@ def test_unique_values_are_in_order(dtype):
     np.testing.assert_array_equal(counts, np.unique(a, return_counts=True, equal_nan=False)[1])
 
 
+def test_arrays_without_axes_are_numbers_where_those_are_wanted():
+    one, four, x = xp.asarray(1), xp.asarray(4), xp.asarray([[1.0, 2.0], [3.0, 4.0]])
+    pairs = [
+        (xp.arange(one, four), np.arange(1, 4)), (xp.zeros((four, 2)), np.zeros((4, 2))), (xp.eye(four), np.eye(4)),
+        (xp.sum(x, axis=one), np.array([3.0, 7.0])), (xp.linspace(one * 0.0, four, four + 1), np.linspace(0.0, 4, 5)),
+        (xp.reshape(x, (four,)), np.arange(1.0, 5)), (xp.roll(x, one), np.array([[4.0, 1.0], [2.0, 3.0]])),
+        (xp.full((2,), one), np.array([1, 1])),
+    ]  # fmt: skip
+    for found, like in pairs:
+        np.testing.assert_array_equal(np.asarray(found), like, strict=True)
+    with pytest.raises(TypeError, match="arange takes a number where an array with axes was given"):
+        xp.arange(x, one)
+
+
 def test_operators_and_assignment():
     x = xp.asarray([1.0, 2.0])
     y = x
