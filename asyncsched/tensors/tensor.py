@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
@@ -144,11 +144,12 @@ def _refuse_mixed(a: Value, b: Value) -> None:
 
 
 _Operator: TypeAlias = "Callable[[Tensor, Tensor | Scalar], Tensor]"
+_Unary: TypeAlias = "Callable[[Tensor], Tensor]"
 UFUNC_OPERATORS: dict[str, str] = {}  # by the name of NumPy's function: the operation of the operator that it is
 
 
-def _operators(name: str) -> tuple[_Operator, _Operator]:
-    """The methods for `t op other` and `other op t`. The hot path: a known plan for something tiny runs at once."""
+def _forward(name: str) -> _Operator:
+    """The method for `t op other`. The hot path: a known plan for something tiny runs at once."""
     op = TABLE[name]
     plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
     UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
@@ -188,15 +189,22 @@ def _operators(name: str) -> tuple[_Operator, _Operator]:
         result._node = None
         return result
 
+    forward.__name__, forward.__doc__ = f"__{name}__", op.doc
+    return forward
+
+
+def _backward(name: str) -> _Operator:
+    """The method for `other op t`."""
+    op = TABLE[name]
+
     def backward(self: Tensor, other: Any) -> Tensor:
         return apply(op, (other, self)) if isinstance(other, _OPERANDS) else cast(Tensor, declined(other))
 
-    forward.__name__, backward.__name__ = f"__{name}__", f"__r{name}__"
-    forward.__doc__ = backward.__doc__ = op.doc
-    return forward, backward
+    backward.__name__, backward.__doc__ = f"__r{name}__", op.doc
+    return backward
 
 
-def _unary(name: str) -> Callable[[Tensor], Tensor]:
+def _unary(name: str) -> _Unary:
     op = TABLE[name]
 
     def method(self: Tensor) -> Tensor:
@@ -382,25 +390,43 @@ class Tensor(Methods):
 
     # -- operators ----------------------------------------------------------------------------------------------
 
-    __add__, __radd__ = _operators("add")
-    __sub__, __rsub__ = _operators("subtract")
-    __mul__, __rmul__ = _operators("multiply")
-    __truediv__, __rtruediv__ = _operators("divide")
-    __floordiv__, __rfloordiv__ = _operators("floor_divide")
-    __mod__, __rmod__ = _operators("remainder")
-    __matmul__, __rmatmul__ = _operators("matmul")
-    __and__, __rand__ = _operators("bitwise_and")
-    __or__, __ror__ = _operators("bitwise_or")
-    __xor__, __rxor__ = _operators("bitwise_xor")
-    __lshift__, __rlshift__ = _operators("bitwise_left_shift")
-    __rshift__, __rrshift__ = _operators("bitwise_right_shift")
-    __lt__, __le__ = _operators("less")[0], _operators("less_equal")[0]
-    __gt__, __ge__ = _operators("greater")[0], _operators("greater_equal")[0]
-    __eq__, __ne__ = _operators("equal")[0], _operators("not_equal")[0]  # type: ignore[assignment]
-    __hash__ = Handle.__hash__
-    __neg__, __pos__, __abs__ = _unary("negative"), _unary("positive"), _unary("abs")
-    __invert__ = _unary("bitwise_invert")
-    _pow, __rpow__ = _operators("pow")
+    __add__: ClassVar[_Operator] = _forward("add")
+    __radd__: ClassVar[_Operator] = _backward("add")
+    __sub__: ClassVar[_Operator] = _forward("subtract")
+    __rsub__: ClassVar[_Operator] = _backward("subtract")
+    __mul__: ClassVar[_Operator] = _forward("multiply")
+    __rmul__: ClassVar[_Operator] = _backward("multiply")
+    __truediv__: ClassVar[_Operator] = _forward("divide")
+    __rtruediv__: ClassVar[_Operator] = _backward("divide")
+    __floordiv__: ClassVar[_Operator] = _forward("floor_divide")
+    __rfloordiv__: ClassVar[_Operator] = _backward("floor_divide")
+    __mod__: ClassVar[_Operator] = _forward("remainder")
+    __rmod__: ClassVar[_Operator] = _backward("remainder")
+    __matmul__: ClassVar[_Operator] = _forward("matmul")
+    __rmatmul__: ClassVar[_Operator] = _backward("matmul")
+    __and__: ClassVar[_Operator] = _forward("bitwise_and")
+    __rand__: ClassVar[_Operator] = _backward("bitwise_and")
+    __or__: ClassVar[_Operator] = _forward("bitwise_or")
+    __ror__: ClassVar[_Operator] = _backward("bitwise_or")
+    __xor__: ClassVar[_Operator] = _forward("bitwise_xor")
+    __rxor__: ClassVar[_Operator] = _backward("bitwise_xor")
+    __lshift__: ClassVar[_Operator] = _forward("bitwise_left_shift")
+    __rlshift__: ClassVar[_Operator] = _backward("bitwise_left_shift")
+    __rshift__: ClassVar[_Operator] = _forward("bitwise_right_shift")
+    __rrshift__: ClassVar[_Operator] = _backward("bitwise_right_shift")
+    __lt__: ClassVar[_Operator] = _forward("less")
+    __le__: ClassVar[_Operator] = _forward("less_equal")
+    __gt__: ClassVar[_Operator] = _forward("greater")
+    __ge__: ClassVar[_Operator] = _forward("greater_equal")
+    __eq__: ClassVar[_Operator] = _forward("equal")  # type: ignore[assignment]
+    __ne__: ClassVar[_Operator] = _forward("not_equal")  # type: ignore[assignment]
+    __hash__: ClassVar[Callable[[Tensor], int]] = Handle.__hash__
+    __neg__: ClassVar[_Unary] = _unary("negative")
+    __pos__: ClassVar[_Unary] = _unary("positive")
+    __abs__: ClassVar[_Unary] = _unary("abs")
+    __invert__: ClassVar[_Unary] = _unary("bitwise_invert")
+    _pow = _forward("pow")
+    __rpow__: ClassVar[_Operator] = _backward("pow")
 
     def __pow__(self, other: Any) -> Tensor:
         """x**y. Some constant exponents have an operation of their own: squares, roots, the reciprocal."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 from typing import Protocol, cast
 
@@ -25,15 +24,7 @@ class Binary(Protocol):
     def __call__(self, x1: Operand, x2: Operand, /) -> Tensor: ...
 
 
-def _unary(*names: str) -> Iterator[Unary]:
-    return map(_one_unary, names)
-
-
-def _binary(*names: str) -> Iterator[Binary]:
-    return map(_one_binary, names)
-
-
-def _one_unary(name: str) -> Unary:
+def _unary(name: str) -> Unary:
     op = TABLE[name]
 
     def function(x: Operand, /) -> Tensor:
@@ -44,7 +35,7 @@ def _one_unary(name: str) -> Unary:
     return function
 
 
-def _one_binary(name: str) -> Binary:
+def _binary(name: str) -> Binary:
     op = TABLE[name]
 
     def function(x1: Operand, x2: Operand, /) -> Tensor:
@@ -56,24 +47,73 @@ def _one_binary(name: str) -> Binary:
     return function
 
 
-abs, conj, imag, negative, positive, real, sign = _unary("abs", "conj", "imag", "negative", "positive", "real", "sign")
-acos, acosh, asin, asinh, atan, atanh = _unary("acos", "acosh", "asin", "asinh", "atan", "atanh")
-cos, cosh, sin, sinh, tan, tanh = _unary("cos", "cosh", "sin", "sinh", "tan", "tanh")
-exp, expm1, log, log10, log1p, log2 = _unary("exp", "expm1", "log", "log10", "log1p", "log2")
-reciprocal, sqrt, square = _unary("reciprocal", "sqrt", "square")
-ceil, floor, round, trunc = _unary("ceil", "floor", "round", "trunc")
-isfinite, isinf, isnan, signbit = _unary("isfinite", "isinf", "isnan", "signbit")
-bitwise_invert, logical_not = _unary("bitwise_invert", "logical_not")
+abs: Unary = _unary("abs")
+conj: Unary = _unary("conj")
+imag: Unary = _unary("imag")
+negative: Unary = _unary("negative")
+positive: Unary = _unary("positive")
+real: Unary = _unary("real")
+sign: Unary = _unary("sign")
+acos: Unary = _unary("acos")
+acosh: Unary = _unary("acosh")
+asin: Unary = _unary("asin")
+asinh: Unary = _unary("asinh")
+atan: Unary = _unary("atan")
+atanh: Unary = _unary("atanh")
+cos: Unary = _unary("cos")
+cosh: Unary = _unary("cosh")
+sin: Unary = _unary("sin")
+sinh: Unary = _unary("sinh")
+tan: Unary = _unary("tan")
+tanh: Unary = _unary("tanh")
+exp: Unary = _unary("exp")
+expm1: Unary = _unary("expm1")
+log: Unary = _unary("log")
+log10: Unary = _unary("log10")
+log1p: Unary = _unary("log1p")
+log2: Unary = _unary("log2")
+reciprocal: Unary = _unary("reciprocal")
+sqrt: Unary = _unary("sqrt")
+square: Unary = _unary("square")
+ceil: Unary = _unary("ceil")
+floor: Unary = _unary("floor")
+round: Unary = _unary("round")
+trunc: Unary = _unary("trunc")
+isfinite: Unary = _unary("isfinite")
+isinf: Unary = _unary("isinf")
+isnan: Unary = _unary("isnan")
+signbit: Unary = _unary("signbit")
+bitwise_invert: Unary = _unary("bitwise_invert")
+logical_not: Unary = _unary("logical_not")
 
-add, subtract, multiply = _binary("add", "subtract", "multiply")
-divide, floor_divide, remainder, pow = _binary("divide", "floor_divide", "remainder", "pow")
-atan2, copysign, hypot, logaddexp, nextafter = _binary("atan2", "copysign", "hypot", "logaddexp", "nextafter")
-maximum, minimum = _binary("maximum", "minimum")
-equal, not_equal = _binary("equal", "not_equal")
-greater, greater_equal, less, less_equal = _binary("greater", "greater_equal", "less", "less_equal")
-logical_and, logical_or, logical_xor = _binary("logical_and", "logical_or", "logical_xor")
-bitwise_and, bitwise_or, bitwise_xor = _binary("bitwise_and", "bitwise_or", "bitwise_xor")
-bitwise_left_shift, bitwise_right_shift = _binary("bitwise_left_shift", "bitwise_right_shift")
+add: Binary = _binary("add")
+subtract: Binary = _binary("subtract")
+multiply: Binary = _binary("multiply")
+divide: Binary = _binary("divide")
+floor_divide: Binary = _binary("floor_divide")
+remainder: Binary = _binary("remainder")
+pow: Binary = _binary("pow")
+atan2: Binary = _binary("atan2")
+copysign: Binary = _binary("copysign")
+hypot: Binary = _binary("hypot")
+logaddexp: Binary = _binary("logaddexp")
+nextafter: Binary = _binary("nextafter")
+maximum: Binary = _binary("maximum")
+minimum: Binary = _binary("minimum")
+equal: Binary = _binary("equal")
+not_equal: Binary = _binary("not_equal")
+greater: Binary = _binary("greater")
+greater_equal: Binary = _binary("greater_equal")
+less: Binary = _binary("less")
+less_equal: Binary = _binary("less_equal")
+logical_and: Binary = _binary("logical_and")
+logical_or: Binary = _binary("logical_or")
+logical_xor: Binary = _binary("logical_xor")
+bitwise_and: Binary = _binary("bitwise_and")
+bitwise_or: Binary = _binary("bitwise_or")
+bitwise_xor: Binary = _binary("bitwise_xor")
+bitwise_left_shift: Binary = _binary("bitwise_left_shift")
+bitwise_right_shift: Binary = _binary("bitwise_right_shift")
 
 
 def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
