@@ -16,7 +16,7 @@ from typing import Final
 from .._core.model import Value
 from ..devices.memory import gone
 
-_FINALISERS: Final = (Value.__del__, gone)
+_FINALISERS: Final = {finaliser.__code__: finaliser for finaliser in (Value.__del__, gone)}
 
 
 @cache
@@ -26,7 +26,9 @@ def watch_for_signals() -> None:
 
 
 def _call_again(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
-    trace, finaliser = lost.exc_traceback, next((one for one in _FINALISERS if one is lost.object), None)
+    trace = lost.exc_traceback
+    # Known by its code: from Python 3.14 on `lost.object` is None for finalisers.
+    finaliser = _FINALISERS.get(trace.tb_frame.f_code) if trace is not None else None
     if trace is not None and finaliser is not None:
         if trace.tb_lineno == trace.tb_frame.f_code.co_firstlineno:  # no line of it has run
             kept = trace.tb_frame.f_locals

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -217,7 +218,9 @@ async def left_by_a_task_group(s: asc.Scheduler) -> None:
             group.create_task(child())
 
 
-CIRCLES: list[Form] = [kept_in_a_variable, held_by_an_awaited_task, left_by_a_task_group]
+CIRCLES: list[Form] = [kept_in_a_variable, held_by_an_awaited_task]
+if sys.version_info < (3, 14):  # from then on a task group lets go of what its tasks raised
+    CIRCLES.append(left_by_a_task_group)
 
 
 @pytest.mark.parametrize("form", CIRCLES, ids=lambda form: form.__name__)
