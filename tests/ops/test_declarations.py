@@ -46,7 +46,7 @@ def decided_by_names(tree: ast.AST) -> Iterator[ast.AST]:
             members = list(node.elts)
         elif isinstance(node, ast.Dict):
             members = node.keys
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value.strip():
             members = [ast.Constant(word) for word in node.value.split()]
         elif isinstance(node, ast.Compare):
             members = [one for one in (node.left, *node.comparators) if is_name(one)]
@@ -70,6 +70,7 @@ LISTED = "add exp".split()
 def of(op, reduction):
     if op.name == "relu" or op.name in ("add", "exp"):
         return "relu"
+    label = "repeat " + str(reduction)
     return reduction in ("mean", "sum", "none")
 """
     found = [ast.unparse(node) for node in decided_by_names(ast.parse(source))]
