@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from asyncsched.devices.cuda.device import usable
+from tests.thorough import thoroughly
 
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
@@ -34,6 +35,7 @@ def bench(*options: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@thoroughly
 def test_every_part_runs(tmp_path):
     before = sorted((ROOT / "bench" / "results").iterdir())
     run = bench("gpu", "--quick", "--results", tmp_path)

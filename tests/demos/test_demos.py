@@ -144,6 +144,7 @@ def test_digits_are_learned_under_the_limit(tmp_path: Path) -> None:
     assert (tmp_path / "digits.png").stat().st_size > 10_000
 
 
+@thoroughly
 @needs("matplotlib", "tqdm")
 def test_text_is_learned_and_a_sample_written(tmp_path: Path) -> None:
     lines = run("train_text", "--steps", 20, "--plot", tmp_path / "text.png")

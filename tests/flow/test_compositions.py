@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.thorough import usually
 from tests.waiting import turns
 
 from . import in_processes
@@ -104,7 +105,8 @@ async def watched(pipe: Any) -> tuple[list[Any], list[Any]]:
     return items, states
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.one_loop
+@pytest.mark.parametrize("seed", range(usually(10, 25)))
 async def test_it_goes_on_exactly_where_it_was_stopped(s: asc.Scheduler, seed: int) -> None:
     make = composed(seed, unordered=False)
     pipe = make(s)
@@ -119,7 +121,8 @@ async def test_it_goes_on_exactly_where_it_was_stopped(s: asc.Scheduler, seed: i
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.one_loop
+@pytest.mark.parametrize("seed", range(usually(8, 20)))
 async def test_where_it_has_no_order_each_item_comes_as_often(s: asc.Scheduler, seed: int) -> None:
     make = composed(seed, unordered=True)
     whole, states = await watched(make(s))

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.table import TABLE
@@ -29,6 +30,12 @@ class Case(NamedTuple):
 def cases_of(name: str, most: int) -> list[Case]:
     """So many of a row's cases at most, drawn once for all."""
     return random.Random(name).sample(CASES[name], min(most, len(CASES[name])))
+
+
+def groups(names: Iterable[str]) -> list[Any]:
+    """Eight rows a test, named by the first: to begin and end on the fake takes as long as the cases of a row."""
+    rows = sorted(names)
+    return [pytest.param(rows[i : i + 8], id=f"{rows[i]}...") for i in range(0, len(rows), 8)]
 
 
 def values(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:

@@ -199,6 +199,8 @@ async def test_a_run_is_one_kernel_and_its_intermediates_take_no_memory(card):
 
 @pytest.mark.parametrize("name", cupy_internals.PRIVATE)
 async def test_what_cupy_has_under_another_name_is_done_by_its_public_functions(card, monkeypatch, name):
+    if card.fake is not None and name != next(iter(cupy_internals.PRIVATE)):
+        pytest.skip("the fake has none of them")
     monkeypatch.setitem(cupy_internals.PRIVATE, name, "_gone")
 
     def step(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:

@@ -23,7 +23,7 @@ from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
 from tests.thorough import usually
 
-from .cases import CASES, RANDOM, Case, X, cases_of
+from .cases import CASES, RANDOM, Case, X, cases_of, groups
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
@@ -36,18 +36,18 @@ def test_every_row_has_cases():
     assert {name for name, cases in CASES.items() if cases} == set(TABLE)
 
 
-@pytest.mark.parametrize("name", [name for name, op in TABLE.items() if name not in RANDOM and not op.parts])
-async def test_rows_equal_numpy(card, name):
+@pytest.mark.parametrize("names", groups(name for name, op in TABLE.items() if name not in RANDOM and not op.parts))
+async def test_rows_equal_numpy(card, names):
     wrong = []
-    cases = cases_of(name, card.pick(ALL, usually(6, ALL)))
+    cases = [(name, case) for name in names for case in cases_of(name, card.pick(ALL, usually(6, ALL)))]
     async with asc.Scheduler("cuda", max_bytes="256 MiB") as s:
-        for case in cases:
+        for name, case in cases:
             expected = _eager(name, case)
             if expected is not None:
-                wrong += [f"{_described(case)}: {text}" for text in await _compared(s, name, case, expected)]
+                wrong += [f"{name}, {_described(case)}: {text}" for text in await _compared(s, name, case, expected)]
     if wrong and loaded() is not None and all(any(sign in text for sign in ABSENT) for text in wrong):
         pytest.skip(f"not there in host memory: {wrong[0]}")
-    assert not wrong, "\n".join([f"{name}: {len(wrong)} of {len(cases)} cases", *wrong[:40]])
+    assert not wrong, "\n".join([f"{len(wrong)} of {len(cases)} cases", *wrong[:40]])
 
 
 def _eager(name: str, case: Case) -> Any:
