@@ -104,10 +104,10 @@ async def test_it_reads_ahead_by_what_it_holds_and_what_may_wait(s: asc.Schedule
     pipe = s.pipeline(source, buffer=3).shuffle(20, seed=0)
     async with pipe.open() as items:
         await anext(items)
-        most = 3 + 20 + BUFFER  # room is taken first: when all is full, one that was given is not yet replaced
-        await until(lambda: source.asked >= most)
+        most = 3 + 20 + BUFFER  # room is taken first: when all is full, one that was given may not be replaced yet
+        await until(lambda: source.asked >= most - 1)
         await turns(20)
-        assert source.asked == most
+        assert most - 1 <= source.asked <= most
         found = pipe.statistics().stages[1]
         assert (found.name, found.workers, found.capacity) == ("1 (shuffle 20)", 1, 20 + BUFFER)
         assert found.items == 1 + BUFFER
