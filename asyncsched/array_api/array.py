@@ -214,11 +214,11 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         known(self)
-        return Array(_asked(self._place.part, map_leaves(_place_of, _key(key))))
+        return Array(_asked(self._place.part, map_leaves(_place_of, _key(key, self.device))))
 
     def __setitem__(self, key: Any, new: Any) -> None:
         known(self)
-        key, new = map_leaves(_place_of, (_key(key), new))
+        key, new = map_leaves(_place_of, (_key(key, self.device), new))
         with suppress(TaskTooLarge):  # as for as long as somebody reads it, which takes room for two
             return _asked(self._place.assign, key, new)
         scheduler = background()
@@ -326,10 +326,12 @@ def _operated(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Array:
     return Array(_asked(apply_to, function, _place_of(a), _place_of(b)))
 
 
-def _key(key: Any) -> Any:
-    """A key whose slices have numbers: arrays of one are read here, where that may wait."""
+def _key(key: Any, device: str) -> Any:
+    """A key whose slices have numbers, where arrays of one are read here, which may wait; NumPy's arrays are put."""
     if isinstance(key, tuple):
-        return tuple([_key(part) for part in key])
+        return tuple([_key(part, device) for part in key])
+    if isinstance(key, np.ndarray):
+        return put(key, device)
     if not isinstance(key, slice):
         return key
     return slice(*[end.__index__() if isinstance(end, Array) else end for end in (key.start, key.stop, key.step)])

@@ -115,6 +115,9 @@ def test_operators_and_assignment():
     assert np.asarray(2 - x).tolist() == [-5.0, -1.0]
     assert type(np.float64(2) * x) is xp.Array
     assert np.asarray(x[xp.asarray(0) : xp.asarray(1)]).tolist() == [7.0]
+    z = xp.asarray(ROOT)
+    z[np.array([1, 0]), 0] = xp.asarray([8.0, 9.0])
+    assert np.asarray(z[np.array([True, False])]).tolist() == [[9.0, 2.0]]  # as scikit-learn's searches index
     with pytest.raises(TypeError, match="in place"):
         x *= xp.asarray([1j, 2])
     with pytest.raises(ValueError, match="broadcast"):
@@ -180,12 +183,13 @@ def test_no_message_says_await():
         y, ndarray = xp.ones(2), np.ones(2)
         calls = {
             "`xp.asarray(a)` makes it an array": [
-                lambda: xp.add(y, ndarray), lambda: y + ndarray, lambda: xp.where(y > 0, [1], y), lambda: y[ndarray],
+                lambda: xp.add(y, ndarray), lambda: y + ndarray, lambda: xp.where(y > 0, [1], y),
                 lambda: y["a"], lambda: y.__setitem__(0, [1.0]), lambda: xp.full((2,), [1]), lambda: xp.add([1], 1),
             ],
             "brings one to that in use": [lambda: x + y],
             "brings it": [lambda: x + 1, lambda: x[0], lambda: x.__setitem__(0, 1)],
             "use": [lambda: y.__setitem__(0, xp), lambda: y[True]],
+            "integer or boolean dtype": [lambda: y[ndarray], lambda: y.__setitem__(ndarray, 1)],
             "": [
                 lambda: x[i], lambda: x[m], lambda: xp.reshape(y, (3,)), lambda: float(y), lambda: bool(y),
                 lambda: xp.zeros(2, device="cuda:9"), lambda: xp.asarray("a"), lambda: xp.asarray([[1], [1, 2]]),
