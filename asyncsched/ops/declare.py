@@ -11,11 +11,11 @@ from .op import Inferred, Kernel, Op, Operand, Options
 from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
 
 __all__ = [
-    "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options", "ScalarCode", "UfuncCall",
-    "bounded", "elementwise", "meta", "product", "with_out", "with_products",
+    "PRODUCT_BOUND", "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options",
+    "ScalarCode", "UfuncCall", "bounded", "elementwise", "meta", "product", "with_out", "with_products",
 ]  # fmt: skip
 
-_PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
+PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
 
 
 def with_out(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, name: str = "", **more: Any) -> Op:
@@ -43,4 +43,4 @@ def bounded(op: Op, exact: Kernel, relative: float, absolute: float) -> Op:
 def product(op: Op, cut: Cut) -> Op:
     """A product that may be cut for several threads. Inside `exact()` it is not: in parts, sums may round otherwise."""
     whole = replace(op, blas=Blas.PRODUCT, plans={}, kernels={})
-    return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=_PRODUCT_BOUND)
+    return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=PRODUCT_BOUND)

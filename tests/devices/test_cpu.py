@@ -99,6 +99,25 @@ async def test_streams_share_the_blas_threads_while_several_run(many: list[int])
     assert threads() == many
 
 
+async def test_bits_of_products_do_not_depend_on_who_is_idle_nor_those_of_decompositions_inside_exact(
+    many: list[int],
+) -> None:
+    async with asc.Scheduler("cpu", streams=4) as s:
+        x = await s.put(np.eye(60, 100))
+        for product in (asc.dot, partial(asc.tensordot, axes=1)):
+            y = product(x, asc.matrix_transpose(x))
+            assert threads() == [2] * len(many)
+            await y
+        for decompose in (asc.linalg.inv, asc.linalg.svd):
+            _ = decompose(y)  # alone it has them all
+            assert threads() == many
+            await s.barrier()
+            with asc.exact():
+                _ = decompose(y)
+            assert threads() == [2] * len(many)
+            await s.barrier()
+
+
 async def test_the_small_products_of_attention_have_one_streams_share_of_threads(many: list[int]) -> None:
     async with asc.Scheduler("cpu", streams=4) as s:
         x = await s.put(np.ones((2, 3, 50, 20), np.float32))

@@ -80,6 +80,10 @@ def _of_two_axes(x: Any, w: Any) -> Any:
     return F.layer_norm(asc.reshape(x, (7, 100, *w.shape)), w.shape, w, w)
 
 
+def _apart(x: asc.Tensor) -> asc.Tensor:
+    return asc.permute_dims(asc.reshape(x, (700, 30, 30)), (2, 0, 1))
+
+
 LAYERS: list[tuple[str, Function]] = [
     ("gelu", lambda x, w: F.gelu(x)),
     ("softmax", lambda x, w: F.softmax(x, -1)),
@@ -92,6 +96,10 @@ LAYERS: list[tuple[str, Function]] = [
     ("a product with a vector", lambda x, w: x @ w),
     ("matmul of several", lambda x, w: asc.reshape(x, (7, 100, 900)) @ asc.matrix_transpose(x)),
     ("several with one", lambda x, w: x[:100] @ asc.reshape(x, (7, 900, 100))),
+    ("dot", lambda x, w: asc.dot(x[::2], asc.matrix_transpose(x))),
+    ("dot of two dtypes", lambda x, w: asc.dot(x[::-1], asc.astype(asc.matrix_transpose(x), "f8"))),
+    ("dot of more axes", lambda x, w: asc.dot(asc.reshape(x, (7, 100, 900)), w)),
+    ("tensordot", lambda x, w: asc.tensordot(asc.reshape(x, (7, 100, 30, 30)), _apart(x), axes=((2, 3), (2, 0)))),
 ]
 
 
@@ -115,10 +123,11 @@ async def test_exact_products_stay_whole(parts: list[int]) -> None:
         x = await s.put(X)
         y = asc.matrix_transpose(x)
         with asc.exact():
-            found = await asc.gather(x @ y, F.linear(x, x))
+            found = await asc.gather(x @ y, F.linear(x, x), asc.dot(x, y), asc.tensordot(x, y, axes=1))
         assert not parts
-        cut = await asc.gather(x @ y, F.linear(x, x), op("linear_weight_grad", x, x))  # the plan is known by now
-    assert parts == [2, 2, 2]
+        cut = await asc.gather(x @ y, F.linear(x, x), asc.dot(x, y), asc.tensordot(x, y, axes=1))
+        await op("linear_weight_grad", x, x)  # the plan is known by now
+    assert parts == [2, 2, 2, 2, 2]
     for whole, in_parts in zip(found, cut, strict=False):
         bound = TABLE["matmul"].bound
         assert bound is not None

@@ -13,9 +13,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.ops import TABLE, Op, resolve
+from asyncsched.ops import TABLE, Blas, Op, resolve
 from asyncsched.ops.kernels import compiled
-from asyncsched.ops.traits import PRODUCTS
 
 pytestmark = pytest.mark.one_loop
 
@@ -37,7 +36,7 @@ def given(scale: float, seed: int = 0) -> dict[str, list[tuple[tuple[Any, ...], 
         "softmax": [((x,), {"log": log}) for log in (False, True)],
         "layer_norm": [((rows, w / scale, b / scale), {"eps": 1e-5}) for rows in (x, far, uneven)],
         "cross_entropy": [((x, target), ENTROPY | {"label_smoothing": smooth}) for smooth in (0.0, 0.1)],
-        **{name: [] for name, op in TABLE.items() if op.cut in PRODUCTS},  # in parts alone: see `devices/test_team.py`
+        **{name: [] for name, op in TABLE.items() if op.blas is Blas.PRODUCT},  # in parts: see `devices/test_team.py`
     }
 
 

@@ -8,6 +8,7 @@ On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for th
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
 from ..op import resolve
 from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
@@ -399,11 +400,20 @@ def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> 
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
+def _decomposes(op: Op) -> Op:
+    """What runs alone has all of LAPACK's threads. Its bits depend on how many: so inside `exact()` it has a stream's."""
+    op = replace(op, element_seconds=Cost.DECOMPOSITION, plans={}, kernels={})
+    return replace(op, exact=replace(op, blas=Blas.INSIDE, plans={}, kernels={}), plans={}, kernels={})
+
+
 def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
-    return Op(name, kernel, rule, doc=doc, element_seconds=Cost.DECOMPOSITION)
+    return _decomposes(Op(name, kernel, rule, doc=doc))
 
 
-_several = partial(packed_op, element_seconds=Cost.DECOMPOSITION)
+def _several(name: str, kernel: Kernel, parts: Any, doc: str) -> Op:
+    return _decomposes(packed_op(name, kernel, parts, doc))
+
+
 OPS = (
     _of_matrices("cholesky", cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
     _of_matrices("inv", lapack("inv"), matrix_rule, "The inverse of square matrices."),

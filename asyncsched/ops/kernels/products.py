@@ -9,8 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Cut, Inferred, Op, Operand, Options, meta, product, with_out, with_products
+from .. import cut
+from ..cost_model import has_blas
+from ..declare import (
+    PRODUCT_BOUND,
+    Blas,
+    Cost,
+    Cut,
+    Inferred,
+    Kernel,
+    Op,
+    Operand,
+    Options,
+    bounded,
+    meta,
+    product,
+    with_out,
+    with_products,
+)  # fmt: skip
 from ..op import resolve
+from ..parallel import threads
 from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, sample
 from . import releasing_gil
 
@@ -21,6 +39,32 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
         return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
     x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
     return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+
+
+def dot(xp: Any, x: Any, y: Any) -> Any:
+    """NumPy's `dot`: that of two matrices is cut for several threads, as `matmul` is."""
+    if xp is not np or threads() < 2 or not np.ndim(x) == np.ndim(y) == 2:
+        return xp.dot(x, y)
+    dtype = np.result_type(x, y)
+    if not has_blas(dtype):
+        return np.dot(x, y)
+    # Converted and laid out once, and not by each part.
+    x, y = [array.astype(dtype, order="K", copy=not array.flags.forc) for array in (x, y)]
+    return cut.run(_MATMUL, resolve(_MATMUL, np), (x, y), np.empty((len(x), y.shape[1]), dtype), {})
+
+
+def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
+    """Both operands laid out as matrices, as NumPy does it, and their product."""
+    if xp is not np or threads() < 2:
+        return xp.tensordot(x, y, axes)
+    first, second = tensordot_axes(axes, x.ndim, y.ndim)
+    kept_first = [axis for axis in range(x.ndim) if axis not in first]
+    kept_second = [axis for axis in range(y.ndim) if axis not in second]
+    x, y = x.transpose([*kept_first, *first]), y.transpose([*second, *kept_second])
+    shape = (*x.shape[: len(kept_first)], *y.shape[len(second) :])
+    inner = prod(y.shape[: len(second)])
+    rows, columns = prod(x.shape[: len(kept_first)]), prod(y.shape[len(second) :])
+    return dot(np, x.reshape(rows, inner), y.reshape(inner, columns)).reshape(shape)
 
 
 def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
@@ -91,11 +135,12 @@ def dot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
     dtype = np.result_type(metas[0].dtype, metas[1].dtype)
     workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
     if not first or not second:
-        return Inferred(meta(first or second, dtype, all_contiguous(operands)), workspace)
+        return Inferred(meta(first or second, dtype, all_contiguous(operands)), workspace, work=prod(first or second))
     inner = second[-2:][0]
     if first[-1] != inner:
         raise ValueError(f"dot: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
-    return Inferred(meta((*first[:-1], *second[:-2], *(second[-1:] if len(second) > 1 else ())), dtype), workspace)
+    shape = (*first[:-1], *second[:-2], *(second[-1:] if len(second) > 1 else ()))
+    return Inferred(meta(shape, dtype), workspace, work=prod(shape) * inner)
 
 
 def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -170,15 +215,25 @@ def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     return Inferred(meta((shapes[0][0], shapes[1][0]), dtype))
 
 
-_MATMUL = with_out(
-    "matmul", matmul_rule, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul
+# -- declarations ------------------------------------------------------------------------------------------------------
+
+
+def _cut_inside(kernel: Kernel, rule: Any, doc: str) -> Op:
+    """A product whose kernel lays out matrices and cuts what it makes of them; NumPy's own inside `exact()`."""
+    name = kernel.__name__
+    own = Op(name, kernel, rule, doc=doc, element_seconds=Cost.MULTIPLICATION, blas=Blas.PRODUCT)
+    return bounded(own, name, *PRODUCT_BOUND)
+
+
+_MATMUL = product(
+    with_out("matmul", matmul_rule, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul),
+    Cut.PRODUCT_NN,
 )
-_TENSORDOT = "The sum of products over several axes."
 OPS = (
-    product(_MATMUL, Cut.PRODUCT_NN),
+    _MATMUL,
     with_products(vecdot, vecdot_rule, "The product of vectors along an axis.", Cost.MULTIPLICATION),
-    Op("tensordot", "tensordot", tensordot_rule, doc=_TENSORDOT, element_seconds=Cost.MULTIPLICATION),
-    Op("dot", "dot", dot_rule, doc="NumPy's `dot`."),
+    _cut_inside(tensordot, tensordot_rule, "The sum of products over several axes."),
+    _cut_inside(dot, dot_rule, "NumPy's `dot`."),
     Op("einsum", einsum, einsum_rule, doc="Products summed over the axes that a text names."),
     with_out(outer, outer_rule, "All products of the elements of two vectors."),
 )  # fmt: skip
