@@ -34,7 +34,7 @@ def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **m
     return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, **more})
 
 
-def bounded(op: Op, exact: Kernel, relative: float, absolute: float) -> Op:
+def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:
     """The operation, with the kernel that runs inside `exact()`: in float32 its own may be off by so much from that."""
     plain = replace(op, kernel=exact, plans={}, kernels={})
     return replace(op, exact=plain, bound=Bound(relative, absolute))
