@@ -401,7 +401,7 @@ def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> 
 
 
 def _decomposes(op: Op) -> Op:
-    """What runs alone has all of LAPACK's threads, and its bits depend on how many: inside `exact()` it has a stream's."""
+    """What runs alone has all of LAPACK's threads, which decide its bits: inside `exact()` it has a stream's."""
     op = replace(op, element_seconds=Cost.DECOMPOSITION, plans={}, kernels={})
     return replace(op, exact=replace(op, blas=Blas.INSIDE, plans={}, kernels={}), plans={}, kernels={})
 
