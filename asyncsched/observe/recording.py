@@ -261,6 +261,8 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
             found.tasks.append(task_of(event))
         case "b", "scope" | "iteration" as kind:
             number, more = event["id"], (kind == "scope", args["priority"], args.get("tenant", ""))
+            if args["parent"] >= number:  # a scope is numbered after its parent, so those around it come to an end
+                raise ValueError(f"scope {number} is in scope {args['parent']}, which was opened after it")
             found.scopes[number] = ScopeRecord(number, args["parent"], name, when, *more)
         case "e", "scope" | "iteration":
             if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import subprocess
 import sys
 import threading
@@ -171,6 +172,27 @@ def test_a_flipped_bit_is_told_or_changes_nothing_that_matters(tmp_path: Path, n
                 told in str(error) for told in ("is damaged", "is no trace", "newer asyncsched", "older asyncsched")
             )
     assert damaged > 20
+
+
+def test_scopes_that_are_in_each_other_are_damage(tmp_path: Path) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        async with s.scope(name="request", reserve="1 MiB"):
+            await s.call(max, 1, 2)
+
+    path = tmp_path / "run.json"
+    asyncio.run(traced(path, program))
+    text = path.read_text()
+    for inner, outer in ((2, 2), (1, 2)):
+        opened = f'"id":{inner},"ts":'
+        lines = [
+            re.sub(r'"parent":\d', f'"parent":{outer}', line) if opened in line and '"ph":"b"' in line else line
+            for line in text.splitlines(keepends=True)
+        ]
+        path.write_text("".join(lines))
+        with pytest.raises(
+            ValueError, match=f"is damaged: .*scope {inner} is in scope {outer}, which was opened after"
+        ):
+            Recording.read(path)
 
 
 def test_what_another_version_wrote_is_refused_with_the_cure(tmp_path: Path) -> None:
