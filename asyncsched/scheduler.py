@@ -336,7 +336,7 @@ class Scheduler(Submitter, OnlyAsync):
         ...         x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
         ...         y = (x + 1).sum()
         ...         print(s.graph(), s.graph(y))
-        ...         s.graph(y).save(os.devnull)  # as SVG; `.dot()` is text for Graphviz
+        ...         s.graph(y).save(os.devnull)  # as SVG
         ...         gate.set()
         >>> import os, threading
         >>> asc.run(main)

@@ -1,4 +1,4 @@
-"""A graph of tasks and what they read, as text for Graphviz, as SVG, and in notebooks."""
+"""A graph of tasks and what they read, as SVG and in notebooks."""
 
 from __future__ import annotations
 
@@ -68,13 +68,6 @@ class TaskGraph:
     >>> graph = TaskGraph([Node("put", (3,), "float64", "done"), Node("sum", (), "float64", inputs=(0,))])
     >>> graph
     TaskGraph(2 tasks: 1 done, 1 pending)
-    >>> print(graph.dot())
-    digraph tasks {
-      node [shape=box, style="filled,rounded", fontname="sans-serif"]
-      0 [label="put\\n(3,) float64", fillcolor="#d9f2e0", color="#2f9e5b"]
-      1 [label="sum\\n() float64", fillcolor="#fff3cd", color="#c69500"]
-      0 -> 1
-    }
 
     Raises:
         ValueError: if the tasks go round in a circle, or read what is not among them.
@@ -83,18 +76,6 @@ class TaskGraph:
     def __init__(self, nodes: Iterable[Node]) -> None:
         self.nodes = tuple(nodes)
         self._order = in_order([node.inputs for node in self.nodes])
-
-    def dot(self) -> str:
-        """The whole graph in Graphviz's language."""
-        lines = ["digraph tasks {", '  node [shape=box, style="filled,rounded", fontname="sans-serif"]']
-        for place, node in enumerate(self.nodes):
-            fill, frame = COLOURS.get(node.state, _OTHER)
-            label = _joined("\\n", _quoted(node.name), _quoted(_joined(" ", _details(node), node.device)))
-            lines.append(f'  {place} [label="{label}", fillcolor="{fill}", color="{frame}"]')
-        for place, node in enumerate(self.nodes):
-            for read, times in Counter(node.inputs).items():
-                lines.append(f"  {read} -> {place}" + (f' [label="{_TIMES}{times:,}"]' if times > 1 else ""))
-        return "\n".join([*lines, "}"])
 
     def svg(self, most: int = MOST) -> str:
         """A picture, in columns, each task to the right of what it reads; what is too wide for a page goes on below.
@@ -127,10 +108,11 @@ class TaskGraph:
         return "\n".join(parts)
 
     def save(self, path: str | Path) -> None:
-        """Write the picture, or for a name that ends in .dot or .gv the text for Graphviz."""
+        """Write the picture, as SVG. ValueError for a name that says it is something else, as "graph.png"."""
         path = Path(path)
-        text = self.dot() if path.suffix in (".dot", ".gv") else self.svg()
-        path.write_text(text, encoding="utf-8", errors="backslashreplace")  # names may have half of a surrogate pair
+        if path.suffix not in ("", ".svg"):
+            raise ValueError(f"the picture is SVG: save it as {path.with_suffix('.svg').name!r}, not {path.name!r}")
+        path.write_text(self.svg(), encoding="utf-8", errors="backslashreplace")  # names may have half a surrogate pair
 
     def _repr_svg_(self) -> str:
         return self.svg()
@@ -153,10 +135,6 @@ def _joined(between: str, *texts: str) -> str:
 
 def _details(node: Node) -> str:
     return _joined(" ", "" if node.shape is None else str(node.shape), node.dtype)
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 def _cut(text: str, most: int) -> str:
