@@ -20,7 +20,7 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from time import thread_time
@@ -109,6 +109,24 @@ def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, i
     if snapshot and sys.getrefcount(variables) <= 3:  # the frame, the variable, and the argument
         variables.clear()
     return found
+
+
+def referents(thing: Any) -> Iterable[int]:
+    """The identities of what an object refers to: each as often as it has a counted reference to that, or less often.
+
+    From Python 3.14 on what a generator has on its stack where it yields may be borrowed from a variable of its own:
+    shown twice, and counted once. Shown only there, it has a reference of its own. What is on the stack where something
+    is awaited always has: the compiler borrows nothing across branches.
+    """
+    shown = map(id, gc.get_referents(thing))
+    if sys.version_info < (3, 14) or type(thing) not in _SUSPENDED or (frame := frame_of(thing)) is None:
+        return shown
+    if any(getattr(thing, name, None) is not None for name in _AWAITING):
+        return shown
+    code = frame.f_code
+    plain = set(code.co_varnames).difference(code.co_cellvars)  # what is in a cell is held by that
+    variables = [held for name, held in variables_of(frame) if name in plain]
+    return [*variables, *(key for key in shown if key not in variables)]
 
 
 def _is_kept(held: object, code: types.CodeType) -> bool:

@@ -29,7 +29,7 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .awaiting import frame_of, steps_of, variables_of, where_it_waits
+from .awaiting import frame_of, referents, steps_of, variables_of, where_it_waits
 
 MOST_OBJECTS = 200_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
@@ -129,7 +129,7 @@ class Walk:
                             node.ends.append((reader, ""))
                 continue
             below: dict[int, _Node] = {}
-            for key in map(id, gc.get_referents(referrer)):
+            for key in referents(referrer):
                 if (node := at.get(key)) is not None:
                     node.found += 1
                     below[key] = node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.runtime import awaiting, deadlock
 from asyncsched.runtime.holders import Walk
-from tests.waiting import cancelled, held, until
+from tests.waiting import cancelled, held, turns, until
 
 BLOCK = np.ones((100, 100))
 NB = BLOCK.nbytes
@@ -49,6 +49,57 @@ async def test_one_reference_that_nobody_sees_is_enough(
     async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
         waiting = asyncio.create_task(work(s))
         await until(lambda: box)
+        thread = threading.Thread(target=hold)
+        thread.start()
+        await until(lambda: not box)
+        await looked(looks)
+        gate.set()
+        await asyncio.to_thread(thread.join)
+        with pytest.raises(asc.MemoryDeadlockError):  # now it is one
+            await waiting
+
+
+def _yields(mine: Any) -> Iterator[None]:
+    """Borrows the argument of the call from its variable, where Python does that."""
+    print(mine, (yield))
+
+
+def _yields_one_of_two(mine: Any) -> Iterator[None]:
+    also = mine
+    print(mine, (yield), also)
+
+
+def _yields_beside_a_cell(mine: Any) -> Iterator[None]:
+    print(mine, (yield), lambda: mine)
+
+
+async def _yields_asynchronously(mine: Any) -> AsyncIterator[None]:
+    print(mine, (yield))
+
+
+@pytest.mark.parametrize("generator", [_yields, _yields_one_of_two, _yields_beside_a_cell, _yields_asynchronously])
+async def test_what_a_generator_borrows_makes_up_for_no_holder(
+    looks: list[deadlock.Finding], gate: threading.Event, generator: Any
+) -> None:
+    box: deque[Any] = deque()
+
+    def hold() -> None:
+        mine = box.popleft()
+        held(gate)
+        del mine
+
+    async def work(s: asc.Scheduler) -> None:
+        mine = generator(box[0])
+        if isinstance(mine, AsyncIterator):
+            await anext(mine)
+        else:
+            next(mine)
+        await s.put(BLOCK)
+
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        box.append(await s.put(BLOCK))
+        waiting = asyncio.create_task(work(s))
+        await turns()
         thread = threading.Thread(target=hold)
         thread.start()
         await until(lambda: not box)
