@@ -117,6 +117,12 @@ def test_of_complex_numbers_the_parts_are_views():
     equal(x, [7 + 4j, 3 + 8j])
 
 
+def test_one_element_takes_an_array_of_one():
+    x = xp.asarray(A)
+    x[0, 1, 2] = xp.asarray([7.0])
+    equal(x[0, 1], [4.0, 5.0, 7.0, 7.0])
+
+
 def test_overlapping_parts_of_an_array_are_assigned_to_each_other():
     parts = np.s_[1:], np.s_[:-1], np.s_[:], np.s_[::-1], np.s_[:, 1:], np.s_[:, :1]
     for key, source in ((parts[0], parts[1]), (parts[1], parts[0]), (parts[3], parts[2]), (parts[4], parts[5])):

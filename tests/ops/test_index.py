@@ -101,6 +101,15 @@ def test_assignment_of_dtypes(check):
             check("setitem")(lambda x=x, v=value: assigned(x, 1, v), x, value, key=(1,))
 
 
+def test_one_element_takes_a_value_with_axes_of_one(check):
+    x, one = values((3, 4), "f8"), np.array(1)
+    for value in (np.full((1,), 7.0), np.full((1, 1), 7.0)):
+        for key in ((1, 2), (one, 2), (one, one)):
+            operands, options = encoded(key)
+            check("setitem")(lambda v=value: assigned(x, (1, int(key[1]), ...), v), x, value, *operands, **options)  # noqa: B023
+        check("setitem")(lambda v=value: assigned(np.zeros(()), ..., v), np.zeros(()), value, key=())
+
+
 def test_assignment_of_its_own_part(check):
     x = values((6,), "i4")
     check("setitem")(lambda: assigned(x, slice(1, None), x[:-1]), x, x[:-1], **encoded(slice(1, None))[1])

@@ -121,7 +121,9 @@ def setitem(
     elif xp is not np and is_one_mask(key, indices):
         assign_where(xp, part, value, indices[0], key)
     else:
-        part[decode_key(key, indices)] = value
+        # By numbers alone, NumPy would assign to an element, which from 2.4 on takes no value with axes of one.
+        at = decode_key(key, indices)
+        part[at if any(map(np.ndim, indices)) or Ellipsis in key else (*at, Ellipsis)] = value
     return out
 
 
