@@ -87,7 +87,7 @@ def explain_on_signal() -> None:
     thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
     thread.start()
     with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
-        (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD)
+        (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD, "ascii")
 
 
 def ask(pid: int) -> str:
@@ -113,7 +113,7 @@ def _names_in(threads: Path) -> set[str]:
     found = set()
     for name in threads.glob("*/comm"):
         with contextlib.suppress(OSError):  # the thread has ended
-            found.add(name.read_text().strip())
+            found.add(name.read_text("ascii", "replace").strip())
     return found
 
 

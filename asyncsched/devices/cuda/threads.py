@@ -24,7 +24,8 @@ from queue import SimpleQueue
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
-os.register_at_fork(after_in_child=_idle.clear)  # none of them is there
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_idle.clear)  # none of them is there
 
 
 def run(work: Callable[[], None], name: str) -> None:

@@ -1,0 +1,27 @@
+"""What runs on systems that are not Linux: there what they lack is taken away. See `tests.elsewhere`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAMS = """\
+every_module
+operations_and_calls
+memory_and_processors
+pipelines
+saved_and_loaded
+served_and_drained
+traced_and_explained
+blocking_arrays
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="what others lack is there on Linux alone")
+@pytest.mark.parametrize("system", ["macos", "windows"])
+def test_everything_runs_without_what_only_linux_has(system: str) -> None:
+    command = [sys.executable, "-W", "ignore", "-X", "warn_default_encoding", "-m", "tests.elsewhere", system]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert (done.returncode, done.stdout) == (0, PROGRAMS), done.stderr
