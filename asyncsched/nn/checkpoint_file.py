@@ -65,8 +65,8 @@ class StoredState:
             raise self.damaged(str(error)) from error
         self._sums: dict[str, int] | None = None
         try:
-            self.names = list(self._file.keys())
-            self.layout = self._read_layout(self._file.metadata() or {})
+            self.names: list[str] = list(self._file.keys())
+            self.layout: Any = self._read_layout(self._file.metadata() or {})
         except BaseException:
             self.__exit__(None, None, None)
             raise

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from itertools import pairwise
-from typing import Any, Self, overload
+from typing import Any, ClassVar, Self, overload
 
 from ..tensors.tensor import Tensor
 from .layers import MaxPool2d
@@ -132,7 +132,7 @@ class ModuleDict(Module, MutableMapping[str, Module]):
     """
 
     # By identity, as other modules.
-    __eq__ = object.__eq__
+    __eq__: ClassVar[Callable[[object, object], bool]] = object.__eq__
     __hash__ = object.__hash__
 
     def __init__(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]] = ()) -> None:

@@ -42,7 +42,7 @@ class Initial:
         for name in unknown:  # of a layer's constructor, which passes on what it does not know itself
             raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
         self._dtype = dtype_of(dtype)
-        self.rng = np.random.default_rng(rng)
+        self.rng: np.random.Generator = np.random.default_rng(rng)
         self._where = {"device": device, "scheduler": scheduler}
 
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:

@@ -40,6 +40,9 @@ class Linear(Module):
     Linear(weight=(2, 3), bias=(2,)) (4, 2)
     """
 
+    weight: Tensor
+    bias: Tensor | None
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True, **options: Unpack[Options]) -> None:
         self.weight, self.bias = Initial(**options).weight_and_bias((out_features, in_features), bias)
 
@@ -51,12 +54,16 @@ class _Conv(Module):
     """What convolutions of one axis and of two have in common: `_sizes` has a size for each axis."""
 
     _sizes: Callable[[Size], tuple[int, ...]]
+    weight: Tensor
+    bias: Tensor | None
 
     def __init__(
         self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
         dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self.stride, self.padding, self.dilation = self._sizes(stride), self._sizes(padding), self._sizes(dilation)
+        self.stride: tuple[int, ...] = self._sizes(stride)
+        self.padding: tuple[int, ...] = self._sizes(padding)
+        self.dilation: tuple[int, ...] = self._sizes(dilation)
         shape = (out_channels, in_channels, *self._sizes(kernel_size))
         self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
 
@@ -91,9 +98,9 @@ class _Pool(Module):
     """What pools of a window have in common; by default the windows do not overlap."""
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
-        self.kernel_size = pair(kernel_size)
-        self.stride = self.kernel_size if stride is None else pair(stride)
-        self.padding = pair(padding)
+        self.kernel_size: tuple[int, int] = pair(kernel_size)
+        self.stride: tuple[int, int] = self.kernel_size if stride is None else pair(stride)
+        self.padding: tuple[int, int] = pair(padding)
 
 
 class MaxPool2d(_Pool):
@@ -111,7 +118,8 @@ class AvgPool2d(_Pool):
         divisor_override: int | None = None,
     ) -> None:  # fmt: skip
         super().__init__(kernel_size, stride, padding)
-        self.count_include_pad, self.divisor_override = count_include_pad, divisor_override
+        self.count_include_pad = count_include_pad
+        self.divisor_override = divisor_override
 
     def forward(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(
@@ -137,7 +145,7 @@ class Embedding(Module):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, **options: Unpack[Options]) -> None:
-        self.weight = Initial(**options).normal((num_embeddings, embedding_dim))
+        self.weight: Tensor = Initial(**options).normal((num_embeddings, embedding_dim))
 
     def forward(self, indices: Tensor) -> Tensor:
         return F.embedding(indices, self.weight)
@@ -155,11 +163,12 @@ class MultiheadAttention(Module):
     def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, **options: Unpack[Options]) -> None:
         if num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
-        initial, self.num_heads = Initial(**options), num_heads
+        self.num_heads = num_heads
+        initial = Initial(**options)
         options["rng"] = initial.rng  # one generator for both: two from one seed would draw the same numbers
-        self.in_proj_weight = initial.uniform((3 * embed_dim, embed_dim), sqrt(6 / (4 * embed_dim)))
-        self.in_proj_bias = initial.constant((3 * embed_dim,), 0) if bias else None
-        self.out_proj = Linear(embed_dim, embed_dim, bias=False, **options)
+        self.in_proj_weight: Tensor = initial.uniform((3 * embed_dim, embed_dim), sqrt(6 / (4 * embed_dim)))
+        self.in_proj_bias: Tensor | None = initial.constant((3 * embed_dim,), 0) if bias else None
+        self.out_proj: Linear = Linear(embed_dim, embed_dim, bias=False, **options)
         self.out_proj.bias = initial.constant((embed_dim,), 0) if bias else None
 
     def forward(

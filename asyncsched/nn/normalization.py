@@ -22,9 +22,11 @@ class LayerNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
         bias: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self.normalized_shape, self.eps, initial = lengths(normalized_shape), eps, Initial(**options)
-        self.weight = initial.constant(self.normalized_shape, 1) if elementwise_affine else None
-        self.bias = initial.constant(self.normalized_shape, 0) if elementwise_affine and bias else None
+        initial = Initial(**options)
+        self.normalized_shape: tuple[int, ...] = lengths(normalized_shape)
+        self.eps = eps
+        self.weight: Tensor | None = initial.constant(self.normalized_shape, 1) if elementwise_affine else None
+        self.bias: Tensor | None = initial.constant(self.normalized_shape, 0) if elementwise_affine and bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -37,8 +39,10 @@ class RMSNorm(Module):
         self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
         **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self.normalized_shape, self.eps = lengths(normalized_shape), eps
-        self.weight = Initial(**options).constant(self.normalized_shape, 1) if elementwise_affine else None
+        initial = Initial(**options)
+        self.normalized_shape: tuple[int, ...] = lengths(normalized_shape)
+        self.eps = eps
+        self.weight: Tensor | None = initial.constant(self.normalized_shape, 1) if elementwise_affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
@@ -52,9 +56,11 @@ class GroupNorm(Module):
     ) -> None:
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(f"num_channels={num_channels} must be divisible by num_groups={num_groups}")
-        self.num_groups, self.eps, initial = num_groups, eps, Initial(**options)
-        self.weight = initial.constant((num_channels,), 1) if affine else None
-        self.bias = initial.constant((num_channels,), 0) if affine else None
+        initial = Initial(**options)
+        self.num_groups = num_groups
+        self.eps = eps
+        self.weight: Tensor | None = initial.constant((num_channels,), 1) if affine else None
+        self.bias: Tensor | None = initial.constant((num_channels,), 0) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
@@ -100,9 +106,11 @@ class _BatchNorm(Module):
         self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1, affine: bool = True,
         track_running_stats: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
-        self.eps, self.momentum, initial, shape = eps, momentum, Initial(**options), (num_features,)
-        self.weight = initial.constant(shape, 1) if affine else None
-        self.bias = initial.constant(shape, 0) if affine else None
+        self.eps = eps
+        self.momentum = momentum
+        initial, shape = Initial(**options), (num_features,)
+        self.weight: Tensor | None = initial.constant(shape, 1) if affine else None
+        self.bias: Tensor | None = initial.constant(shape, 0) if affine else None
         self.register_buffer("running_mean", initial.buffer(shape, 0) if track_running_stats else None)
         self.register_buffer("running_var", initial.buffer(shape, 1) if track_running_stats else None)
         self.register_buffer("num_batches_tracked", initial.buffer((), 0, "i8") if track_running_stats else None)

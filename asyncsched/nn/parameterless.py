@@ -84,7 +84,8 @@ class Softplus(Module):
     """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`."""
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta, self.threshold = beta, threshold
+        self.beta = beta
+        self.threshold = threshold
 
     def forward(self, x: Tensor) -> Tensor:
         return F.softplus(x, self.beta, self.threshold)
@@ -134,7 +135,8 @@ class SmoothL1Loss(Module):
     """The absolute difference d between x and the target, minus beta / 2; below beta it is d**2 / (2 beta)."""
 
     def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
-        self.reduction, self.beta = reduction, beta
+        self.reduction = reduction
+        self.beta = beta
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
@@ -146,7 +148,9 @@ class BCEWithLogitsLoss(Module):
     def __init__(
         self, weight: Tensor | None = None, *, reduction: Reduction = "mean", pos_weight: Tensor | None = None
     ) -> None:
-        self.weight, self.pos_weight, self.reduction = weight, pos_weight, reduction
+        self.weight = weight
+        self.pos_weight = pos_weight
+        self.reduction = reduction
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy_with_logits(
@@ -158,7 +162,8 @@ class KLDivLoss(Module):
     """How far a distribution, given by the logarithms of its probabilities, is from the target."""
 
     def __init__(self, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False) -> None:
-        self.reduction, self.log_target = reduction, log_target
+        self.reduction = reduction
+        self.log_target = log_target
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
@@ -170,7 +175,9 @@ class NLLLoss(Module):
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean"
     ) -> None:
-        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
+        self.weight = weight
+        self.ignore_index = ignore_index
+        self.reduction = reduction
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.nll_loss(x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
@@ -183,7 +190,9 @@ class CrossEntropyLoss(Module):
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",
         label_smoothing: float = 0.0,
     ) -> None:  # fmt: skip
-        self.weight, self.ignore_index, self.reduction = weight, ignore_index, reduction
+        self.weight = weight
+        self.ignore_index = ignore_index
+        self.reduction = reduction
         self.label_smoothing = label_smoothing
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import COMPOSED, RULES
-from ..autograd.rules.common import narrow, wide
+from ..autograd.rules.common import Rules, narrow, wide
 from ..ops.index_keys import TENSOR
 from ..tensors import functions as f
 from ..tensors.functions._common import op
@@ -121,7 +121,7 @@ def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
     return powers / f.where(total == 0, 1, total)
 
 
-NETWORKS = {
+NETWORKS: Rules = {
     "relu": (lambda g, out: op("relu_backward", g, out),),
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
     "sigmoid": (lambda g, out: g * (out * (1 - out)),),
@@ -162,7 +162,7 @@ NETWORKS = {
     "max_pool2d_backward": (None, None, lambda g, x, y, call: op("max_pool2d_gather", x, y, g, **call.options)),
     "max_pool2d_gather": (None, None, lambda g, x, y, call: op("max_pool2d_backward", x, y, g, **call.options)),
 }
-NETWORKS_COMPOSED = {
+NETWORKS_COMPOSED: Rules = {
     "softplus": (_softplus,),
     "softmax": (_softmax,),
     "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], lambda g: g),

@@ -33,7 +33,8 @@ class Setting(Generic[T]):
     """
 
     def __init__(self, check: Callable[[str, Any], T], doc: str) -> None:
-        self.check, self.__doc__ = check, doc
+        self.check = check
+        self.__doc__ = doc
 
     def __set_name__(self, owner: type[Any], name: str) -> None:
         self._name = name
@@ -81,11 +82,13 @@ class Group(MutableMapping[str, Any]):
     """
 
     # By identity: tensors are compared element by element.
-    __eq__ = object.__eq__
+    __eq__: ClassVar[Callable[[object, object], bool]] = object.__eq__
     __hash__ = object.__hash__
 
     def __init__(self, params: list[Tensor], settings: dict[str, Any], check: Check) -> None:
-        self.params, self.settings, self._check = params, settings, check
+        self.params = params
+        self.settings: Settings = settings
+        self._check = check
         self.initial_lr: float | None = None
 
     def __getitem__(self, name: str) -> Any:
@@ -157,7 +160,7 @@ class Optimizer:
         state: for each parameter the tensors kept from step to step: moments, and how many steps there were.
     """
 
-    lr = Setting(number, "The learning rate, which may be set at any time.")
+    lr: Setting[float] = Setting(number, "The learning rate, which may be set at any time.")
     # The names of the tensors in a parameter's state; several tuples where that depends on the settings.
     _kept: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
@@ -167,8 +170,8 @@ class Optimizer:
         Raises:
             ValueError, TypeError: for one that makes no sense, and for parameters that are none or are there twice.
         """
-        self.param_groups = _groups_of(parameters, self._checked(settings), self._checked)
-        self.parameters = [parameter for group in self.param_groups for parameter in group.params]
+        self.param_groups: list[Group] = _groups_of(parameters, self._checked(settings), self._checked)
+        self.parameters: list[Tensor] = [parameter for group in self.param_groups for parameter in group.params]
         self.state: list[State] = [{} for _ in self.parameters]
 
     def step(self) -> None:

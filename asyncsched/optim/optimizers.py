@@ -43,9 +43,9 @@ class SGD(Optimizer):
     0.5
     """
 
-    momentum = Setting(number, "How much of the moving average stays from step to step.")
-    weight_decay = Setting(number, "How much of the parameter is added to its gradient.")
-    nesterov = Setting(truth, "Whether to look ahead by one step of momentum.")
+    momentum: Setting[float] = Setting(number, "How much of the moving average stays from step to step.")
+    weight_decay: Setting[float] = Setting(number, "How much of the parameter is added to its gradient.")
+    nesterov: Setting[bool] = Setting(truth, "Whether to look ahead by one step of momentum.")
     _kept = (("momentum",),)
 
     @naming_arguments
@@ -104,10 +104,10 @@ class RMSprop(Optimizer):
     3.000
     """
 
-    alpha = Setting(number, "How much of the average of squares stays.")
-    eps = Setting(number, "Keeps the quotient finite.")
-    weight_decay = Setting(number, "How much of the parameter is added to its gradient.")
-    momentum = Setting(number, "How much of the moving average stays from step to step.")
+    alpha: Setting[float] = Setting(number, "How much of the average of squares stays.")
+    eps: Setting[float] = Setting(number, "Keeps the quotient finite.")
+    weight_decay: Setting[float] = Setting(number, "How much of the parameter is added to its gradient.")
+    momentum: Setting[float] = Setting(number, "How much of the moving average stays from step to step.")
     _kept = (("square",), ("square", "momentum"))
 
     @naming_arguments
@@ -157,9 +157,11 @@ class Adam(Optimizer):
     Adam(4 parameters, lr=0.0001, 0.001) Group(2 parameters, lr=0.001, betas=(0.9, 0.999), eps=1e-08, weight_decay=0.1)
     """
 
-    betas = Setting(betas, "How much of the averages of gradients and of their squares stays, each below 1.")
-    eps = Setting(number, "Keeps the quotient finite.")
-    weight_decay = Setting(number, "How much of the parameter is added to its gradient.")
+    betas: Setting[tuple[float, float]] = Setting(
+        betas, "How much of the averages of gradients and of their squares stays, each below 1."
+    )
+    eps: Setting[float] = Setting(number, "Keeps the quotient finite.")
+    weight_decay: Setting[float] = Setting(number, "How much of the parameter is added to its gradient.")
     _kept = (("step", "mean", "square"),)
     _decoupled = False  # whether the decay is no part of the gradient
 
@@ -210,7 +212,7 @@ class AdamW(Adam):
     3.900
     """
 
-    weight_decay = Setting(number, "How much of the parameter goes at each step, times `lr`.")
+    weight_decay: Setting[float] = Setting(number, "How much of the parameter goes at each step, times `lr`.")
     _decoupled = True
 
     @naming_arguments

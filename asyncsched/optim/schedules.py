@@ -39,7 +39,8 @@ class Schedule:
     _kept: tuple[str, ...] = ("last_epoch", "base_lrs")
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer, self.last_epoch = optimizer, 0
+        self.optimizer = optimizer
+        self.last_epoch: int = 0
         for group in optimizer.param_groups:
             group.initial_lr = group["lr"] if group.initial_lr is None else group.initial_lr
         self.base_lrs: list[float] = [float(group.initial_lr or 0.0) for group in optimizer.param_groups]
@@ -99,7 +100,8 @@ class StepLR(Schedule):
     """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
-        self.step_size, self.gamma = step_size, gamma
+        self.step_size = step_size
+        self.gamma = gamma
         super().__init__(optimizer)
 
     def rate(self, base: float, step: int) -> float:
@@ -110,7 +112,8 @@ class MultiStepLR(Schedule):
     """The base times `gamma` for each of the `milestones` that is reached."""
 
     def __init__(self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1) -> None:
-        self.milestones, self.gamma = sorted(milestones), gamma
+        self.milestones: list[int] = sorted(milestones)
+        self.gamma = gamma
         super().__init__(optimizer)
 
     def rate(self, base: float, step: int) -> float:
@@ -145,7 +148,8 @@ class CosineAnnealingLR(Schedule):
     """From the base to `eta_min` in `T_max` steps, along half of a cosine; then back, and so on."""
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
-        self.T_max, self.eta_min = T_max, eta_min
+        self.T_max = T_max
+        self.eta_min = eta_min
         super().__init__(optimizer)
 
     def rate(self, base: float, step: int) -> float:
@@ -161,7 +165,9 @@ class LinearLR(Schedule):
         if not 0 < start_factor <= 1 or not 0 <= end_factor <= 1:
             text = f"start_factor={start_factor} and end_factor={end_factor}"
             raise ValueError(f"{text} must be from 0 to 1, the first above 0")
-        self.start_factor, self.end_factor, self.total_iters = start_factor, end_factor, total_iters
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
         super().__init__(optimizer)
 
     def rate(self, base: float, step: int) -> float:
@@ -177,7 +183,8 @@ class SequentialLR(Schedule):
             raise ValueError(f"{len(schedulers)} schedulers need one milestone less, not {len(milestones)}")
         if any(one.optimizer is not optimizer for one in schedulers):
             raise ValueError("all schedulers must be of this optimizer")
-        self.schedulers, self.milestones = list(schedulers), list(milestones)
+        self.schedulers: list[Schedule] = list(schedulers)
+        self.milestones: list[int] = list(milestones)
         super().__init__(optimizer)
 
     def set(self, step: int) -> None:
@@ -220,13 +227,15 @@ class OneCycleLR(Schedule):
         self._momentum = "momentum" if "momentum" in optimizer.param_groups[0] else "betas"
         if cycle_momentum and self._momentum not in optimizer.param_groups[0]:
             raise ValueError("this optimizer has neither momentum nor betas: use cycle_momentum=False")
-        self.total_steps, self.cycle_momentum, self._cosine = total, cycle_momentum, anneal_strategy == "cos"
+        self.total_steps: int = total
+        self.cycle_momentum = cycle_momentum
+        self._cosine = anneal_strategy == "cos"
         up = pct_start * total - 1
         self._ends = [up, 2 * up, total - 1] if three_phase else [up, total - 1]
         self._rates = [1 / div_factor, 1, *[1 / div_factor] * three_phase, 1 / div_factor / final_div_factor]
         self._momenta = [max_momentum, base_momentum, *[max_momentum] * (1 + three_phase)]
         super().__init__(optimizer)
-        self.base_lrs = _of_each_group(optimizer, "max_lr", max_lr)
+        self.base_lrs: list[float] = _of_each_group(optimizer, "max_lr", max_lr)
         self.set(0)
 
     def rate(self, base: float, step: int) -> float:
@@ -289,11 +298,17 @@ class ReduceLROnPlateau(Schedule):
                 f"factor={factor} must be between 0 and 1, mode={mode!r} 'min' or 'max', and"
                 f" threshold_mode={threshold_mode!r} 'rel' or 'abs'"
             )
-        self.mode, self.factor, self.patience, self.cooldown, self.eps = mode, factor, patience, cooldown, eps
-        self.threshold, self.threshold_mode = threshold, threshold_mode
-        self.min_lrs = _of_each_group(optimizer, "min_lr", min_lr)
-        self.best = math.inf if mode == "min" else -math.inf
-        self.cooldown_counter = self.num_bad_epochs = 0
+        self.mode = mode
+        self.factor = factor
+        self.patience = patience
+        self.cooldown = cooldown
+        self.eps = eps
+        self.threshold = threshold
+        self.threshold_mode = threshold_mode
+        self.min_lrs: list[float] = _of_each_group(optimizer, "min_lr", min_lr)
+        self.best: float = math.inf if mode == "min" else -math.inf
+        self.cooldown_counter: int = 0
+        self.num_bad_epochs: int = 0
         super().__init__(optimizer)
 
     def set(self, step: int) -> None:
@@ -308,7 +323,7 @@ class ReduceLROnPlateau(Schedule):
         if isinstance(metrics, Tensor):
             raise TypeError("ReduceLROnPlateau goes by a number that is there: `schedule.step(await loss.item())`")
         metrics = float(metrics)
-        self.last_epoch += 1
+        super().step()
         margin = self.threshold if self.mode == "max" else -self.threshold
         bound = self.best * (1 + margin) if self.threshold_mode == "rel" else self.best + margin
         better = metrics > bound if self.mode == "max" else metrics < bound
