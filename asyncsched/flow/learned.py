@@ -84,8 +84,8 @@ class Lesson:
     def __init__(self, all_known: dict[Kind, Known], kind: Kind, first: int | None) -> None:
         self._all, self._kind = all_known, kind
         known = all_known.get(kind)
-        self.nbytes = first if known is None else known.nbytes
-        self.workspace = None if known is None else known.workspace
+        self.nbytes: int | None = first if known is None else known.nbytes
+        self.workspace: int | None = None if known is None else known.workspace
 
     def wanted(self) -> bool:
         known = self._all.get(self._kind)

@@ -130,7 +130,7 @@ class Batcher(Generic[Item, Result]):
             raise TypeError(f"cost takes a function of an item, not {type(cost).__name__}")
         if scheduler is not None:
             find(scheduler)  # raises for what is none
-        self.reserve = None if reserve is None else parse_bytes(reserve, "reserve")
+        self.reserve: int | None = None if reserve is None else parse_bytes(reserve, "reserve")
         if self.reserve is not None:
             check_reserve(self.reserve, _limit(scheduler), "a batch (reserve=)")
         self._cost = cost

@@ -29,7 +29,7 @@ class Tenant(Member):
 
     def __init__(self, name: Hashable) -> None:
         super().__init__()
-        self.name = name
+        self.name: Hashable = name
         self.items: OrderedDict[Waiting, None] = OrderedDict()
 
 
@@ -90,9 +90,11 @@ class Queue:
     def __init__(self, max_batch_cost: float, max_items: int | None) -> None:
         self.max_batch_cost = max_batch_cost
         self.max_items = max_items
-        self.cost = 0.0
-        self.accepted = self.dropped = self.refused = 0  # items, ever
-        self.waited = 0.0  # seconds until their batch, all items together
+        self.cost: float = 0.0
+        self.accepted: int = 0  # items, ever, as the next two
+        self.dropped: int = 0
+        self.refused: int = 0
+        self.waited: float = 0.0  # seconds until their batch, all items together
         self._items: OrderedDict[Waiting, None] = OrderedDict()  # by arrival
         self._tenants: dict[Hashable, Tenant] = {}  # those in `_shares`, which may have no items any more
         self._shares = FairQueue[Tenant]()

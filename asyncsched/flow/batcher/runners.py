@@ -36,8 +36,11 @@ class Runners:
         scheduler: Submitter | None,
     ) -> None:
         self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
-        self.batches = self.retries = self.answered = self.largest = 0
-        self.rate = Rate()
+        self.batches: int = 0
+        self.retries: int = 0
+        self.answered: int = 0
+        self.largest: int = 0
+        self.rate: Rate = Rate()
         self._fn = fn
         self._is_async = is_coroutine_function(fn)
         self._queue = queue
@@ -52,7 +55,7 @@ class Runners:
 
     def begin_anew(self) -> None:
         """Forget what an event loop has left that is closed."""
-        self.computing = 0
+        self.computing: int = 0
         self._parts = Parts()
         self._active: set[object] = set()  # the runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them

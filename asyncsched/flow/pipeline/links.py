@@ -40,16 +40,16 @@ class Link:
     __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "more", "wanted")
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
+        self.capacity: int = capacity
         self._room = capacity  # below 0 where items were put back
         self.items: deque[Numbered] = deque()
-        self.count = 0  # items ever put
-        self.ended = False
-        self.more = False  # another epoch will follow: only an error ends it
+        self.count: int = 0  # items ever put
+        self.ended: bool = False
+        self.more: bool = False  # another epoch will follow: only an error ends it
         self.error: BaseException | None = None  # why it ended
-        self.for_items = WaitQueue()
-        self.for_room = WaitQueue()
-        self.wanted = 1  # how many items it waits for, while it does
+        self.for_items: WaitQueue = WaitQueue()
+        self.for_room: WaitQueue = WaitQueue()
+        self.wanted: int = 1  # how many items it waits for, while it does
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""

@@ -91,7 +91,7 @@ class Strided:
 class AsyncStrided(Strided):
     """The same of an async iterable."""
 
-    __iter__ = None  # type: ignore[assignment]
+    __iter__: None = None  # type: ignore[assignment]
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         shard, iterator, mine, number = self.shard, aiter(self.iterable), None, 0

@@ -170,9 +170,9 @@ class Progress:
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
-        self.position = Position()
-        self.open = False
-        self.unread = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
+        self.position: Position = Position()
+        self.open: bool = False
+        self.unread: bool = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a position that was saved."""

@@ -37,8 +37,8 @@ class SourceStage(Stage):
         self.iterable = iterable
         self.skip = skip
         self.first = first  # the number of the first item
-        self.end = first  # behind the last, once it was read
-        self.seconds = 0.0  # of work, where a thread reads
+        self.end: int = first  # behind the last, once it was read
+        self.seconds: float = 0.0  # of work, where a thread reads
         self.closing_error: BaseException | None = None  # what a generator raised when it was closed
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
@@ -71,7 +71,7 @@ class IndexedSource(SourceStage):
         out, items, first = self.out, self.iterable, self.first
         number = first
         try:
-            self.end = first + len(items)
+            self.end: int = first + len(items)
             for number in range(max(first, self.skip.taken), self.end):
                 if number in self.skip.ahead:
                     continue
@@ -121,7 +121,7 @@ class AsyncSource(SourceStage):
         except asyncio.CancelledError:
             raise
         except BaseException as error:
-            self.closing_error = error
+            self.closing_error: BaseException | None = error
 
 
 class ThreadSource(SourceStage):
@@ -166,7 +166,7 @@ class ThreadSource(SourceStage):
                 while room and not self._stopped:
                     started = perf_counter()
                     item = self._get(number)
-                    self.seconds += perf_counter() - started
+                    self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
                         self._read_so_far.append((number, item))
@@ -196,7 +196,7 @@ class ThreadSource(SourceStage):
             if callable(close := getattr(iterator, "close", None)):
                 close()
         except BaseException as error:
-            self.closing_error = error
+            self.closing_error: BaseException | None = error
 
     def _take_in(self, read: tuple[int, Any] | None) -> None:
         if read is not None:

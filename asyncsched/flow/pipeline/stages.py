@@ -52,9 +52,9 @@ class Stage:
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
-        self.failed_on = ""  # what it was given there, where that is brief
-        self.started = perf_counter()
-        self.ended = inf
+        self.failed_on: str = ""  # what it was given there, where that is brief
+        self.started: float = perf_counter()
+        self.ended: float = inf
 
     async def work(self) -> None:
         """Run. Whoever is cancelled by somebody else tells the next stage, which would wait for it."""
