@@ -46,7 +46,7 @@ class Choice:
     def __init__(self, wanted: int | Sequence[Any] | None, gpu: bool | None) -> None:
         self._wanted = wanted
         self._gpu = gpu
-        self.count = wanted if isinstance(wanted, int) else 0  # how many to wait for
+        self.count: int = wanted if isinstance(wanted, int) else 0  # how many to wait for
 
     def enough(self, known: Workers) -> bool:
         """Whether there are as many as are waited for."""
@@ -124,7 +124,7 @@ class Connection:
 
     async def open(self, choice: Choice) -> Workers:
         """Connect. Returns the workers that are chosen, by name."""
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._look_at = self.loop.time() + LOOK_EVERY
         self.client = await self._connected()
         while not choice.enough(known := await self._look()):  # noqa: ASYNC110  # Dask's client looks again, too

@@ -80,7 +80,7 @@ class DaskDevice(RemoteDevice):
 
     kind = "dask"
     xp: Any = np
-    dlpack = (1, 0)
+    dlpack: tuple[int, int] = (1, 0)
     remote = True
 
     def __init__(
@@ -95,7 +95,7 @@ class DaskDevice(RemoteDevice):
         check_int("most_per_worker", most_per_worker)
         self.name = name
         self.streams: list[DaskStream] = []
-        self.connection = Connection(cluster)
+        self.connection: Connection = Connection(cluster)
         self._choice = Choice(workers, gpu)
         self._most = most_per_worker
         self._workers: Workers = {}
@@ -121,11 +121,13 @@ class DaskDevice(RemoteDevice):
         return int(min(found) * SHARE_OF_MEMORY) if found else None
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
-        self.memory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
+        self.memory: DaskMemory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
         shared, names = (self.connection, self.memory, Durations()), list(self._workers)
         self.streams = [DaskStream(f"{self.name} worker {name}", *shared, [name], self._most) for name in names]
-        self.serial = [DaskStream(f"{stream.name}, one by one", *shared, [stream.worker], 1) for stream in self.streams]
-        self.copier = DaskStream(f"{self.name} copies in", *shared, names, self._most * len(names))
+        self.serial: list[DaskStream] = [
+            DaskStream(f"{stream.name}, one by one", *shared, [stream.worker], 1) for stream in self.streams
+        ]
+        self.copier: DaskStream = DaskStream(f"{self.name} copies in", *shared, names, self._most * len(names))
 
     async def disconnect(self) -> None:
         await self.connection.close()

@@ -91,13 +91,14 @@ class Kind:
     __slots__ = ("chunks", "itemsize", "joins", "made", "name", "told", "workspace")
 
     def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
-        self.name = name
-        self.joins = joins  # it makes one block of those it reads, and reduces that
+        self.name: str = name
+        self.joins: bool = joins  # it makes one block of those it reads, and reduces that
         self.chunks: tuple[tuple[int, ...], ...] | None
+        self.itemsize: int
         self.chunks, self.itemsize = told or (None, 0)
-        self.told = None if told is None else _most(told)
-        self.workspace = workspace  # of the blocks within a task, the largest two
-        self.made = -1  # the most that one has made so far
+        self.told: int | None = None if told is None else _most(told)
+        self.workspace: tuple[int, ...] = workspace  # of the blocks within a task, the largest two
+        self.made: int = -1  # the most that one has made so far
         if self.chunks is not None and all(len(set(sizes)) == 1 for sizes in self.chunks):
             self.chunks = None  # every block is as large
 

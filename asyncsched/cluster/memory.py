@@ -34,12 +34,13 @@ class Remote:
     __slots__ = ("depth", "future", "home", "nbytes", "over", "sent", "views")
 
     def __init__(self, home: Any) -> None:
-        self.home = home
+        self.home: Any = home
         self.future: Any = None
         self.views: tuple[Step, ...] = ()
-        self.nbytes = self.depth = 0
-        self.sent = asyncio.Event()
-        self.over = asyncio.Event()
+        self.nbytes: int = 0
+        self.depth: int = 0
+        self.sent: asyncio.Event = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
 
     def become(self, other: Remote, step: Step) -> None:
         """Become a view of another result."""
@@ -56,7 +57,7 @@ class DaskMemory(Memory):
     """The memory of a cluster's workers. No array of it ever escapes: what leaves is a copy."""
 
     xp: Any = np
-    arrays = (Remote,)
+    arrays: tuple[type, ...] = (Remote,)
 
     def __init__(self, completions: Completions, granule: int) -> None:
         super().__init__(completions)

@@ -43,7 +43,7 @@ from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .graph import Kind, Sizes, nbytes
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of what is in flight by default
 _BATCH: Final = 16  # launched together
@@ -72,7 +72,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.failed: BaseException | None = None  # what a task raised
-        self.stopped = False  # what has not begun is not to run any more
+        self.stopped: bool = False  # what has not begun is not to run any more
         self._lanes = self.runtime.lanes[self.device].compute
         # What each node gives, until all that read it are submitted, and what is wanted to the end: the value of a
         # task, or what was there.

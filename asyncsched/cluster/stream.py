@@ -81,10 +81,10 @@ class DaskStream:
         most: int,
     ) -> None:
         self.name = name
-        self.worker = workers[0]
-        self.launched = 0
-        self.finished = Counter()
-        self.expected = 0.0  # seconds until it has done what was launched
+        self.worker: Any = workers[0]
+        self.launched: int = 0
+        self.finished: Counter = Counter()
+        self.expected: float = 0.0  # seconds until it has done what was launched
         self._ran_dry = 0.0  # when its last task ended
         self._connection, self._memory, self._durations = connection, memory, durations
         self._turns = itertools.cycle(workers)

@@ -29,8 +29,8 @@ class Counter:
     """A count that one thread at a time increases, and any thread waits for."""
 
     def __init__(self) -> None:
-        self.count = 0
-        self.waiters = 0  # threads in `reach` that found the count too low
+        self.count: int = 0
+        self.waiters: int = 0  # threads in `reach` that found the count too low
         self._changed = threading.Condition()
 
     def step(self) -> None:

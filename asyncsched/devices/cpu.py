@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -56,8 +56,8 @@ class CPUStream:
 
     def __init__(self, name: str, memory: HostMemory, team: Team | None = None) -> None:
         self.name = name
-        self.launched = 0
-        self.finished = Counter()
+        self.launched: int = 0
+        self.finished: Counter = Counter()
         self.queue: SimpleQueue[_Item] = SimpleQueue()
         self._memory = memory
         self._team = team
@@ -65,7 +65,7 @@ class CPUStream:
         self._waits_until = 0
         thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         thread.start()
-        self.thread = thread.ident  # to find the frame of a running body
+        self.thread: int | None = thread.ident  # to find the frame of a running body
         self.worker = thread
         _streams.add(self)
 
@@ -192,14 +192,14 @@ class CPUDevice(HostDevice):
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         team = self._team = Team(self._count) if self._count > 1 else None
-        self.memory = HostMemory(completions, max_bytes)
+        self.memory: HostMemory = HostMemory(completions, max_bytes)
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
             team.streams = self.streams
             blas.share(team, self._count)
             self.hop = PART_SECONDS
-            self.rest = partial(blas.rest, team)
-        self.copier = CPUStream(f"{self.name} copies", self.memory)
+            self.rest: Callable[[], None] | None = partial(blas.rest, team)
+        self.copier: CPUStream = CPUStream(f"{self.name} copies", self.memory)
         self._running = [*self.streams, self.copier]
 
     def run_here(self, task: Task) -> None:

@@ -35,8 +35,8 @@ class SimStream:
         self.name = name
         self._tick = tick
         self.queue: deque[tuple[Task, Sequence[Point]]] = deque()
-        self.launched = 0
-        self.finished = Counter()  # other devices' threads wait for it; a simulated stream never waits
+        self.launched: int = 0
+        self.finished: Counter = Counter()  # other devices' threads wait for it; a simulated stream never waits
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
@@ -72,14 +72,14 @@ class SimDevice(HostDevice):
         most_steps: int = 4,
     ) -> None:
         self.name = name
-        self.now = 0  # virtual time, in steps
-        self.faults = 0
+        self.now: int = 0  # virtual time, in steps
+        self.faults: int = 0
         self._random = random.Random(seed)
         self._laziness = laziness
         self._fault_rate = fault_rate
         self._most_steps = most_steps
-        self.streams = [SimStream(f"{name} stream {i}", self._tick) for i in range(streams)]
-        self.copier = SimStream(f"{name} copies", self._tick)
+        self.streams: list[SimStream] = [SimStream(f"{name} stream {i}", self._tick) for i in range(streams)]
+        self.copier: SimStream = SimStream(f"{name} copies", self._tick)
         self._ticking = False
         # Kernels run under NumPy's quiet error state, which is a context variable, and must not leak it into the
         # caller.
@@ -88,7 +88,7 @@ class SimDevice(HostDevice):
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self._loop = asyncio.get_running_loop()
-        self.memory = HostMemory(completions, max_bytes, poison=True)
+        self.memory: HostMemory = HostMemory(completions, max_bytes, poison=True)
 
     def offload(self, job: Job) -> None:
         job.run()

@@ -8,7 +8,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Final
 
 from ..._core.failure import Failure
 from ..._core.model import Task
@@ -23,7 +23,7 @@ _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
 # that is recorded within a capture would become part of the graph, and so would whoever waits for it.
-capturing = threading.Lock()
+capturing: Final = threading.Lock()
 
 
 def of_capture(error: Exception) -> bool:
@@ -61,13 +61,13 @@ class CUDAContext:
         self._cure = f"{name} is unusable from here on: restart the process"
         self._fault_lock = threading.Lock()
         self._events: deque[Any] = deque()
-        self.clock = Clock(cupy, self.current)
+        self.clock: Clock = Clock(cupy, self.current)
         self._reached: set[int] = set()  # devices that copies came from
         found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
         with self.current():
-            self.free_at_start = int(self.runtime.memGetInfo()[0])
+            self.free_at_start: int = int(self.runtime.memGetInfo()[0])
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""

@@ -55,8 +55,9 @@ class DeferredError:
     def __init__(self, task: Task, stream: Stream, judge: Judge, numbers: Sequence[Number], slots: deque[Any]) -> None:
         self._name, self._site = task.name, task.site
         self._judge, self._numbers, self._slots = judge, numbers, slots
-        self.stream, self.number = stream, stream.issued.count + 1
-        self.settled = False
+        self.stream: Stream = stream
+        self.number: int = stream.issued.count + 1
+        self.settled: bool = False
         self.failure: Failure | None = None
 
     def settle(self) -> Failure | None:
@@ -84,7 +85,7 @@ class DeferredErrors:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._slots: deque[Any] = deque()
-        self.any = False  # whether there ever was one
+        self.any: bool = False  # whether there ever was one
 
     def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
         """An operation was issued whose errors will be known later."""

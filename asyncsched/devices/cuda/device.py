@@ -56,9 +56,9 @@ class CUDADevice(Device):
     owns_captures = True
 
     def __init__(self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0) -> None:
-        self.name = f"cuda:{number}"
+        self.name: str = f"cuda:{number}"
         self.number = number
-        self.dlpack = (2, number)
+        self.dlpack: tuple[int, int] = (2, number)
         self.streams: list[CUDAStream] = []
         self._make_stream = partial(CUDAStream, inline_launch=inline_launch, spin=spin)
         self._count = streams
@@ -74,11 +74,12 @@ class CUDADevice(Device):
         Raises:
             RuntimeError: if there is no such device, or something is missing: the driver, CuPy, parts of the toolkit.
         """
-        self.context = context = CUDAContext(self.name, self.number)
+        context = CUDAContext(self.name, self.number)
+        self.context: CUDAContext = context
         self.xp: Any = context.cupy
         with context.current():
             self.streams = [self._make_stream(context, f"{self.name} stream {i}") for i in range(self._count)]
-            self.copier = self._make_stream(context, f"{self.name} copies in")
+            self.copier: CUDAStream = self._make_stream(context, f"{self.name} copies in")
             self._copies_out = self._make_stream(context, f"{self.name} copies out")
 
     def default_bytes(self) -> int | None:
@@ -93,7 +94,7 @@ class CUDADevice(Device):
         self.context.open(max_bytes)
         self._janitor = Janitor(self.context, completions)
         self._janitor.open()
-        self.memory = CUDAMemory(self.context, self._janitor, completions)
+        self.memory: CUDAMemory = CUDAMemory(self.context, self._janitor, completions)
         self._running = {*self.streams, self.copier, self._copies_out}
         self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in list(self._running):

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -64,13 +64,17 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
 class Names:
     """An array namespace of names: see the module's docstring."""
 
-    float16, float32, float64, bool_, intp = np.float16, np.float32, np.float64, np.bool_, np.intp
+    float16: Final = np.float16
+    float32: Final = np.float32
+    float64: Final = np.float64
+    bool_: Final = np.bool_
+    intp: Final = np.intp
 
     def __init__(self, cupy: Any, prefix: str) -> None:
         self._cupy = cupy
         self._prefix = prefix
         self._count = 0
-        self.noted = Expression()
+        self.noted: Expression = Expression()
 
     def __getattr__(self, name: str) -> Any:
         function = getattr(self._cupy, name)
@@ -159,11 +163,14 @@ class Element:
     __slots__ = ("_name", "_names", "dtype")
     __array_ufunc__ = None
 
-    ndim, size, shape, strides = 1, 1, (1,), ()
+    ndim = 1
+    size = 1
+    shape: tuple[int, ...] = (1,)
+    strides: tuple[int, ...] = ()
 
     def __init__(self, names: Names, name: str, dtype: np.dtype[Any]) -> None:
         self._names, self._name = names, name
-        self.dtype = dtype
+        self.dtype: np.dtype[Any] = dtype
 
     @property
     def name(self) -> str:

@@ -56,7 +56,7 @@ class Body:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
         self.over = False
 
     def orders(self, current: Any) -> bool:
@@ -76,7 +76,9 @@ class Lease:
     __slots__ = ("_body", "_streams", "held", "janitor")
 
     def __init__(self, held: Any, janitor: Janitor, body: Body | None = None) -> None:
-        self.held, self.janitor, self._body = held, janitor, body
+        self.held: Any = held
+        self.janitor: Janitor = janitor
+        self._body = body
         self._streams: dict[int, Any] = {}
 
     def record(self, pointer: int, stream: Any) -> None:
@@ -161,7 +163,7 @@ class Janitor:
         self._completions = completions
         self._queue: SimpleQueue[Item | None] = SimpleQueue()
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
-        self.number = context.number
+        self.number: int = context.number
         self._closing = self._over = False
 
     def open(self) -> None:

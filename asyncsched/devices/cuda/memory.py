@@ -22,7 +22,7 @@ from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
 from .janitor import Body, Janitor, Lease, keeper_of, kept_for
-from .pool import GRANULE
+from .pool import GRANULE, PrivatePool
 from .staging import Staging, without_gaps
 from .untracked import untracked
 
@@ -46,11 +46,11 @@ class CUDAMemory(Memory):
         super().__init__(completions)
         self._context = context
         self._janitor = janitor
-        self.xp = context.cupy
-        self.arrays = (context.cupy.ndarray, np.ndarray)
-        self.pool = context.pool
-        self.number = context.number
-        self.deferred_errors = DeferredErrors(context.cupy)
+        self.xp: Any = context.cupy
+        self.arrays: tuple[type, ...] = (context.cupy.ndarray, np.ndarray)
+        self.pool: PrivatePool = context.pool
+        self.number: int = context.number
+        self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # operations with the form of their operands: compiled
 

@@ -32,10 +32,10 @@ class Slot:
     """One pinned buffer, and the event after its last transfer."""
 
     def __init__(self, cupy: Any) -> None:
-        self.memory = cupy.cuda.alloc_pinned_memory(SLOT_BYTES)
+        self.memory: Any = cupy.cuda.alloc_pinned_memory(SLOT_BYTES)
         self.bytes: HostArray = np.frombuffer(self.memory, np.uint8, SLOT_BYTES)
-        self.event = cupy.cuda.Event(block=True, disable_timing=True)
-        self.busy = False
+        self.event: Any = cupy.cuda.Event(block=True, disable_timing=True)
+        self.busy: bool = False
 
     def wait(self) -> None:
         """Block until the last transfer is over."""

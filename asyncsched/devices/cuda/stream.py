@@ -64,10 +64,10 @@ class CUDAStream:
     def __init__(self, context: CUDAContext, name: str, *, inline_launch: bool = False, spin: float = 0.0) -> None:
         self.name = name
         self.context = context
-        self.cuda = context.cupy.cuda.Stream(non_blocking=True)
-        self.launched = 0  # tasks given to the stream; the loop's thread counts them
-        self.issued = Counter()  # tasks whose kernels are enqueued
-        self.finished = Counter()  # tasks whose end the host has seen
+        self.cuda: Any = context.cupy.cuda.Stream(non_blocking=True)
+        self.launched: int = 0  # tasks given to the stream; the loop's thread counts them
+        self.issued: Counter = Counter()  # tasks whose kernels are enqueued
+        self.finished: Counter = Counter()  # tasks whose end the host has seen
         self.recorded: dict[int, Any] = {}  # by a task's number, the CUDA event after it: for tasks between the two
         self._inline_launch = inline_launch
         self._spin = spin

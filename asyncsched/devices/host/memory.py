@@ -119,12 +119,12 @@ class HostMemory(Memory):
     """The memory of one host device: NumPy's arrays, in buffers from a pool."""
 
     xp: Any = np
-    arrays = (np.ndarray,)
+    arrays: tuple[type, ...] = (np.ndarray,)
 
     def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
         super().__init__(completions)
-        self.pool = Pool(max_bytes, poison=poison)
-        self.give = self.pool.give  # type: ignore[assignment, method-assign]
+        self.pool: Pool = Pool(max_bytes, poison=poison)
+        self.give: Callable[[Any], None] = self.pool.give  # type: ignore[assignment]
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray

@@ -35,8 +35,8 @@ class Pool:
     """
 
     def __init__(self, limit: int | None, *, poison: bool = False) -> None:
-        self.live = 0
-        self.free = 0
+        self.live: int = 0
+        self.free: int = 0
         self._limit = limit
         self._poison = poison
         self._stacks: dict[int, deque[tuple[int, Block]]] = {}
