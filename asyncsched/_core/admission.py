@@ -45,7 +45,7 @@ class Admission:
     def __init__(self, ledger: Ledger, returning: Sized) -> None:
         self._ledger = ledger
         self._returning = returning
-        self.tenants = Tenants()
+        self.tenants: Tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # those with pending tasks
         self._classes: list[Priority] = []  # those whose tenants have queues to serve
 

@@ -39,7 +39,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
@@ -102,13 +102,13 @@ class Engine:
 
     def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
         self.completions = completions
-        self.ledger = Ledger(limits, completions, runtime)
-        self.admission = Admission(self.ledger, completions.returning)
-        self.root = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
+        self.ledger: Ledger = Ledger(limits, completions, runtime)
+        self.admission: Admission = Admission(self.ledger, completions.returning)
+        self.root: Scope = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.interrupted: BaseException | None = None
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
-        self.scopes = Scopes(self.ledger, self.admission, self.close_scope)
+        self.scopes: Scopes = Scopes(self.ledger, self.admission, self.close_scope)
         self._stuck = False  # whether the host was told of any
         # What finalisers asked for in the middle of a change: methods and their arguments.
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
@@ -270,7 +270,7 @@ class Engine:
             else:  # a job, which is not admitted and not charged: tell who waits for it
                 self._endings.notices.append(item)
 
-    drain = whole(_take_in)
+    drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
     def _tell(self) -> None:
         """Call the waiters of what has changed."""

@@ -37,30 +37,32 @@ class Ledger:
     """
 
     def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
-        self.limits = limits
+        self.limits: Limits = limits
         self.completions = completions
-        self.account = Account(limits.max_bytes, completions, runtime)
+        self.account: Account = Account(limits.max_bytes, completions, runtime)
         self.busy = False
-        self.abandoned = False
+        self.abandoned: bool = False
         self.observer: Instrument | None = None
-        self.sequence = 0  # the number of the next task
-        self.submitted = 0
-        self.ended = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
-        self.ran_at_once = 0  # operations that never were tasks, and count among neither
-        self.ended_tasks = self.ended_bytes = 0  # tasks with a slot that ended, and their costs
-        self.peak_in_flight = self.peak_bytes = 0
+        self.sequence: int = 0  # the number of the next task
+        self.submitted: int = 0
+        self.ended: dict[int, int] = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
+        self.ran_at_once: int = 0  # operations that never were tasks, and count among neither
+        self.ended_tasks: int = 0  # with a slot
+        self.ended_bytes: int = 0  # the sum of their costs
+        self.peak_in_flight: int = 0
+        self.peak_bytes: int = 0
         self.clear()
 
     def clear(self) -> None:
         """Nothing is unfinished (any more)."""
         max_ops = self.limits.max_ops
-        self.unfinished = 0
-        self.pending = 0
-        self.pending_bytes = 0  # the sum of their costs
-        self.claims = 0  # pending tasks that need no slot
-        self.in_flight = 0
+        self.unfinished: int = 0
+        self.pending: int = 0
+        self.pending_bytes: int = 0  # the sum of their costs
+        self.claims: int = 0  # pending tasks that need no slot
+        self.in_flight: int = 0
         self.free = inf if max_ops is None else max_ops  # slots
-        self.reserved = 0  # bytes that open scopes reserved
+        self.reserved: int = 0  # bytes that open scopes reserved
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     def abandon(self) -> None:

@@ -114,7 +114,7 @@ class Tenants:
     """The tenants and priority classes that are known, by name and level: a new scope joins one of them."""
 
     def __init__(self) -> None:
-        self.ordinary = Priority(0)
+        self.ordinary: Priority = Priority(0)
         self._classes = WeakValueDictionary({0: self.ordinary})
         self._named: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive

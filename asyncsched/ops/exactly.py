@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
 _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
-asked = _exactly.get  # whether the current context is inside `exact()`
+asked: Callable[[], bool] = _exactly.get  # whether the current context is inside `exact()`
 
 
 @contextmanager

@@ -107,7 +107,7 @@ class Run:
         self._program, self._form = program, program.steps[steps[0]].form
         self._steps = {program.inputs + i: program.steps[i] for i in steps}
         self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
-        self.writes = {slot: self._steps[slot].form for slot in program.written(steps, last)}
+        self.writes: dict[int, Meta] = {slot: self._steps[slot].form for slot in program.written(steps, last)}
         self.reads: dict[int, str] = {}  # slots, and how each meets blocks
         self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}  # a slot, or else a number, and its dtype
         self.registers: dict[str, np.dtype[Any]] = {}

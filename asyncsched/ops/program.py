@@ -20,7 +20,7 @@ class Ref:
     slot: int
 
 
-ref = cache(Ref)  # every operation with a number beside a tensor has one
+ref: Callable[[int], Ref] = cache(Ref)  # every operation with a number beside a tensor has one
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,14 +62,14 @@ class Ambient:
         until: float = inf,
         task: asyncio.Task[Any] | None = None,
     ) -> None:
-        self.runtime = runtime
-        self.core = core
-        self.outer = outer
+        self.runtime: Runtime = runtime
+        self.core: CoreScope = core
+        self.outer: Ambient | None = outer
         # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
         self.until: float = until if outer is None or until < outer.until else outer.until
-        self.passing = passing  # once closed, what is submitted here goes to `outer` instead of being refused
+        self.passing: bool = passing  # once closed, what is submitted here goes to `outer` instead of being refused
         task = task or asyncio.current_task()
-        self.by = None if task is None else weakref.ref(task)  # who entered it
+        self.by: weakref.ref[asyncio.Task[Any]] | None = None if task is None else weakref.ref(task)  # who entered it
 
     def leave(self) -> None:
         """Leave it, unless it was entered in another context, or another one since: see `left`."""

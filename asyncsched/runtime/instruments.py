@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from .._core.instrument import EVENTS, Instrument
 from .._log import HOOK_FAILURES, Log
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 
 class Instruments(Instrument):

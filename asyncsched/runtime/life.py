@@ -49,10 +49,10 @@ class OnOneLoop:
     """What is opened on an event loop, and refuses to be used elsewhere, before or after."""
 
     def __init__(self) -> None:
-        self.life = Life.NEW
+        self.life: Life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline = InlineMode.NEVER  # whether quick operations may run on it
+        self.thread: int = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
+        self.inline: InlineMode = InlineMode.NEVER  # whether quick operations may run on it
         self.interrupted: Failure | None = None  # why it closed itself, see `_core.engine`
 
     def check(self) -> None:

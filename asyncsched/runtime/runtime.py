@@ -23,7 +23,7 @@ from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.host import Host
 from .._core.instrument import Instrument
-from .._core.ledger import Limits
+from .._core.ledger import Ledger, Limits
 from .._core.model import LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from .._log import Log
@@ -37,7 +37,7 @@ from .rates import Meter
 from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # each quick task asks for them
 
@@ -81,26 +81,26 @@ class Runtime(OnOneLoop, Host):
         super().__init__()
         self.devices = devices
         # Operations that run inline do so in a context of their own, where NumPy's error state is quiet.
-        self.quiet = contextvars.Context()
+        self.quiet: contextvars.Context = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
-        self.completions = Completions(plain_wakeup(self))
+        self.completions: Completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
-        self.engine = Engine(limits, self.completions, self, self)
-        self.ledger = self.engine.ledger
+        self.engine: Engine = Engine(limits, self.completions, self, self)
+        self.ledger: Ledger = self.engine.ledger
         self.clock = perf_counter
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of what is stuck
         self._auto_bytes = auto_bytes  # the devices say the limit
-        self.dispatch = self.engine.dispatch
+        self.dispatch: Callable[[], None] = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # or the sink's
         self._held_for = 0.0  # seconds, by estimate, for which quick operations held this thread since the loop turned
         self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # of each device, once it is open
         self._overrun_told = False
-        self.instruments = Instruments(self._observe)
+        self.instruments: Instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # what users have of it
-        self.waited = 0.0  # seconds that callers waited for admission
-        self.meter = Meter(self.ledger)
+        self.waited: float = 0.0  # seconds that callers waited for admission
+        self.meter: Meter = Meter(self.ledger)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
@@ -129,7 +129,7 @@ class Runtime(OnOneLoop, Host):
         """
         require_gil()
         watch_for_signals()
-        self.loop = running_loop()
+        self.loop: asyncio.AbstractEventLoop | None = running_loop()
         if self.loop is None:
             raise RuntimeError(
                 "a scheduler is opened on an event loop of asyncio's or uvloop's, and none runs here: use"
@@ -158,7 +158,7 @@ class Runtime(OnOneLoop, Host):
         with contextlib.suppress(NotImplementedError, OSError):
             self._wakeup = self.completions.wake = Wakeup(self.loop, self)
         self.life = Life.OPEN
-        self.thread = threading.get_ident()
+        self.thread: int = threading.get_ident()
         self._allow_inline()
         self.instruments.opened()
 
@@ -243,7 +243,7 @@ class Runtime(OnOneLoop, Host):
             failure = self._interruption(error)
             if self.ledger.unfinished:
                 self.engine.root.record(failure)
-            self.interrupted = failure
+            self.interrupted: Failure | None = failure
         self._move_on(Life.CLOSED)
         self.engine.abandon(failure)
         self.dispatch()

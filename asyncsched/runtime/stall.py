@@ -43,6 +43,7 @@ import gc
 from collections.abc import Sequence
 from math import inf
 from time import perf_counter, thread_time
+from typing import Final
 
 from .._core.audit import held_by_pending, sufficient_limit
 from .._core.callsite import line_of
@@ -53,7 +54,7 @@ from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
 from .deadlock import BUDGET, Finding, investigate
 from .runtime import Runtime
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before holders are looked for
 NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that

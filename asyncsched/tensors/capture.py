@@ -150,7 +150,7 @@ class Recorder:
         )
         self._failed.failure = Failure.of(error, "capture", call_site())
         self._failed.state, self._failed.value = FAILED, None
-        self.inputs = [new_value(scope.account, device, value.meta) for value in examples]
+        self.inputs: list[Value] = [new_value(scope.account, device, value.meta) for value in examples]
         for value in self.inputs:
             value.task = self._failed
         self.constants: dict[Value, None] = {}
