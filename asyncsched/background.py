@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from ._log import Log
 from .devices.contract import in_stream_thread
@@ -26,7 +26,7 @@ from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 T = TypeVar("T")
 
 

@@ -8,13 +8,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, Final, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 
 import numpy as np
 
 from .._core.model import Value
 from .._tree import find, map_leaves
-from ..background import Kept, check_may_block
+from ..background import Background, Kept, check_may_block
 from ..errors import ImplicitBarrierError, SchedulerClosed, TaskTooLarge
 from ..ops.index_keys import through
 from ..ops.meta import Meta, meta
@@ -43,7 +43,7 @@ _CURES = (  # what errors of tensors name, and what to write here
 _SHOWN = 1000  # elements of an array whose `repr` shows them
 
 kept: Final = Kept("array_api")  # the scheduler behind this namespace
-background = kept.get
+background: Callable[[], Background] = kept.get
 
 
 class Array:
@@ -69,7 +69,7 @@ class Array:
 
     __slots__ = ("__weakref__", "_meta", "_place")
 
-    __hash__ = None  # type: ignore[assignment]  # `==` goes by elements
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]  # `==` goes by elements
 
     def __init__(self, tensor: Tensor) -> None:
         self._place: Place = Place(Storage(tensor._value)) if tensor._node is None else tensor._node

@@ -42,8 +42,8 @@ class Storage:
     __slots__ = ("value", "views", "written")
 
     def __init__(self, value: Value) -> None:
-        self.value = value
-        self.written = False  # whether the newest version is one that `write` made
+        self.value: Value = value
+        self.written: bool = False  # whether the newest version is one that `write` made
         self.views: dict[Path, Value] = {}
 
     def move(self, value: Value, written: bool = False) -> None:
@@ -90,7 +90,9 @@ class Place:
     leads_back = False  # no gradient goes this way
 
     def __init__(self, storage: Storage, path: Path = (), read_only: bool = False) -> None:
-        self.storage, self.path, self.read_only = storage, path, read_only
+        self.storage: Storage = storage
+        self.path: Path = path
+        self.read_only: bool = read_only
 
     def tensor(self) -> Tensor:
         """A handle on what is here now, which carries this place."""

@@ -12,7 +12,7 @@ import asyncio
 import atexit
 import threading
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from .._arguments import check_number, require_package
 from .._log import Log
@@ -22,7 +22,7 @@ from .summary import Snapshot, Summary
 if TYPE_CHECKING:
     from rich.console import Console
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 _LATE = 1.0  # seconds without a snapshot after which the view says so
 _WITHOUT = 120, 40  # columns and lines of the picture where there is no terminal

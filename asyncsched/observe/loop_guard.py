@@ -17,13 +17,13 @@ from functools import partial
 from os.path import dirname, join
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
 from .._log import Log
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 _SIGNS = 4  # that the loop is asked for in a threshold
 _EVERY = 1.0  # seconds after a block in which none is looked for: a log may have too much of it

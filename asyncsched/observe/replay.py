@@ -83,8 +83,8 @@ class Program:
         if not recording.tasks:
             raise ValueError("this trace has no tasks: let it run while something is computed")
         self.recording = recording
-        self.events = events_of(recording)
-        self.delays = delays_of(recording)
+        self.events: list[Event] = events_of(recording)
+        self.delays: Delays = delays_of(recording)
         self._known: dict[tuple[Limits, int], Outcome] = {}  # a replay is always the same
 
     def run(self, limits: Limits, streams: int) -> Outcome:
@@ -101,10 +101,10 @@ class Replay(Host):
     def __init__(self, program: Program, limits: Limits, streams: int) -> None:
         self._program = program
         self._count = streams
-        self.now = 0.0
+        self.now: float = 0.0
         self._completions = Completions(lambda: None)
         self._limits = limits
-        self.engine = Engine(limits, self._completions, self)
+        self.engine: Engine = Engine(limits, self._completions, self)
         self._heap: list[tuple[float, int, Task]] = []
         self._order = count()
         self._streams: dict[Lane, _Stream] = {}

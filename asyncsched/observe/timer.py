@@ -55,9 +55,9 @@ class Timer(OnlyAsync):
         ExceptionGroup: by either barrier, of the failures that nobody has seen.
     """
 
-    issue = nan
+    issue: float = nan
     """Seconds until the block was left."""
-    seconds = nan
+    seconds: float = nan
     """Seconds until everything it had issued was finished."""
 
     def __init__(self, name: str = "", *, scheduler: Submitter | None = None) -> None:

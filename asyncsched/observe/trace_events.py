@@ -67,7 +67,7 @@ class Events:
         self._known: dict[Any, tuple[str, CallSite | None]] = {}  # with what must live as long as its identity is used
         self._shown: dict[int, TaskRecord] = {}
         self._scopes: dict[int, tuple[str, str]] = {}  # the open ones: scope or iteration, and the name
-        self.head = self._head(runtime)
+        self.head: str = self._head(runtime)
 
     def _head(self, runtime: Runtime) -> str:
         tracks = {_LOOP: LoopStream.name}

@@ -21,7 +21,7 @@ from .._log import Log
 from ..runtime.runtime import Runtime
 from .trace_events import Events
 
-log = Log("asyncsched")
+log: Final = Log("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _NOTES: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one
@@ -49,7 +49,7 @@ class TraceFile:
         self.released: deque[tuple[float, int, int]] = deque()
         self._details = details
         self._lost = 0
-        self.ended = threading.Event()
+        self.ended: threading.Event = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- its life -------------------------------------------------------------------------------------------------

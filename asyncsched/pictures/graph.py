@@ -74,7 +74,7 @@ class TaskGraph:
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.nodes = tuple(nodes)
+        self.nodes: tuple[Node, ...] = tuple(nodes)
         self._order = in_order([node.inputs for node in self.nodes])
 
     def svg(self, most: int = MOST) -> str:

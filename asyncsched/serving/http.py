@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
-logger = Log("asyncsched.serving")
+logger: Final = Log("asyncsched.serving")
 _LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
 
 

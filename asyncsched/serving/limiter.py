@@ -32,8 +32,8 @@ class Limiter:
         self.max_requests = max_requests
         self.max_requests_per_tenant = max_requests_per_tenant
         self.draining = False  # nobody is let in any more
-        self.refused = 0
-        self.adopted = 0  # answered, and holding their places until what still runs of them has ended
+        self.refused: int = 0
+        self.adopted: int = 0  # answered, and holding their places until what still runs of them has ended
         # For each request a function that ends it early. As an attribute of the exchange it would make a cycle.
         self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()

@@ -124,14 +124,14 @@ class Serving(Service):
         options = Options(deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm)
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app
-        self.batchers = batchers or {}
+        self.batchers: Mapping[str, Batcher[Any, Any]] = batchers or {}
         self._endpoints = endpoints
-        self.shown = bool(endpoints)
+        self.shown: bool = bool(endpoints)
         if _prometheus():
             metrics = Metrics(self, self.batchers)
-            self.render_metrics = metrics.render
+            self.render_metrics: Callable[[], tuple[str, bytes]] | None = metrics.render
             self.instruments.append(metrics)
-        self.instruments += instruments
+        self.instruments.extend(instruments)
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """ASGI."""

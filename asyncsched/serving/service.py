@@ -23,7 +23,7 @@ from ..scheduler import Scheduler
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
 
-logger = Log("asyncsched.serving")
+logger: Final = Log("asyncsched.serving")
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST = 1.0  # seconds for requests to end after they were cancelled
 
