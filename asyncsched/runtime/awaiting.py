@@ -119,9 +119,10 @@ def referents(thing: Any) -> Iterable[int]:
     is awaited always has: the compiler borrows nothing across branches.
     """
     shown = map(id, gc.get_referents(thing))
-    if sys.version_info < (3, 14) or type(thing) not in _SUSPENDED or (frame := frame_of(thing)) is None:
+    if sys.version_info < (3, 14) or type(thing) not in _SUSPENDED:
         return shown
-    if any(getattr(thing, name, None) is not None for name in _AWAITING):
+    frame = frame_of(thing)
+    if frame is None or any(getattr(thing, name, None) is not None for name in _AWAITING):
         return shown
     code = frame.f_code
     plain = set(code.co_varnames).difference(code.co_cellvars)  # what is in a cell is held by that
