@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import linecache
 import os
 import sys
 from functools import lru_cache
-from itertools import islice
 from types import CodeType
 
 CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, resolved only for messages
@@ -15,7 +12,6 @@ CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, res
 # One tuple for each line, however many tasks it submits: the garbage collector traverses each of a million more.
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code, which is kept by this
 _MOST_KNOWN = 1024
-_LONGEST = 80  # letters of an expression that names a result
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -29,29 +25,6 @@ def line_of(site: CallSite | None) -> str:
         return "the start of an asyncio task of its own"
     line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
-
-
-def made_by(site: CallSite | None) -> str:
-    """What stands at `site`, by the text of the program: "put" for `await s.put(a)`, "load" for `s.submit(load, path)`,
-    "x @ w" for that; empty where there is no such text."""
-    if site is None or _drives(site[0].co_filename):
-        return ""
-    first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
-    lines = [line.encode() for line in linecache.getlines(site[0].co_filename)[(first or 1) - 1 : last]]
-    if not lines or begin is None:
-        return ""
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][begin:]
-    try:
-        found = ast.parse(b"(%b)" % b"".join(lines), mode="eval").body
-        found = found.value if isinstance(found, ast.Await) else found
-        if isinstance(found, ast.Call):
-            submits = getattr(found.func, "attr", "") in ("submit", "submit_nowait", "call") and found.args
-            found = found.args[0] if submits else found.func
-            found = ast.Name(found.attr) if isinstance(found, ast.Attribute) else found
-        return ast.unparse(found)[:_LONGEST]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file was changed, or the text is too deep
-        return ""
 
 
 def is_users(code: CodeType) -> bool:

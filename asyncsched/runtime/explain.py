@@ -10,6 +10,8 @@ thread, too, while the loop's is blocked.
 
 from __future__ import annotations
 
+import ast
+import linecache
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -18,7 +20,7 @@ from typing import Final, NamedTuple
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
-from .._core.callsite import is_users, line_of, made_by
+from .._core.callsite import CallSite, is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import where_it_waits
@@ -29,6 +31,7 @@ _ENDED: Final = "has ended, as the event loop learns at its next turn"
 _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
 _WAITERS: Final = 8  # of those who wait, that are told of
 _LONGEST: Final = 300  # characters of what an exception says
+_LONGEST_NAME: Final = 80  # letters of an expression that names a result
 
 Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes of an account
 
@@ -79,6 +82,29 @@ def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
     return lambda account: investigate(runtime, {account: None}, budget)[account].lines
 
 
+def _made_by(site: CallSite | None) -> str:
+    """What stands at `site`, by the text of the program: "put" for `await s.put(a)`, "load" for `s.submit(load, path)`,
+    "x @ w" for that; empty where there is no such text."""
+    if site is None or not is_users(site[0]):
+        return ""
+    first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
+    lines = [line.encode() for line in linecache.getlines(site[0].co_filename)[(first or 1) - 1 : last]]
+    if not lines or begin is None:
+        return ""
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][begin:]
+    try:
+        found = ast.parse(b"(%b)" % b"".join(lines), mode="eval").body
+        found = found.value if isinstance(found, ast.Await) else found
+        if isinstance(found, ast.Call):
+            submits = getattr(found.func, "attr", "") in ("submit", "submit_nowait", "call") and found.args
+            found = found.args[0] if submits else found.func
+            found = ast.Name(found.attr) if isinstance(found, ast.Attribute) else found
+        return ast.unparse(found)[:_LONGEST_NAME]
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file was changed, or the text is too deep
+        return ""
+
+
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     """The graph of all that is unfinished; of `values` and what they depend on, if they are given."""
     tasks = runtime.engine.root.unfinished() if values is None else _behind(values)
@@ -91,7 +117,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     inputs_of: dict[Task | Value, tuple[int, ...]] = {
         task: tuple([places[made] for made in inputs]) for task, inputs in reads
     }
-    line, name_of = cache(line_of), cache(made_by)
+    line, name_of = cache(line_of), cache(_made_by)
     found = []
     for thing in places:
         if isinstance(thing, Task):
