@@ -12,9 +12,10 @@ Whichever comes later sees the other's write, so no wake-up is lost. Anything he
 (`__del__`, a weak reference's callback), so it appends and at most schedules a callback; it never waits.
 
 When is the loop woken? An iteration of the loop costs some tens of microseconds of a core that the streams need, so one
-completion alone wakes it only if somebody waits for that very task, if its stream has run dry while tasks are pending,
-or if so many bytes are free now that a pending task which lacked them may go. Else completions gather until `threshold`
-of them are there: about half of what is in flight, so that the streams never run out of work meanwhile.
+completion alone wakes it only if somebody waits for that very task, or was told of its failure while it still ran; if
+its stream has run dry while tasks are pending; or if so many bytes are free now that a pending task which lacked them
+may go. Else completions gather until `threshold` of them are there: about half of what is in flight, so that the
+streams never run out of work meanwhile.
 
 The loop sets how many bytes are lacking, and each drop counts that down. Taking from `wants_bytes` what was
 freed reads and writes it with no call between, so it is one step to other threads. Bytes that were freed before the
@@ -80,7 +81,7 @@ class Completions:
         if job.waiters or self.fatal is not None:
             return True
         if not self.wants_slots:
-            return False
+            return job.failure is not None  # told perhaps before it ended, to who then has no waiter
         if self.wants_bytes:
             self.wants_bytes = self.wants_bytes - job.refund or -1
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold

@@ -53,6 +53,7 @@ class Job:
     error: BaseException | None = None
     waiters: list[Waiter] | None = None
     refund: int = 0  # none was charged
+    failure: None = None  # it is no task
 
     def run(self) -> None:
         """Call the function, keep what it gave, and let go of it."""

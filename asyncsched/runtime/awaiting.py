@@ -119,13 +119,10 @@ def referents(thing: Any) -> Iterable[int]:
     is awaited always has: the compiler borrows nothing across branches.
     """
     shown = map(id, gc.get_referents(thing))
-    if sys.version_info < (3, 14) or type(thing) not in _SUSPENDED:
-        return shown
-    frame = frame_of(thing)
+    frame = frame_of(thing) if sys.version_info >= (3, 14) and type(thing) in _SUSPENDED else None
     if frame is None or any(getattr(thing, name, None) is not None for name in _AWAITING):
         return shown
-    code = frame.f_code
-    plain = set(code.co_varnames).difference(code.co_cellvars)  # what is in a cell is held by that
+    plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # what is in a cell is held by that
     variables = [held for name, held in variables_of(frame) if name in plain]
     return [*variables, *(key for key in shown if key not in variables)]
 

@@ -9,7 +9,7 @@ import pytest
 from asyncsched._core.completions import Completions
 from asyncsched._core.model import LAUNCHED, PENDING
 
-from .rig import Rig
+from .rig import Rig, cancellation
 
 
 @pytest.fixture
@@ -36,6 +36,14 @@ def test_a_completion_that_nobody_waits_for_wakes_nobody(rig):
     rig.post(task, True)
     assert not rig.woken
     assert list(rig.completions.items) == [task]
+
+
+def test_a_failure_wakes_also_where_nobody_waits(rig):
+    """Who awaits it may see it before its task ends, and waits no longer: else nothing would give back its slot."""
+    task, _ = finished(rig)
+    task.failure = cancellation(task)
+    rig.post(task, False)
+    assert len(rig.woken) == 1
 
 
 def test_an_awaited_completion_wakes_once(rig):

@@ -239,8 +239,8 @@ async def test_results_without_an_end_are_refused(s: asc.Scheduler) -> None:
 def factory(make: Callable[[Any], asyncio.Task[Any]]) -> Iterator[None]:
     """Has this loop's tasks made by a function that knows of no contexts."""
 
-    def strict(loop: Any, coro: Any, *, context: None = None) -> Any:  # which uvloop gives all the same
-        assert context is None
+    def strict(loop: Any, coro: Any, *, context: None = None, eager_start: None = None) -> Any:  # uvloop gives both
+        assert context is eager_start is None
         return make(coro)
 
     loop = asyncio.get_running_loop()
