@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import weakref
@@ -30,6 +31,18 @@ async def test_each_item_comes_once_and_less_than_the_buffer_early(s: asc.Schedu
     assert sorted(found) == list(range(50))
     assert all(place > number - size for place, number in enumerate(found))
     assert (found == list(range(50))) == (size == 1)
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("workers", [2, 3, 4])
+async def test_workers_at_the_end_let_go_of_the_room_that_others_wait_for(
+    s: asc.Scheduler, workers: int, ordered: bool
+) -> None:
+    for count in range(1, 10):
+        pipe = s.pipeline(range(count)).map(same, workers=workers, ordered=ordered, buffer=0)
+        async with asyncio.timeout(60):
+            assert sorted(await drain(pipe.shuffle(100, seed=0))) == list(range(count))
+            assert sorted(await drain(pipe.batch(100, collate=sorted))) == [list(range(count))]
 
 
 async def test_orders_differ_by_epoch_and_seed_and_by_nothing_else(s: asc.Scheduler) -> None:

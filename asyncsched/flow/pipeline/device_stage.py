@@ -88,7 +88,6 @@ class DeviceStage(Stage):
                 return True
             if self.error is not None or not out.items:
                 return False
-            out.unreserve()
             await out.for_room.wait()
 
     async def _put_ahead(self, origin: Origin, item: Any) -> None:

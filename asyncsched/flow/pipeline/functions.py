@@ -50,6 +50,7 @@ class LoopStage(Stage):
             if not out.try_reserve():
                 await out.reserve()
             if not items and not await source.arrived():
+                out.unreserve()
                 break
             origin, item = source.take()
             try:

@@ -5,7 +5,7 @@ and a source does so before it is asked for anything. So an item has a place fro
 never holds more than the sum of its links. Each room goes round:
 
     reserve -> put -> take           a stage's result, which the next stage takes
-    reserve -> unreserve             nothing came of it, or what a filter does not keep
+    reserve -> unreserve             nothing came of it, as at the end of the items, or what a filter does not keep
     put -> withdraw                  the stage takes back what nobody has taken
     take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
@@ -71,8 +71,9 @@ class Link:
         return room
 
     def unreserve(self) -> None:
-        """Give back room that was reserved, since no item came."""
+        """Give back room that was reserved, since no item came. Another worker may wait for it, to see that too."""
         self._room += 1
+        self.for_room.wake()
 
     def lift_bound(self) -> None:
         """Let go whoever waits for room, now or later, to put nothing: the stage has failed."""
@@ -160,7 +161,7 @@ class DroppingLink(Link):
     def put(self, origin: Origin, item: Any) -> None:
         if item is DROPPED:
             self.drop(origin)
-            self.unreserve()
+            self._room += 1
             if self.for_room.waiters and (self.for_items.waiters or self._room * 2 >= self.capacity):
                 self.for_room.wake()
             return

@@ -83,7 +83,10 @@ class Stage:
             return False
         if not self.out.try_reserve():
             await self.out.reserve()
-        return (bool(self.source.items) or await self.source.arrived()) and self.error is None
+        if self.source.items or await self.source.arrived():
+            return self.error is None
+        self.out.unreserve()
+        return False
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
