@@ -134,9 +134,11 @@ def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
 def _numpys(module: str, name: str) -> str | None:
     """The cure of a function that is NumPy's alone, in the part of NumPy that has this module's name."""
     part = module.removeprefix("asyncsched").removeprefix(".")
-    home = getattr(np, part) if part in ("linalg", "fft") else np if part == "" else None
+    home = getattr(np, part) if part in ("linalg", "fft") else np if part in ("", "array_api") else None
     if not is_numpys(home, name):
         return None
+    if part == "array_api":
+        return f"`xp.asarray(np.{name}(np.asarray(x)))`, which waits"
     return numpys_cure(f"{part}.{name}" if part else name)
 
 
@@ -161,7 +163,8 @@ KEYWORDS = {
     **dict.fromkeys(("dim", "dims", "axis", "axes"), ("axis", "axes")),
     **dict.fromkeys(("ddof", "correction", "unbiased"), ("ddof", "correction")),
     "keepdim": ("keepdims",),
-    "sampler": ("order",),
+    **dict.fromkeys(("sampler", "shuffle"), ("order",)),
+    "interpolation": ("method",),
     **dict.fromkeys(("num_shards", "num_replicas", "shard_count"), ("count",)),
     **dict.fromkeys(("rank", "shard_index"), ("index",)),
     **dict.fromkeys(("count", "num_epochs"), ("epochs",)),
@@ -419,4 +422,25 @@ NUMPY = {
     "shape": "`t.shape`",
     "size": "`t.size`",
     "transpose": "`asyncsched.permute_dims(t, axes)`, or `t.T`",
+}
+
+# Of `array_api`, where nobody awaits anything, and of its arrays, which have the standard's few attributes.
+ARRAY_API = {
+    **{name: cure.replace("asyncsched.", "xp.") for name, cure in NUMPY.items() if "." not in name and name != "save"},
+    **dict.fromkeys(("array", "tensor"), "`xp.asarray(a)`"),
+    **dict.fromkeys(("ravel", "flatten"), "`xp.reshape(x, (-1,))`"),
+    **dict.fromkeys(("hstack", "vstack", "cat"), "`xp.concat(xs, axis=0)`, or `xp.stack`"),
+    **dict.fromkeys(("random", "rand", "randn"), "`xp.asarray(np.random.default_rng(seed).normal(size=3))`"),
+    "unique": "`xp.unique_values(x)`, or `unique_counts`, `unique_inverse`, `unique_all`",
+    "copy": "`xp.asarray(x, copy=True)`",
+}
+
+ARRAY = {
+    **{name: ARRAY_API[name] for name in ("ravel", "flatten", "cumsum", "cumprod", "copy")},
+    **dict.fromkeys(("numpy", "tolist", "cpu", "get"), "`np.asarray(x)`, which waits"),
+    "item": "`float(x)`, `int(x)` or `bool(x)`, which wait",
+    "transpose": "`xp.permute_dims(x, axes)`, or `x.T`",
+    "swapaxes": "`xp.permute_dims(x, axes)`, or `x.mT` for the last two",
+    "fill": "`x[...] = value`",
+    "dot": "`x @ y`",
 }

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched import _instead, nn, optim
+from asyncsched import _instead, array_api, nn, optim
 from asyncsched.serving import Serving
 from tests.waiting import no_collector
 
@@ -39,6 +39,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.SUBMITTER, lambda s: s),
     (_instead.SCOPE, lambda s: s.scope()),
     (_instead.PIPELINE, lambda s: s.pipeline(range(3))),
+    (_instead.ARRAY_API, lambda s: array_api),
 ]
 
 
@@ -69,6 +70,8 @@ async def test_a_dtype_by_pytorchs_name_is_that_dtype(x):
         (asc.linalg, "lstsq", "`await s.call(np.linalg.lstsq, t)`, which computes NumPy's as a task and waits for it"),
         (asc.fft, "fft2", "`await s.call(np.fft.fft2, t)`, which computes NumPy's as a task and waits for it"),
         (asc, "cumsum", "`asyncsched.cumulative_sum(t)`"),
+        (array_api, "degrees", "`xp.asarray(np.degrees(np.asarray(x)))`, which waits"),
+        (array_api, "cumsum", "`xp.cumulative_sum(t)`"),
         (asc, "set_printoptions", None),
         (nn, "median", None),
     ],
@@ -166,6 +169,8 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: s.pipeline([1], sampler=[0]), r"argument 'sampler': use `order=`$"),
     (lambda s: s.pipeline([1]).shard(num_replicas=2, rank=0), r"argument 'num_replicas': use `count=`, `index=`$"),
     (lambda s: s.pipeline([1]).repeat(count=3), r"argument 'count': use `epochs=`$"),
+    (lambda s: s.pipeline([1], shuffle=True), r"argument 'shuffle': use `order=`$"),
+    (lambda s: asc.quantile(asc.ones(3), 0.5, interpolation="nearest"), r"'interpolation': use `method=`$"),
     (lambda s: s.pipeline([1], prefetch=2), r"argument 'prefetch': use `buffer=`$"),
     (lambda s: Serving(print, timeout=3), r"argument 'timeout': use `deadline=`$"),
     (lambda s: Serving(print, max_request=3), r"argument 'max_request': use `max_requests=`$"),

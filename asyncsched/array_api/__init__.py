@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from .. import _instead as _instead
 from ..background import Using as _Using
 from ..tensors.functions.dtypes import __array_api_version__ as __array_api_version__
 from . import fft, linalg
@@ -65,6 +66,10 @@ __all__ = [
     "Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "meshgrid", "reshape", "unique_values", "using",
     *_FUNCTIONS,
 ]  # fmt: skip
+
+
+_instead.explain_missing(globals(), __name__, _instead.ARRAY_API)
+globals().pop("array")  # the module: `xp.array(a)` is NumPy's name, and the error says what to write
 
 
 def __dir__() -> list[str]:

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import ModuleType
-from typing import Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
 import numpy as np
 
 from .._core.model import Value
+from .._instead import ARRAY, no_attribute
 from .._tree import find, map_leaves
 from ..background import Background, Kept, check_may_block
 from ..errors import ImplicitBarrierError, SchedulerClosed, TaskTooLarge
@@ -74,6 +75,13 @@ class Array:
     def __init__(self, tensor: Tensor) -> None:
         self._place: Place = Place(Storage(tensor._value)) if tensor._node is None else tensor._node
         self._meta: Meta = tensor._value.meta
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> NoReturn:
+            functions = sys.modules[__package__].__all__
+            cures = {name: f"`xp.{name}(x)`: functions are not methods here"} if name in functions else ARRAY
+            raise no_attribute("an Array", name, cures, type(self))
 
     # -- attributes ---------------------------------------------------------------------------------------------
 

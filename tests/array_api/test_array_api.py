@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import pickle
+import re
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched import _instead
 from asyncsched import array_api as xp
 from asyncsched.array_api.array import kept
 from asyncsched.tensors import functions
@@ -45,6 +47,22 @@ def test_arrays_are_a_class_of_their_own():
     assert (x.shape, x.dtype, x.ndim, x.size, x.device, x.nbytes) == ((2, 2), np.int64, 2, 4, "cpu", 32)
     with pytest.raises(TypeError, match="unhashable"):
         hash(x)
+
+
+def test_a_method_of_numpys_names_the_function():
+    x = xp.asarray([1.0])
+    for name in ("sum", "astype", "reshape", "all", "exp"):
+        with pytest.raises(
+            AttributeError, match=rf"^an Array has no attribute '{name}': use `xp\.{name}\(x\)`: functions"
+        ):
+            getattr(x, name)
+    for name, cure in _instead.ARRAY.items():
+        with pytest.raises(AttributeError, match=rf"no attribute '{name}': use {re.escape(cure)}$"):
+            getattr(x, name)
+    with pytest.raises(AttributeError, match="has no attribute 'array': `xp.asarray"):
+        xp.array  # noqa: B018
+    with pytest.raises(AttributeError, match="no attribute '_whatever'$"):
+        x._whatever  # noqa: B018
 
 
 def test_values_are_waited_for():
@@ -379,6 +397,7 @@ print(float(xp.sum(x)))
 FORKED_BESIDE_STREAMS = """
 import asyncio, os, threading, warnings
 import asyncsched as asc
+from asyncsched import _instead
 from asyncsched import array_api as xp
 warnings.simplefilter("ignore")
 

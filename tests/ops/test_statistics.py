@@ -205,8 +205,20 @@ async def test_bins_in_a_list_and_in_no_order(s):
         await wrong
     with pytest.raises(TypeError, match="the edges of bins are numbers"):
         asc.digitize(x, ["a"])
-    with pytest.raises(TypeError, match=r"await s\.put"):
-        asc.digitize(x, np.arange(3))
+    with pytest.raises(TypeError, match="the edges of bins are numbers in one dimension"):
+        asc.digitize(x, np.ones((2, 2)))
+
+
+async def test_arguments_by_numpys_names_and_edges_in_an_array_of_the_hosts(s):
+    a = np.array([0.2, 6.4, 3.0, 1.0], np.float32)
+    x, edges = await s.put(a), np.linspace(0, 7, 5)
+    assert_same(await asc.digitize(x, bins=edges), np.digitize(a, bins=edges))
+    assert_same(await asc.quantile(x, q=[0.2, 0.5]), np.quantile(a, q=[0.2, 0.5]))
+    assert_same(await asc.percentile(x, q=30), np.asarray(np.percentile(a, q=30)))
+    for found, theirs in zip(await asc.histogram(x, bins=edges), np.histogram(a, bins=edges), strict=True):
+        assert_same(found, theirs)
+    assert (await asc.argpartition(x, kth=0))[0] == 0
+    assert_same(await asc.topk(x, k=1).values, a[1:2])
 
 
 HISTOGRAMS: list[dict[str, Any]] = [

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import perf_counter
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -99,6 +99,11 @@ class Items(AsyncIterator[T], OnlyAsync):
 
     def __bool__(self) -> bool:
         return True  # or it would ask for a length, which may be unknown
+
+    if not TYPE_CHECKING:  # for which it could be iterated then
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError("items come as they are made: `async for item in items`; of tqdm, tqdm.asyncio's does so")
 
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":

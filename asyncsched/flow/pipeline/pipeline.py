@@ -300,7 +300,8 @@ class Pipeline(Generic[T]):
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
 
         The first goes on from where `load_state_dict` said, each other begins anew, also when the one before was left
-        early. `len(items)`, where it is known, is how many are still to come, which `tqdm(items)` asks for.
+        early. `len(items)`, where it is known, is how many are still to come: `async for item in tqdm(items)`, with
+        `from tqdm.asyncio import tqdm`, shows a bar with that total.
 
         Raises, where the block is entered:
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
@@ -317,6 +318,9 @@ class Pipeline(Generic[T]):
 
         Items read ahead do not count: a pipeline that resumes reads them again. It skips the others unmapped. The
         source must give the same items again.
+
+        `state["epoch"]` is the number of the epoch, so a run of 10 goes on by `for _ in range(state["epoch"], 10)`. In
+        the block of an epoch that is so, too, when its last item was received: one resumed from there gives no more.
         """
         return self._progress.position.state()
 

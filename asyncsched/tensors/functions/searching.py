@@ -26,7 +26,7 @@ def argmin(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) ->
     return op("argmin", x, axis=axes(axis), keepdims=keepdims)
 
 
-def argpartition(x: Tensor, kth: int | Sequence[int], /, axis: int | None = -1) -> Tensor:
+def argpartition(x: Tensor, /, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
     """The indices that bring the `kth` elements along an axis to where sorting would, in the shape of `x`, in int64.
 
     What is smaller comes before each of them, what is larger behind, in no order. Without an axis, of the flattened
@@ -108,7 +108,7 @@ class TopkResult(NamedTuple):
         return await_all(self)
 
 
-def topk(x: Tensor, k: int, /, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopkResult:
+def topk(x: Tensor, /, k: int, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopkResult:
     """PyTorch's `topk`: the `k` largest elements along an axis, or the smallest, and their indices in int64.
 
     The largest come first, and of equal ones that with the lower index; which of equal ones are chosen is not promised.

@@ -27,6 +27,9 @@ Method: TypeAlias = Literal[
 ]  # fmt: skip
 
 
+Edges: TypeAlias = Tensor | Sequence[float] | np.ndarray[tuple[int], np.dtype[Any]]
+
+
 class HistogramResult(NamedTuple):
     """What `histogram` gives."""
 
@@ -115,8 +118,8 @@ def median(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor
 
 def quantile(
     x: Tensor,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: Method = "linear",
@@ -151,8 +154,8 @@ def quantile(
 
 def percentile(
     x: Tensor,
-    q: ArrayLike,
     /,
+    q: ArrayLike,
     axis: Axis = None,
     *,
     method: Method = "linear",
@@ -207,7 +210,7 @@ def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None 
     return op("bincount", x, weights, minlength=minlength or 0)
 
 
-def digitize(x: Tensor, bins: Tensor | Sequence[float], /, right: bool = False) -> Tensor:
+def digitize(x: Tensor, /, bins: Edges, right: bool = False) -> Tensor:
     """The index of the bin that each element falls into: bins[i - 1] <= x < bins[i], in int64 and the shape of `x`.
 
     `bins` has one dimension and increases, or decreases: then bins[i - 1] > x >= bins[i]. With `right` the other edge
@@ -222,7 +225,7 @@ def digitize(x: Tensor, bins: Tensor | Sequence[float], /, right: bool = False) 
 def histogram(
     x: Tensor,
     /,
-    bins: int | Tensor | Sequence[float] = 10,
+    bins: int | Edges = 10,
     range: tuple[float, float] | None = None,
     density: bool = False,
     weights: Tensor | None = None,
@@ -230,7 +233,8 @@ def histogram(
     """How many elements fall into each bin, and the edges of the bins, of which there is one more.
 
     Args:
-        bins: how many, all of one width; or their edges, in ascending order. The last bin has its right edge, too.
+        bins: how many, all of one width; or their edges, in ascending order, as `np.linspace` makes them. The last bin
+            has its right edge, too.
         range: from where to where bins of one width reach; by default from the least element to the largest.
         density: give the density of probability, whose integral is 1, in float64.
         weights: of each element, in the shape of `x`; their sums come in their dtype.
@@ -274,12 +278,12 @@ def _span(range: Any) -> tuple[Any, Any, str | None]:
 
 
 def _numbers(x: Tensor, given: Any) -> Any:
-    """A tensor, or some numbers in a list as one."""
-    if not isinstance(given, list | tuple):
+    """A tensor, or some numbers of the host's as one: in a list, or in an array as `np.linspace` makes."""
+    if not isinstance(given, list | tuple) and type(given) is not np.ndarray:
         return given
     numbers = np.array(given)
     if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
-        raise TypeError(f"the edges of bins are numbers in a list or a tensor, not {given!r}")
+        raise TypeError(f"the edges of bins are numbers in one dimension: a list, an array or a tensor, not {given!r}")
     options = {"shape": numbers.shape, "dtype": numbers.dtype}
     return op("listed", *numbers.tolist(), scheduler=runtime_of(x._value), device=x.device, **options)
 
