@@ -152,7 +152,7 @@ def _box(box: Box, x: float, y: float, devices: int) -> str:
     node, count = box.node, "" if box.count == 1 else f" {_TIMES}{box.count:,}"
     fill, frame = COLOURS.get(node.state, _OTHER)
     tip = _joined("\n", node.name + count, _joined(" ", _details(node), node.device), node.state, node.line)
-    where = _joined(" ", re.sub(r".*[/\\]| in \S+$", "", node.line), node.device if devices > 1 else "")
+    where = _joined(" ", re.sub(r".*[/\\]| in \S+$|^[^:]*$", "", node.line), node.device if devices > 1 else "")
     texts = [('font-size="13" font-weight="600"', _cut(node.name, _NAME - len(count)) + count)]
     small = _cut(_details(node), _DETAIL), _cut(where[::-1], _DETAIL)[::-1]  # of a place the end counts
     texts += [('font-size="11"', text) for text in small if text]

@@ -28,7 +28,8 @@ _running: set[asyncio.Task[Any]] = set()  # a loop keeps none alive
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
     """Run `main`, a coroutine function or a coroutine, in a new event loop: uvloop's where it is installed.
 
-    Returns what it returns, raises what it raises; RuntimeError where a loop runs already: there write `await main()`.
+    With arguments it is `asc.run(main(20))`. Returns what it returns, raises what it raises; RuntimeError where a loop
+    runs already: there write `await main()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):

@@ -176,6 +176,13 @@ def test_a_picture_is_wider_than_tall_and_reads_like_a_text(inputs):
             assert to_x >= x + 172 or to_y >= y + 58
 
 
+def test_a_box_has_its_line_and_what_is_no_line_is_in_its_title_alone():
+    root = parsed(TaskGraph([Node("put", line="C:\\me\\a.py:3 in f"), Node("put", line="the start of a task")]))
+    boxes = [box for box in root.iter(f"{SVG}g") if box.get("text-anchor")]
+    assert [[text.text for text in box.iter(f"{SVG}text")] for box in boxes] == [["put", "a.py:3"], ["put"]]
+    assert "the start of a task" in next(boxes[1].iter(f"{SVG}title")).text
+
+
 def test_reads_of_one_thing_are_one_arrow_with_their_number():
     graph = TaskGraph([Node("put"), Node("multiply", inputs=(0, 0)), Node("add", inputs=(0, 1))])
     assert arrows(graph) == (3, ["\N{MULTIPLICATION SIGN}2"])
