@@ -184,6 +184,9 @@ class RemoteDevice(Device, Protocol):
 
     serial: Sequence[Any]
 
+    def offload(self, job: Job) -> None:
+        raise AssertionError(f"what leaves {self.name} is brought")
+
     async def connect(self) -> None:
         """What opening needs of the event loop. After `prepare`."""
 

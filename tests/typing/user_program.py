@@ -79,6 +79,11 @@ async def submitted(s: asc.Scheduler, x: asc.Tensor) -> None:
         pass
 
 
+async def on_a_cluster() -> None:
+    async with asc.Scheduler(asc.cluster.DaskDevice("tcp://scheduler:8786", workers=4)) as s:
+        assert_type(s, asc.Scheduler)
+
+
 async def read(s: asc.Scheduler, texts: list[str]) -> None:
     numbers: asc.Pipeline[int] = s.pipeline(texts).map(parse, workers=2)
     async with numbers.open() as items:
