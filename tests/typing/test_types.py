@@ -1,8 +1,9 @@
-"""What mypy says of a user's program: it knows what comes back, and finds what always fails."""
+"""What mypy and pyright say of a user's program: they know what comes back, and find what always fails."""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -34,8 +35,28 @@ def said_by_mypy() -> Errors:
     return dict(errors)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mypy") is None, reason="needs mypy, which is in the extra [dev]")
+def lines_said_by_pyright() -> set[int]:
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(PROGRAM)]
+    said = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    assert said.returncode < 2, said.stdout + said.stderr
+    found = json.loads(said.stdout)["generalDiagnostics"]
+    return {one["range"]["start"]["line"] + 1 for one in found if one["severity"] == "error"}
+
+
+def needs(checker: str) -> pytest.MarkDecorator:
+    missing = importlib.util.find_spec(checker) is None
+    return pytest.mark.skipif(missing, reason=f"needs {checker}, which is in the extra [dev]")
+
+
+@needs("mypy")
 @pytest.mark.timeout(600)  # mypy reads NumPy, too, when it runs for the first time
 def test_mypy_finds_what_is_wrong_in_a_users_program_and_nothing_else():
     assert len(expected()) > 20
     assert said_by_mypy() == expected()
+
+
+@needs("pyright")
+@pytest.mark.timeout(600)
+def test_pyright_finds_errors_in_the_same_lines():
+    # Of a truth value it speaks where that is asked for, and not of what is never reached.
+    assert lines_said_by_pyright() == {line - (codes == {"unreachable"}) for line, codes in expected().items()}
