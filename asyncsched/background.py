@@ -17,6 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Self, TypeVar
 
+from ._locks import Lock
 from ._log import Log
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
@@ -116,7 +117,7 @@ class Kept:
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
         self._name = name
         self._options: Mapping[str, Any] = options or {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._current: Background | None = None
         self._parents: list[Background | None] = []  # in a child of a fork: what its parents have open
         atexit.register(self._at_exit)
@@ -164,7 +165,7 @@ class Kept:
 
     def _after_fork(self) -> None:
         self._parents.append(self._current)  # to be dropped it would have to be closed, by a thread that is not here
-        self._current, self._lock = None, threading.Lock()
+        self._current, self._lock = None, Lock()
 
 
 class Using:

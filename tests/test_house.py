@@ -52,7 +52,7 @@ MOST_IMPORT_TIME = 2.5  # times that of NumPy, on processors that others use, to
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_instead", "_log", "_tree", "pictures"),
+    ("errors", "_arguments", "_instead", "_locks", "_log", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),

@@ -15,9 +15,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from itertools import product
-from threading import RLock
 from typing import TYPE_CHECKING
 
+from ..._locks import Lock
 from .allowed import allowed_processors
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ Setter = Callable[[int], object]
 _OPENBLAS = [
     f"{prefix}openblas_set_num_threads{suffix}" for prefix, suffix in product(("scipy_", ""), ("64_", "_64", ""))
 ]
-_lock = RLock()
+_lock = Lock()
 _streams: dict[object, int] = {}  # of each device that has several
 _computing: dict[object, bool] = {}  # devices that do not rest: whether what they run is to have one stream's part
 _libraries: list[tuple[Setter, int]] = []  # and how many threads each had before
@@ -112,7 +112,7 @@ def _setter(library: LibController) -> Setter:
 def _forked() -> None:
     """The child of a fork: the parent's devices compute elsewhere, and one of its threads may have the lock."""
     global _lock
-    _lock = RLock()
+    _lock = Lock()
     _computing.clear()
     _streams.clear()
     _set()

@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import count
-from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
+
+from ..._locks import Lock
 
 Block = NDArray[np.uint8]
 
