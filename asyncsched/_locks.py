@@ -12,7 +12,7 @@ import sys
 from _thread import RLock
 
 
-class InterruptibleLock(RLock):
+class InterruptibleLock(RLock):  # type: ignore[misc]  # C allows it, in every version
     """It knows whether this thread has it, also where nobody could note that it was acquired."""
 
     def __enter__(self) -> bool:  # type: ignore[override]  # `with` gives it no arguments

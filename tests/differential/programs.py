@@ -2,9 +2,9 @@
 
 A program is a list of steps on numbered arrays. Making it runs every step eagerly, so each step knows what it must
 give: an array, or that it fails. Steps cover fan-out, views and transposes, in-place forms, dropped handles, failing
-and cancelled tasks, arrays awaited early and kept, and several scopes that share tensors; and what a program around
-them does: coroutines that fail with handles in their frames, exceptions and finished asyncio tasks that are kept, puts
-that are gathered or in task groups, and anyio's cancel scopes.
+and cancelled tasks, arrays awaited early and kept, several scopes that share tensors, and frames that hold what is read
+in many ways; and what a program around them does: coroutines that fail with handles in their frames, exceptions and
+finished asyncio tasks that are kept, puts that are gathered or in task groups, and anyio's cancel scopes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 
 import asyncsched as asc
+
+from .holding import WAYS
 
 Array = np.ndarray[Any, Any]
 DTYPES = ("float32", "float64", "int32", "int64", "complex64", "bool")
@@ -95,7 +97,7 @@ OPS: dict[str, Op] = {
     "outer": (2, lambda a, b: np.linalg.outer(a[0], b[0]), lambda a, b: asc.linalg.outer(a[0], b[0])),
 }
 _ALONG = ("sum0", "max1", "mean", "cumsum", "sort", "roll", "fft")
-_KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "await", "fail", "cancel")
+_KINDS = ("op",) * 12 + ("put", "drop", "drop", "inplace", "assign", "call", "held", "await", "fail", "cancel")
 
 
 def make(seed: int, *, most: int = 200, scopes: int = 1, around: bool = True) -> Program:
@@ -247,6 +249,16 @@ def _hurried(program: Program, rng: random.Random, numbers: np.random.Generator,
         program.steps.append(Step("cancel scope", reads, extra=extra, scope=scope))
 
 
+def _held(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
+    """An operation on what a frame holds meanwhile, in one of many ways."""
+    if (reads := _pick(program, rng, 1)) is None:
+        return
+    array = program.expected[reads[0]]
+    result = None if array is None else np.asarray(_eager(OPS["add1"][1], [array]))
+    if result is None or result.nbytes <= 2**20:
+        _add(program, Step("held", reads, extra=rng.choice(sorted(WAYS)), scope=scope), result)
+
+
 def _forget(program: Program, rng: random.Random, numbers: np.random.Generator, scope: int) -> None:
     program.steps.append(Step("forget"))
 
@@ -257,5 +269,5 @@ def _around(program: Program, rng: random.Random, numbers: np.random.Generator, 
 
 _STEPS: dict[str, Callable[..., None]] = {
     "op": _op, "put": _put, "drop": _drop, "inplace": _inplace, "assign": _assign_step, "call": _call, "await": _await,
-    "fail": _fail, "cancel": _cancel, "around": _around,
+    "held": _held, "fail": _fail, "cancel": _cancel, "around": _around,
 }  # fmt: skip

@@ -17,6 +17,7 @@ import asyncsched as asc
 from tests.validate import validate
 from tests.waiting import until
 
+from .holding import WAYS
 from .programs import OPS, Array, Boom, Program, Step
 from .users import NON_BLOCKING, Users
 
@@ -134,7 +135,7 @@ class Run:
     async def _issue(self, target: Any, step: Step) -> Any:
         operands = [self.handles[i] for i in step.reads]
         place = self._place()
-        if place is not None and step.kind != "assign":
+        if place is not None and step.kind not in ("assign", "held"):
             operands = [operand.to(place) for operand in operands]
         if step.kind == "op":
             return OPS[step.extra][2](*operands)
@@ -143,6 +144,12 @@ class Run:
             operands.clear()
             moved[..., :1] = 7
             return moved
+        if step.kind == "held":
+            operands.clear()
+            made: list[Any] = []
+            held = [self.handles.pop(step.reads[0])]
+            self.handles[step.reads[0]] = WAYS[step.extra](held, lambda x: made.append(OPS["add1"][2](x)))
+            return made.pop()
         (x,) = operands
         if step.kind == "fail":
             return await target.submit(_boom, x, shape=(2, 2), dtype="float32", name="boom")
