@@ -15,6 +15,7 @@ pipelines
 saved_and_loaded
 served_and_drained
 traced_and_explained
+a_stand_in_for_a_card
 blocking_arrays
 """
 
