@@ -107,6 +107,8 @@ async def _issue(s: asc.Scheduler, step: Step, handles: dict[int, Any]) -> Any:
         return await s.put(step.extra)
     if step.kind == "op":
         return OPS[step.extra][2](*operands)
+    if step.kind == "held":
+        return OPS["add1"][2](*operands)
     if step.kind == "assign":
         moved = operands[0][...]
         moved[..., :1] = 7
@@ -119,6 +121,8 @@ def _eager(program: Program, step: Step) -> np.ndarray:
     with np.errstate(all="ignore"):
         if step.kind == "op":
             return np.asarray(OPS[step.extra][1](*operands))
+        if step.kind == "held":
+            return np.asarray(OPS["add1"][1](*operands))
         if step.kind == "assign":
             moved = operands[0].copy(order="K")
             moved[..., :1] = 7
