@@ -97,7 +97,7 @@ async def test_an_index_that_is_not_there_is_named(s: asc.Scheduler, source: Any
                 received.append(item)
     assert len(received) == 2
     assert caught.value.__notes__[0].endswith("stage 0 (source), at item 2 of the source: index 7")
-    for order, kind in (([0.5], "float"), ([[0, 1]], "list")):
+    for order, kind in (([0.5], "float"), ([[0, 1]], "list"), ([True, False], "bool")):
         with pytest.raises(TypeError, match=rf"holds indices of items, not {kind}: batches are made by `.batch"):
             await drain(s.pipeline(source, order=order))
 

@@ -144,3 +144,16 @@ async def test_an_epoch_that_could_not_begin_is_still_to_come(s: asc.Scheduler) 
 async def test_another_state_is_refused(s: asc.Scheduler, state: Any) -> None:
     with pytest.raises(ValueError, match=r"load what `state_dict\(\)` gave"):
         s.pipeline(range(3)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("state", [{"taken": 7, "ahead": []}, {"taken": 0, "ahead": [6]}])
+async def test_a_position_behind_the_end_of_the_source_is_that_of_another_pipeline(
+    s: asc.Scheduler, state: Any
+) -> None:
+    pipe = s.pipeline(list(range(12))).shard(0, 2).map(same_in_thread)
+    pipe.load_state_dict({"epoch": 3, **state})
+    with pytest.raises(ValueError, match="is one behind 7 items, and the source has 6: load what `state_dict"):
+        await drain(pipe)
+    pipe.load_state_dict({"epoch": 3, "taken": 6, "ahead": []})
+    assert not await drain(pipe)
+    assert await drain(pipe) == [0, 2, 4, 6, 8, 10]

@@ -112,6 +112,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._position = self._progress.begin()
         try:
             self._iterable = await self._read_source()
+            self._plan.check_position(self._iterable, self._position)
             self._started = perf_counter()
             self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")

@@ -51,6 +51,8 @@ class Arranged:
     def _index(self, number: int) -> int:
         found = self.order[self._numbers[number]]
         try:
+            if isinstance(found, bool):  # which would be taken for 0 and 1
+                raise TypeError
             return operator.index(found)
         except TypeError:
             told = f"order= holds indices of items, not {type(found).__name__}: batches are made by `.batch(size)`"

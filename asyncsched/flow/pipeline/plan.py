@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .order import Shard, arranged, is_iterable
+from .order import Shard, arranged, is_in_memory, is_iterable, is_map
 from .position import EPOCH, Position
 from .stages import StagePlan
 
@@ -42,6 +42,16 @@ class Plan(NamedTuple):
                     source.close()
                 raise TypeError(f"the pipeline's source returned a {type(source).__name__}, which is not iterable")
         return arranged(source, self.order, self.shards, epoch)
+
+    def check_position(self, iterable: Any, position: Position) -> None:
+        """Raise ValueError for a position behind the end of what is read by index: that is one of another pipeline."""
+        if is_in_memory(iterable) or is_map(iterable):
+            count, now = len(iterable), position.now()
+            if (received := max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])) > count:
+                raise ValueError(
+                    f"the position that was loaded is one behind {received} items, and the source has {count}: load"
+                    " what `state_dict()` gave of a pipeline with the same source"
+                )
 
     def readable(self, epoch: int) -> Any:
         """The same, where that does not take making a source, which may wait. Raises TypeError elsewhere."""
