@@ -73,6 +73,8 @@ ENDS = (
 def test_interp(check, fp, x):
     for ends in ENDS:
         options = {"left": None, "right": None, "period": None, **ends}
+        if not x.size and options["right"] == 1j and FP[fp].dtype.kind != "c":
+            continue  # from 2.5 on NumPy refuses it only where there is anything to give
         call = partial(np.interp, x, XP, FP[fp], **options)
         if x.dtype.kind == "c" and options["period"]:
             call = partial(np.interp, x, XP, FP[fp])  # where NumPy warns, and drops the imaginary part
