@@ -16,6 +16,7 @@ the cancellation, and waits again, waits like anybody.
 from __future__ import annotations
 
 import asyncio
+import dis
 import gc
 import inspect
 import sys
@@ -123,8 +124,23 @@ def referents(thing: Any) -> Iterable[int]:
     if frame is None or any(getattr(thing, name, None) is not None for name in _AWAITING):
         return shown
     plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # what is in a cell is held by that
-    variables = [held for name, held in variables_of(frame) if name in plain]
-    return [*variables, *(key for key in shown if key not in variables)]
+    variables = [(name, held) for name, held in variables_of(frame) if name in plain]
+    borrowed = _borrowed_before(frame)
+    doubtful = {held for name, held in variables if name in borrowed}
+    return [*(held for _, held in variables if held in doubtful), *(key for key in shown if key not in doubtful)]
+
+
+def _borrowed_before(frame: types.FrameType) -> set[str]:
+    """The variables from which the code borrows between the last branch and where it stands."""
+    names = set[str]()
+    for step in dis.get_instructions(frame.f_code):
+        if step.offset > frame.f_lasti:
+            break
+        if step.is_jump_target:  # nothing that is borrowed outlasts a branch
+            names.clear()
+        if "BORROW" in step.opname:
+            names.update([step.argval] if isinstance(step.argval, str) else step.argval)
+    return names
 
 
 def _is_kept(held: object, code: types.CodeType) -> bool:
