@@ -109,6 +109,11 @@ class _Future(Future[Any]):
             return _wrapped(error)  # before Python 3.12 who awaits a StopIteration there waits for ever
         return error
 
+    def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
+        """What asyncio asks in place of `exception()`, from Python 3.15 on."""
+        done, cancelled, result, error = super()._get_snapshot()  # type: ignore[misc]
+        return done, cancelled, result, None if error is None else _wrapped(error)
+
     def _check(self, what: str, timeout: float | None) -> None:
         if not self.done() and running_loop() is not None and (timeout is None or timeout > 0):
             raise ImplicitBarrierError(
