@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, ClassVar, Self, overload
 
@@ -116,7 +116,7 @@ class ModuleList(_Numbered):
         self._set(list(modules))
 
 
-class ModuleDict(Module, MutableMapping[str, Module]):
+class ModuleDict(Module, Mapping[str, Module]):
     """Modules by name, which a module that has it calls as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
@@ -151,15 +151,24 @@ class ModuleDict(Module, MutableMapping[str, Module]):
         setattr(self, key, module)
 
     def __delitem__(self, key: str) -> None:
-        if key not in self._dict():
-            raise KeyError(key)
-        delattr(self, key)
+        self.pop(key)
 
     def __len__(self) -> int:
         return len(self._dict())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._dict())
+
+    def pop(self, key: str) -> Module:
+        """Take a module out."""
+        found = self[key]
+        delattr(self, key)
+        return found
+
+    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
+        """Put modules in, by name."""
+        for key, module in dict(modules).items():
+            self[key] = module
 
     def _dict(self) -> dict[str, Module]:
         return dict(self._members(Module))

@@ -45,13 +45,14 @@ class Plan(NamedTuple):
 
     def check_position(self, iterable: Any, position: Position) -> None:
         """Raise ValueError for a position behind the end of what is read by index: that is one of another pipeline."""
-        if is_in_memory(iterable) or is_map(iterable):
-            count, now = len(iterable), position.now()
-            if (received := max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])) > count:
-                raise ValueError(
-                    f"the position that was loaded is one behind {received} items, and the source has {count}: load"
-                    " what `state_dict()` gave of a pipeline with the same source"
-                )
+        now = position.now()
+        received = max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])
+        by_index = is_in_memory(iterable) or is_map(iterable)
+        if received and by_index and received > (count := len(iterable)):
+            raise ValueError(
+                f"the position that was loaded is one behind {received} items, and the source has {count}: load"
+                " what `state_dict()` gave of a pipeline with the same source"
+            )
 
     def readable(self, epoch: int) -> Any:
         """The same, where that does not take making a source, which may wait. Raises TypeError elsewhere."""
