@@ -382,11 +382,10 @@ SUBMITTER = {
         ("run", "create_task", "start_soon", "spawn"), "`await s.submit(fn, *args)`; asyncio for coroutines"
     ),
     **dict.fromkeys(("DataLoader", "data_loader"), "`s.pipeline(dataset)`"),
-    **dict.fromkeys(("array", "device_put", "scatter"), "`await s.put(a)`"),
+    **dict.fromkeys(("array", "device_put", "scatter", "tensor"), "`await s.put(a)`"),
     **dict.fromkeys(("compute", "persist", "result"), "`await t`, or `await asc.gather(*ts)`"),
     "to_thread": "`await s.call(fn, *args)`",
     "cancel": "an exception that leaves the block, or a `deadline=`, or `t.cancel()`: each cancels",
-    "tensor": "`await s.put(a)`",
 }
 
 SCOPE = SUBMITTER | {

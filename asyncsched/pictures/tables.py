@@ -28,6 +28,15 @@ def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
     return f'<div style="{_FRAME}"><b>{escape(title)}</b>{inner}{more}</div>'
 
 
+def aligned(columns: Iterable[tuple[bool, Sequence[str]]]) -> list[str]:
+    """Lines of text, of columns: of each whether it is of numbers, which stand at the right, and its cells."""
+    padded = []
+    for number, cells in columns:
+        most = max(map(len, cells))
+        padded.append([cell.rjust(most) if number else cell.ljust(most) for cell in cells])
+    return ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows under heads, for a terminal and for a page. A column in which no row has anything is left out.
@@ -54,12 +63,7 @@ class Table:
         return [(i >= self.names, cells) for i, cells in enumerate(columns) if any(cells[1:])]
 
     def text(self) -> str:
-        padded = []
-        for number, cells in self._columns():
-            most = max(map(len, cells))
-            padded.append([cell.rjust(most) if number else cell.ljust(most) for cell in cells])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
-        return "\n".join([text for text in (self.title, *lines, self.note) if text])
+        return "\n".join([text for text in (self.title, *aligned(self._columns()), self.note) if text])
 
     def html(self) -> str:
         """A share has its bar: `--share` of the cell's width."""

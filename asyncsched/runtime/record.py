@@ -11,6 +11,7 @@ from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from .._arguments import format_bytes, format_seconds
+from ..pictures.tables import aligned, preformatted, table
 
 Bytes: TypeAlias = int
 BytesPerSecond: TypeAlias = float
@@ -40,8 +41,6 @@ class Record:
         return "\n".join([type(self).__name__, *_lines(self)])
 
     def _repr_html_(self) -> str:
-        from ..pictures.tables import preformatted, table
-
         rows = [(name.replace("_", " "), text) for name, text in _plain(self)]
         blocks = list(_blocks(self))
         return table(type(self).__name__, rows, preformatted("\n".join(blocks)) if blocks else "")
@@ -78,9 +77,7 @@ def _is_nested(value: Any) -> bool:
 
 def _aligned(rows: Iterable[Iterable[str]]) -> list[str]:
     """Rows of texts as lines whose columns are aligned."""
-    cells = [list(row) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    return aligned((False, column) for column in zip(*rows, strict=True))
 
 
 def _text(value: Any, unit: str, plain: Callable[[Any], str] = str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
@@ -39,6 +40,25 @@ def holding(number: int, threads: bool, then: Callable[[int], int] = same_in_thr
         return then(i)
 
     return fn_in_thread if threads else fn, lambda: (later.set(), opened.set())[0]
+
+
+class Thing:
+    """Something that can be referred to weakly."""
+
+
+class Things:
+    """A function for `map` that makes a thing of each item, and knows how many of them are still there."""
+
+    def __init__(self) -> None:
+        self._made: list[weakref.ref[Thing]] = []
+
+    def __call__(self, item: object) -> Thing:
+        self._made.append(weakref.ref(found := Thing()))
+        return found
+
+    @property
+    def alive(self) -> int:
+        return sum(ref() is not None for ref in self._made)
 
 
 class Counted:

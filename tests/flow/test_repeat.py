@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,7 +15,7 @@ import asyncsched as asc
 from tests.waiting import until
 
 from . import in_processes
-from .rig import AsyncCounted, Counted, Mapped, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, Mapped, Things, drain, same, same_in_thread
 
 
 def of_epoch(epoch: int) -> list[int]:
@@ -238,24 +237,16 @@ async def test_leaving_between_two_epochs_waits_for_the_function_that_makes_a_so
 
 
 async def test_nothing_of_an_epoch_stays_for_the_next(s: asc.Scheduler) -> None:
-    class Thing:
-        pass
-
-    made: list[weakref.ref[Thing]] = []
-
-    def thing(i: int) -> Thing:
-        made.append(weakref.ref(found := Thing()))
-        return found
-
-    pipe = s.pipeline(range(10)).map(thing).shuffle(4, seed=0).map(same_in_thread, workers=2).repeat()
+    things = Things()
+    pipe = s.pipeline(range(10)).map(things).shuffle(4, seed=0).map(same_in_thread, workers=2).repeat()
     async with pipe.open() as items:
         for _ in range(200):
             await anext(items)
         room = sum(stage.capacity for stage in pipe.statistics().stages)
-        assert sum(ref() is not None for ref in made) <= room + 4
+        assert things.alive <= room + 4
     del items
     gc.collect()
-    assert not any(ref() is not None for ref in made)
+    assert things.alive == 0
 
 
 async def test_batches_ahead_go_back_to_the_host_in_each_epoch() -> None:

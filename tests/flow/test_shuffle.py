@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
-import weakref
 from collections import Counter
 from typing import Any
 
@@ -17,7 +16,7 @@ from asyncsched.flow.pipeline.pipeline import BUFFER
 from asyncsched.flow.pipeline.shuffle_stage import choice
 from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread
 
 
 async def take(pipe: Any, count: int) -> list[Any]:
@@ -128,22 +127,14 @@ async def test_it_reads_ahead_by_what_it_holds_and_what_may_wait(s: asc.Schedule
 
 
 async def test_what_it_holds_is_dropped_where_the_epoch_is_left(s: asc.Scheduler) -> None:
-    class Thing:
-        pass
-
-    made: list[weakref.ref[Thing]] = []
-
-    def thing(i: int) -> Thing:
-        made.append(weakref.ref(found := Thing()))
-        return found
-
-    pipe = s.pipeline(range(1000)).map(thing).shuffle(20, seed=0)
+    things = Things()
+    pipe = s.pipeline(range(1000)).map(things).shuffle(20, seed=0)
     async with pipe.open() as items:
         await anext(items)
-        assert sum(ref() is not None for ref in made) >= 19
+        assert things.alive >= 19
     del items
     gc.collect()
-    assert not any(ref() is not None for ref in made)
+    assert things.alive == 0
     assert len(await drain(pipe)) == 1000
 
 

@@ -27,17 +27,28 @@ async def looked(looks: list[deadlock.Finding], times: int = 2) -> None:
     assert not any(finding.deadlock for finding in looks), looks
 
 
+async def had_by_a_thread(box: deque[Any], looks: list[deadlock.Finding], gate: threading.Event) -> None:
+    """A thread has what is in the box in a variable, while it is looked who holds the bytes; then no more."""
+
+    def hold() -> None:
+        mine = box.popleft()
+        held(gate)
+        del mine
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    await until(lambda: not box)
+    await looked(looks)
+    gate.set()
+    await asyncio.to_thread(thread.join)
+
+
 @pytest.mark.parametrize("as_array", [False, True], ids=["tensor", "array"])
 async def test_one_reference_that_nobody_sees_is_enough(
     looks: list[deadlock.Finding], gate: threading.Event, as_array: bool
 ) -> None:
     """A thread's variable. The waiting coroutine has the tensor too, so all the rest says that it is a deadlock."""
     box: deque[Any] = deque()
-
-    def hold() -> None:
-        mine = box.popleft()
-        held(gate)
-        del mine
 
     async def work(s: asc.Scheduler) -> None:
         mine: Any = await s.put(BLOCK)
@@ -49,12 +60,7 @@ async def test_one_reference_that_nobody_sees_is_enough(
     async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
         waiting = asyncio.create_task(work(s))
         await until(lambda: box)
-        thread = threading.Thread(target=hold)
-        thread.start()
-        await until(lambda: not box)
-        await looked(looks)
-        gate.set()
-        await asyncio.to_thread(thread.join)
+        await had_by_a_thread(box, looks, gate)
         with pytest.raises(asc.MemoryDeadlockError):  # now it is one
             await waiting
 
@@ -83,11 +89,6 @@ async def test_what_a_generator_borrows_makes_up_for_no_holder(
 ) -> None:
     box: deque[Any] = deque()
 
-    def hold() -> None:
-        mine = box.popleft()
-        held(gate)
-        del mine
-
     async def work(s: asc.Scheduler) -> None:
         mine = generator(box[0])
         if isinstance(mine, AsyncIterator):
@@ -100,12 +101,7 @@ async def test_what_a_generator_borrows_makes_up_for_no_holder(
         box.append(await s.put(BLOCK))
         waiting = asyncio.create_task(work(s))
         await turns()
-        thread = threading.Thread(target=hold)
-        thread.start()
-        await until(lambda: not box)
-        await looked(looks)
-        gate.set()
-        await asyncio.to_thread(thread.join)
+        await had_by_a_thread(box, looks, gate)
         with pytest.raises(asc.MemoryDeadlockError):  # now it is one
             await waiting
 
