@@ -28,6 +28,12 @@ _new = object.__new__
 _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
+def listed(numbers: np.ndarray[Any, Any], beside: Tensor) -> Tensor:
+    """A few numbers of the host's, each of which is known at once, as a tensor beside another."""
+    flat, options = tuple(numbers.ravel().tolist()), {"shape": numbers.shape, "dtype": numbers.dtype}
+    return apply(TABLE["listed"], flat, options, scheduler=runtime_of(beside._value), device=beside.device)
+
+
 def apply(
     op: Op,
     operands: tuple[object, ...],
@@ -338,10 +344,7 @@ class Tensor(Methods):
         numbers = np.array(part, np.intp if part == [] else None)
         if numbers.dtype.kind not in "biu":
             raise IndexError(f"a list of {numbers.dtype} is no index: use integers, or one truth for each place")
-        options = {"shape": numbers.shape, "dtype": numbers.dtype}
-        runtime = runtime_of(self._value)
-        flat = tuple(numbers.ravel().tolist())
-        return apply(TABLE["listed"], flat, options, scheduler=runtime, device=self.device)
+        return listed(numbers, self)
 
     # -- gradients ----------------------------------------------------------------------------------------------
 

@@ -10,8 +10,7 @@ import numpy as np
 from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
-from ...tensors.handles import runtime_of
-from ...tensors.tensor import Tensor
+from ...tensors.tensor import Tensor, listed
 from .along_axes import full, prod_gradient, reduced_of, spread
 from .common import Rules, narrow, reordered, wide
 
@@ -64,20 +63,14 @@ def _to_places(g: Tensor, x: Tensor, call: Any, parts: list[float], method: str)
         return f.zeros_like(x)
     order = f.argsort(lines.detach())
     places = [place_of(n, part, method) for part in parts]
-    weights = _listed([1 - near for _, _, near in places] + [near for _, _, near in places], g)
-    chosen = f.take(order, _listed([at for at, _, _ in places] + [at for _, at, _ in places], g, np.intp), axis=-1)
+    nearer, found_at = [near for _, _, near in places], [[at for at, _, _ in places], [at for _, at, _ in places]]
+    weights = listed(np.array([[1 - near for near in nearer], nearer], g.dtype).ravel(), g)
+    chosen = f.take(order, listed(np.array(found_at, np.intp).ravel(), g), axis=-1)
     chosen = f.where(f.isnan(f.max(lines.detach(), axis=-1, keepdims=True)), order[..., -1:], chosen)
     each = f.moveaxis(g.reshape(len(parts), *lead), 0, -1)
     each = f.concat([each, each], axis=-1) * weights
     found = op("scatter_along_axis", each, chosen, shape=(*lead, n), axis=-1)
     return reordered(found.reshape(*[shape[i] for i in kept + axes]), kept + axes)
-
-
-def _listed(numbers: list[Any], like: Tensor, dtype: Any = None) -> Tensor:
-    """Numbers as a tensor beside another, in its dtype if none is given."""
-    dtype = np.dtype(like.dtype if dtype is None else dtype)
-    options = {"shape": (len(numbers),), "dtype": dtype}
-    return op("listed", *numbers, scheduler=runtime_of(like._value), device=like.device, **options)
 
 
 def _weights(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from ..arguments import axes, dtype_of, dtype_or_none, name_keywords
 from ..handles import runtime_of
-from ..tensor import Tensor
+from ..tensor import Tensor, listed
 from . import elementwise, linalg, reductions
 from ._common import Axis, Dtype, await_all, known_shape, op, refuse_tracked, several
 from .creation import zeros
@@ -284,8 +284,7 @@ def _numbers(x: Tensor, given: Any) -> Any:
     numbers = np.array(given)
     if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
         raise TypeError(f"the edges of bins are numbers in one dimension: a list, an array or a tensor, not {given!r}")
-    options = {"shape": numbers.shape, "dtype": numbers.dtype}
-    return op("listed", *numbers.tolist(), scheduler=runtime_of(x._value), device=x.device, **options)
+    return listed(numbers, x)
 
 
 # -- together ------------------------------------------------------------------------------------------------------
