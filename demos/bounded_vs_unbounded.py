@@ -243,7 +243,8 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
             times, sizes = np.array(r[kind]).T
             axes.plot(times, sizes / MIB, color=COLOURS[way], linewidth=2 if "bounded" in way else 1.2)
             at = max(r[peak] / MIB, at + top / 15)  # one label above the other, below what rises, and left of its top
-            where = max(times[np.argmax(sizes)] / end, 0.5) - 0.05 if way == "unbounded" else 0.85
+            risen = times[np.argmax(sizes >= 0.93 * sizes.max())]
+            where = max(risen / end, 0.5) - 0.05 if way == "unbounded" else 0.85
             label = {"color": COLOURS[way], "ha": "right", "va": "center" if way == "unbounded" else "bottom"}
             axes.text(where * end, at, f"{way}: {mib(r[peak])}", **label)
         axes.set(xlim=(0, end), ylim=(0, top), xlabel="time since training began (s)", ylabel="MiB: lower is better")
