@@ -13,7 +13,7 @@ from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
 from tests.thorough import usually
 
-from .cases import CASES, cases_of, groups
+from .cases import CASES, absent, cases_of, groups
 from .conftest import Card, issued
 
 pytestmark = pytest.mark.one_loop
@@ -24,7 +24,7 @@ LAPACK = {
     "cholesky", "cofactors", "eig", "eigh", "eigvals", "eigvalsh", "inv", "matrix_power", "matrix_rank", "pinv", "qr",
     "solve", "svd", "svdvals",
 }  # fmt: skip
-ON_HOST = {"draw"}  # runs on CPUs alone
+ON_HOST = {"draw", "gradient"}  # run on CPUs alone
 
 
 async def operands(card: Card, s: asc.Scheduler, name: str) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
@@ -39,6 +39,10 @@ async def operands(card: Card, s: asc.Scheduler, name: str) -> list[tuple[tuple[
             await apply(TABLE[name], handles, case.options, scheduler=s)
         except TypeError:  # NumPy refuses these, too
             continue
+        except Exception as error:
+            if not absent(str(error)):
+                raise
+            return []
         if known:
             found.append((handles, case.options))
     return found
@@ -53,7 +57,7 @@ async def test_rows_are_issued_while_the_device_stands_still(card: Card, names: 
 
 async def is_issued(card: Card, s: asc.Scheduler, name: str) -> None:
     cases, x = await operands(card, s, name), await s.put(np.ones(4, np.float32))
-    assert cases, name
+    assert cases or (loaded() is not None and name == "erfinv"), name  # which host memory lacks
     await (x + 1)
     with card.held(s), card.waits() as waited:
         first = x + 1
