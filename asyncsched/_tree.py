@@ -84,7 +84,7 @@ def find(kinds: tuple[type, ...], tree: Any) -> list[Any]:
     for part in todo:
         if isinstance(part, kinds):
             found.append(part)
-        elif isinstance(part, _NESTED) and id(part) not in seen:
+        elif id(part) not in seen:  # all others in here are nested
             seen[id(part)] = part
             parts = part.values() if isinstance(part, dict) else part
             there = wanted

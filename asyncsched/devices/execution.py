@@ -275,10 +275,7 @@ def _filled(arg: Any, arrays: list[Any]) -> Any:
 
 def _made(result: Any, inputs: list[Any], args: Sequence[Any], kinds: tuple[type, ...]) -> Collection[Any]:
     """The arrays that own a result's memory, also inside lists, tuples and dicts; but not those of the arguments."""
-    owners = {}
-    for array in find(kinds, result):
-        owner = owner_of(array)
-        owners[id(owner)] = owner
+    owners = {id(owner): owner for owner in map(owner_of, find(kinds, result))}
     if owners:
         for array in (*inputs, *find(kinds, args)):
             if isinstance(array, kinds):

@@ -275,8 +275,8 @@ def owner_of(array: Array) -> Array:
 
 def held_bytes(owner: Array) -> int:
     """Bytes of an array's memory: fewer than its elements have, where strides lead to the same ones again."""
-    if not owner.size:
-        return 0
+    if owner.flags.c_contiguous or not owner.size:  # as most
+        return int(owner.nbytes)
     extent: int = sum([(length - 1) * abs(step) for length, step in zip(owner.shape, owner.strides, strict=True)])
     return min(int(owner.nbytes), extent + int(owner.itemsize))
 

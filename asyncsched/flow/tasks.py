@@ -191,7 +191,8 @@ class Tasks:
             MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         context = _context_of(self._runtime, args)
         await checkpoint()
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
@@ -223,7 +224,8 @@ class Tasks:
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(shape, dtype, nbytes, workspace, name, device, resource)
         context = _context_of(self._runtime, args)
         return _make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
@@ -245,7 +247,8 @@ class Tasks:
         (3, 1)
         """
         self._runtime.check()
-        _refuse(fn, keywords)
+        if keywords:
+            _refuse(fn, keywords)
         given = Options(None, None, nbytes, workspace, name, device, resource)
         context = _context_of(self._runtime, args)
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
@@ -322,14 +325,11 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         del made, sources, tasks  # as in `put`
 
 
-def _refuse(fn: object, keywords: Mapping[str, object]) -> None:
+def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
     """Raise for keywords that are no option of a task: they were meant for the function."""
-    if keywords:
-        given = ", ".join(f"{name}=..." for name in keywords)
-        label = getattr(fn, "__name__", "fn")
-        raise TypeError(
-            f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
-        )
+    given = ", ".join(f"{name}=..." for name in keywords)
+    label = getattr(fn, "__name__", "fn")
+    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")
 
 
 def _make_call(
