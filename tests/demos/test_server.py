@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.thorough import thoroughly
+
 from .browser import BROWSER, DRIVER, Browser, until
 from .test_demos import ALONE, DEMOS, needs
 
@@ -119,6 +121,7 @@ def test_the_stream_of_events(server: Server) -> None:
     assert state["queue"] == 0
 
 
+@thoroughly
 def test_load_fills_the_queue_and_more_is_refused(server: Server) -> None:
     with urllib.request.urlopen(f"{server.url}/load", b"", timeout=30) as lines:
         lines.readline()

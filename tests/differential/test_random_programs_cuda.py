@@ -22,7 +22,7 @@ from tests.thorough import usually
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", usually(100, 500)))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", usually(50, 500)))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.thorough import thoroughly
+
 PROGRAM = Path(__file__).parent / "user_program.py"
 ROOT = PROGRAM.parents[2]
 
@@ -48,6 +50,7 @@ def needs(checker: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(missing, reason=f"needs {checker}, which is in the extra [dev]")
 
 
+@thoroughly
 @needs("mypy")
 @pytest.mark.timeout(600)  # mypy reads NumPy, too, when it runs for the first time
 def test_mypy_finds_what_is_wrong_in_a_users_program_and_nothing_else():
@@ -55,6 +58,7 @@ def test_mypy_finds_what_is_wrong_in_a_users_program_and_nothing_else():
     assert said_by_mypy() == expected()
 
 
+@thoroughly
 @needs("pyright")
 @pytest.mark.timeout(600)
 def test_pyright_finds_errors_in_the_same_lines():
