@@ -51,7 +51,7 @@ class Endings:
         dependents = task.dependents
         self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents:
-            if failure is not None and dependent.state == PENDING:
+            if failure is not None and dependent.state == PENDING and task not in (dependent.after or ()):
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def end(self, task: Task, state: int) -> None:
@@ -59,7 +59,7 @@ class Endings:
         task.state = state
         if task.value is not None:  # else the stream has emptied it
             task.let_go()
-        task.readers = task.move = None
+        task.readers = task.move = task.after = None
         if state == FAILED and task.lanes:
             assert task.failure is not None
             self._record(task, task.failure)
@@ -89,6 +89,8 @@ class Endings:
             above = producer.failure
             assert above is not None
             for dependent in producer.dependents:
+                if producer in (dependent.after or ()):
+                    continue  # it waits for the end alone
                 if dependent.move is not None:
                     self._give_up(dependent.move.commit)
                 elif dependent.state == PENDING:
@@ -133,10 +135,11 @@ class Endings:
             awaited = awaited or bool(task.waiters)
             dependents = []
             for dependent in task.dependents:
-                if dependent.move is None:
+                if dependent.move is None and task not in (dependent.after or ()):
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
-                else:  # it runs all the same, and need not wait for this input any more
-                    self._give_up(dependent.move.commit)
+                else:  # it runs all the same, and need not wait for this task any more
+                    if dependent.move is not None:
+                        self._give_up(dependent.move.commit)
                     dependent.blockers -= 1
                     dependent.scope.account.changed = True
             self.end(task, task.state)

@@ -156,7 +156,8 @@ class Engine:
         ledger.join(task)
         completions.immediate_thread = 0  # a scan for what fits is told of every drop by way of the completions
         # The inputs are in no variable here: the body may run within this call, and write over what it alone holds.
-        failed = None if type(task.reads) is Value and task.reads.task is None else _follow(task)
+        alone = type(task.reads) is Value and task.reads.task is None and not task.after
+        failed = None if alone else _follow(task)
         if ledger.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
@@ -421,7 +422,7 @@ class Engine:
 
 
 def _follow(task: Task) -> Failure | None:
-    """Note for what a task waits among its inputs. Returns the failure of one that has failed."""
+    """Note for what a task waits: its inputs, and who reads what it writes over. Returns an input's failure."""
     failed, reads = None, task.reads
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
@@ -430,4 +431,7 @@ def _follow(task: Task) -> Failure | None:
         failed = value.failure or failed
         if producer.state < DONE:
             producer.add_dependent(task)
+    for reader in task.after or ():
+        if reader.state < DONE:
+            reader.add_dependent(task)
     return failed

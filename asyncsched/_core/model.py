@@ -179,6 +179,8 @@ class Task:
     cost: int  # bytes of output and workspace, charged at admission. Not its plan's: a commit moves them
     context: Any = None
     move: Any = None  # its part in a commit
+    # It takes over the buffer of the first value it reads, without a charge, once these tasks have ended. None: it may.
+    after: Sequence[Task] | None = None
     refund: int = 0  # bytes to return at completion: what of `cost` the value did not take over
     seq: int = 0
     state: int = PENDING

@@ -48,6 +48,9 @@ def soonest(task: Task, now: float) -> Lane:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.done_until))
+    for reader in task.after or ():
+        if reader.lane is not None and reader.state < DONE:
+            waits.append((reader.lane, reader.due - reader.lane.done_until))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until

@@ -14,15 +14,17 @@ is made: they hold what is to be written over.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final, cast
 
 import numpy as np
 
-from .._core.model import DONE, Value
+from .._core.model import DONE, Task, Value
 from .._core.refcounts import references
 from .._tree import map_leaves
-from ..ops.index_keys import Path, through
+from ..ops.index_keys import Key, Path, through
 from ..ops.kernels.index import check_in_place
 from ..ops.meta import Meta, meta
 from ..ops.op import Op, plan
@@ -32,6 +34,8 @@ from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply, handle
 
 _KEPT: Final = 64  # views of one version; a guess
+_LOOKS: Final = 256  # unfinished tasks among which readers are sought, from the newest on; a guess
+_TRIES: Final = 3  # a guess
 _READ_ONLY: Final = ("broadcast_to", "diagonal", "sliding_window_view")  # as NumPy's are
 _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
 
@@ -54,13 +58,21 @@ class Storage:
     def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any]) -> None:
         """Have a version made that is this one with a part assigned."""
         self.views.clear()
-        takes = self._only_here()
-        made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, takes=takes)._value
+        after = None
+        for _ in range(_TRIES):  # a stream's thread may be dropping what it read
+            if (after := self._readers()) is not None:
+                break
+        if after:
+            read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
+            after = [task for task in after if task not in read]  # the end of those is waited for in any case
+        made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, after=after)._value
         self.move(made, True)
         runtime_of(made).dispatch()  # held back until the version before is dropped: see `Tensor.__setitem__`
 
-    def _only_here(self) -> bool:
-        """Whether nobody else holds the newest version, so that the next one will certainly take its buffer.
+    def _readers(self) -> list[Task] | None:
+        """The unfinished tasks that read the newest version, if nobody else holds it; None if others do.
+
+        Once they have ended, the next version will certainly take its buffer.
 
         The task that makes it holds it, too. If that is no write, nobody knows whose buffer it will have.
         """
@@ -69,8 +81,9 @@ class Storage:
         producer = value.task
         unfinished = producer is not None and producer.state < DONE
         if (unfinished and not self.written) or not value.device.memory.may_recycle(value):
-            return False
-        return count <= 2 + (producer is not None and producer.value is value)
+            return None
+        count -= 2 + (producer is not None and producer.value is value)
+        return _readers_of(value, count) if count > 0 else []
 
     def keep(self, path: Path, view: Value) -> None:
         """Keep a view of the newest version for whoever asks for it next."""
@@ -154,7 +167,13 @@ class Place:
     def assign(self, key: Any, new: Any) -> None:
         """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now."""
         key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
+        if self._is_part(new, key) and not self.read_only:
+            return  # as after `x[1:] += 1`, which Python ends by `x[1:] = ...` of the view that it updated
         self._write(new, indices, key=key)
+
+    def _is_part(self, other: Any, key: Key) -> bool:
+        same = isinstance(other, Place) and other.storage is self.storage
+        return same and other.path == (*self.path, (_GETITEM, (("key", key),)))
 
     def update(self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any) -> None:
         """Write to all of it what an operator gives of it and another operand. If that has one, by an operation of a
@@ -198,3 +217,40 @@ def apply_to(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Tensor:
 
 def _tensor_of(operand: Any) -> Any:
     return Tensor(operand.now()) if type(operand) is Place else operand
+
+
+def _readers_of(value: Value, count: int) -> list[Task] | None:
+    """The unfinished tasks that hold a value so many times, by views of it too; None if it may be others.
+
+    What they make has a buffer of its own, so nothing of this one is held once they have ended. As in
+    `Storage._readers`, references are counted before what is known of them: what is dropped in between counts as held.
+    """
+    readers: list[Task] = []
+    for task in islice(reversed(value.account.runtime.engine.root.tasks), _LOOKS):
+        if task is value.task:
+            break  # older ones cannot read it
+        op = task.call  # first: a stream's thread drops it before what the task reads
+        if any(read.owner is value for read in task.inputs):
+            if type(op) is not Op or not (op.out or op is _SELECT or (op.view and not task.plan.nbytes)):
+                return None
+            readers.append(task)
+    views = _views_of(value, readers)
+    counts = [references(views, i) for i in range(len(views))]
+    holds = Counter([id(read) for task in readers for read in task.inputs])
+    holds.update([id(task.value) for task in readers if task.value is not None])
+    holds.update([id(view.base) for view in views])
+    seen = all(n <= holds[id(view)] + 1 for n, view in zip(counts, views, strict=True))  # 1: `views`
+    return readers if seen and count <= holds[id(value)] else None
+
+
+def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
+    """What is between a value and the tasks that read it: views, each once."""
+    todo = [read for task in readers for read in task.inputs]
+    todo += [made for task in readers if (made := task.value) is not None and made.base is not None]
+    found: dict[int, Value] = {}
+    while todo:
+        view = todo.pop()
+        if view is not value and view.base is not None and id(view) not in found:
+            found[id(view)] = view
+            todo.append(view.base)
+    return list(found.values())

@@ -181,11 +181,12 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
 
     A ufunc may write over any of its inputs; other operations only over the first.
 
-    A task of a commit that was granted no room depends on it. Any other holder is about to drop the input, such as the
-    loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
+    A task that was not charged for it depends on it, in a commit or not. Any other holder is about to drop the input,
+    such as the loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
     """
     found = _solely_held(task, any_input, wanted)
-    if found is None and task.move is not None and task.move.commit.charged and not task.move.grant:
+    granted_none = task.move is not None and task.move.commit.charged and not task.move.grant
+    if found is None and (granted_none or task.after is not None):
         for _ in range(_LOOKS if in_stream_thread() else 0):
             sleep(_PAUSE)
             if (found := _solely_held(task, any_input, wanted)) is not None:

@@ -182,9 +182,10 @@ class _Chain:
         if task.state != PENDING:
             return _Link(task, _ENDED, None)
         if task.blockers:
-            producers = [v.task for v in task.inputs if v.task is not None and v.task.state == PENDING]
+            others = [v.task for v in task.inputs] + list(task.after or ())
+            pending = [other for other in others if other is not None and other.state == PENDING]
             more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
-            return _Link(task, f"waits for an input{more}", min(producers, key=_age, default=None))
+            return _Link(task, f"waits for an input{more}", min(pending, key=_age, default=None))
         queue, account, ledger = task.scope.queue, task.scope.account, self._engine.ledger
         head = queue.peek()
         if head is not task and head is not None:

@@ -24,7 +24,7 @@ from .._core.failure import Failure
 from .._core.host import Host
 from .._core.instrument import Instrument
 from .._core.ledger import Ledger, Limits
-from .._core.model import LAUNCHED, Lane, Task, Value
+from .._core.model import DONE, LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
 from .._log import Log
 from ..devices.contract import Device, Point, RemoteDevice
@@ -313,6 +313,8 @@ class Runtime(OnOneLoop, Host):
             producer = value.task
             if type(value.array) is not _ndarray or (producer is not None and producer.failure is not None):
                 return None
+        if task.after and any(reader.state < DONE for reader in task.after):
+            return None
         return lane.loop
 
     def run_here(self, task: Task) -> None:
@@ -350,6 +352,10 @@ class Runtime(OnOneLoop, Host):
             if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
+        for reader in task.after or ():
+            if reader.state == LAUNCHED and reader.lane is not lane:
+                assert reader.lane is not None
+                points = (*points, (reader.lane.stream, reader.number))
         # The stream may run the task before `launch` returns, and writes over an input only if nobody else refers to
         # it.
         reads = value = producer = None

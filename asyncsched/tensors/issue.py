@@ -39,7 +39,7 @@ def issue(
     *,
     lanes: Sequence[Lane] | None = None,
     hold: bool = False,
-    takes: bool = False,
+    after: Sequence[Task] | None = None,
 ) -> Value:
     """Apply an operation to values and scalars of one device, by its plan for them. Returns the result's value at once.
 
@@ -48,7 +48,8 @@ def issue(
         template: the arguments, with a reference by place for each input; None if they are the inputs.
         lanes: where it may run; default the device's compute streams.
         hold: launch nothing before the next `dispatch`.
-        takes: the result is certain to take over the buffer of the first value, which is charged already.
+        after: the result is certain to take over the buffer of the first value, which is charged already, once these
+            tasks have ended, however they do. None: it is not certain.
 
     Raises:
         QueueFull, TaskTooLarge: if the backlog is at its limit, or it could never run.
@@ -67,12 +68,12 @@ def issue(
     if not inline:
         nbytes = device.memory.footprint(nbytes)
         cost = nbytes + plan.workspace
-    if takes:
+    if after is not None:
         cost -= nbytes
     value = new_value(scope.account, device, plan.meta, nbytes, site)
     if op.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
-    task = Task(scope, plan, value, op, reads, template, options, streams, cost)
+    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after)
     runtime.submit(task, hold=hold)
     return value
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from .._core.model import Value, failure_above
+from .._core.model import Task, Value, failure_above
 from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
@@ -42,7 +42,7 @@ def apply(
     scheduler: Any = None,
     device: object = None,
     hold: bool = False,
-    takes: bool = False,
+    after: Sequence[Task] | None = None,
 ) -> Tensor:
     """Issue one operation of the table; every function and operator ends here.
 
@@ -53,7 +53,8 @@ def apply(
         scheduler: whose task it is where no operand is a tensor; default the ambient one.
         device: where to run it where no operand is a tensor; default the scheduler's first.
         hold: do not launch before the scheduler's next step.
-        takes: the result is certain to take over the buffer of the first operand, so it is not charged.
+        after: the result is certain to take over the buffer of the first operand, so it is not charged, once these
+            tasks have ended. None: it is not certain.
     """
     if op.exact is not None and asked():
         op = op.exact
@@ -95,7 +96,7 @@ def apply(
     if made is None:
         template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
-        made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold, takes=takes)
+        made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold, after=after)
     result = Tensor(made)
     if tracked is not None:
         tracked.record(op, args, nodes, options, result)

@@ -71,6 +71,37 @@ def test_what_reads_a_task_fails_with_it_and_not_when_its_turn_has_come():
     validate(rig.engine)
 
 
+@pytest.mark.parametrize("launched", [True, False])
+@pytest.mark.parametrize("end", ["finish", "fail", "cancel", "producer fails"])
+def test_what_writes_over_what_others_read_waits_for_their_end_alone(end, launched):
+    rig = Rig(max_ops=9 if launched else 1)
+    bad, x = rig.submit()
+    rig.dispatch()
+    reader, _ = rig.submit(x)
+    follower, _ = rig.submit()
+    writer, value = rig.task()
+    writer.after = [reader]
+    rig.engine.submit(writer, hold=True)
+    validate(rig.engine)
+    rig.dispatch()
+    validate(rig.engine)
+    assert {reader.state, writer.state} == {LAUNCHED if launched else PENDING}
+    if end == "cancel":
+        rig.cancel(reader)
+    validate(rig.engine)
+    rig.finish(bad, error=ValueError("no") if end == "producer fails" else None)
+    rig.dispatch()
+    validate(rig.engine)
+    if reader.state == LAUNCHED:
+        assert (writer.state == LAUNCHED) == launched or writer.blockers == 0
+        rig.finish(reader, error=ValueError("no") if end == "fail" else None)
+    rig.run()
+    validate(rig.engine)
+    assert (reader.state == DONE) == (end == "finish")
+    assert (follower.state, writer.state, value.failure) == (DONE, DONE, None)
+    assert writer.after is None
+
+
 def test_reading_a_failed_value_fails_at_once():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()

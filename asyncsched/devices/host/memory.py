@@ -131,29 +131,31 @@ class HostMemory(Memory):
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
     def run_op(self, task: Task) -> None:
-        op, value, options = task.call, task.value, task.options or NO_OPTIONS
-        assert value is not None
+        """Run an operation. No variable here holds what it makes, so that its references can be counted meanwhile."""
+        op, options = task.call, task.options or NO_OPTIONS
+        form, nbytes = task.value.meta, task.value.nbytes  # type: ignore[union-attr]  # the value in no variable: below
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
         args = execution.arguments(task.args, arrays)
         kernel = op.kernels.get(np) or resolve(op, np)
-        pools = op.out and not op.view and value.nbytes >= POOLED_BYTES and value.meta.known
+        pools = op.out and not op.view and nbytes >= POOLED_BYTES and form.known
         # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
-        if not pools or not (value.meta.contiguous or all(map(_contiguous, args))):
-            self._finish(task, value, np.asarray(kernel(*args, **options)), None)
+        if not pools or not (form.contiguous or all(map(_contiguous, args))):
+            self._finish(task, np.asarray(kernel(*args, **options)), None)
             return
         out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
         if block is None:
-            block = self.pool.take(value.nbytes)
+            block = self.pool.take(nbytes)
         try:
             reuses = out is not None
             if out is None:
-                out = np.ndarray(value.meta.shape, value.meta.dtype, buffer=block)
-            self._finish(task, value, cut.run(op, kernel, args, out, options), block)
+                out = np.ndarray(form.shape, form.dtype, buffer=block)
+            made = cut.run(op, kernel, args, out, options)
+            self._finish(task, made, block)
             if reuses and task.refund < 0:  # it was not charged for what it makes, see `tensors.issue`
                 old = task.inputs[0]
                 task.refund, old.charge = task.refund + old.charge, 0
         except BaseException:
-            if value.block is not block:
+            if task.value is None or task.value.block is not block:
                 self.pool.give(block)
             raise
 
@@ -167,7 +169,9 @@ class HostMemory(Memory):
         block, value.block = value.block, None
         return value.array, block
 
-    def _finish(self, task: Task, value: Value, array: Array, block: Block | None) -> None:
+    def _finish(self, task: Task, array: Array, block: Block | None) -> None:
+        value = task.value
+        assert value is not None
         if value.failure is not None:  # cancelled meanwhile
             if block is not None:
                 self.pool.give(block)

@@ -232,7 +232,7 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     if (update := options.get("op")) is not None:
         computed: Inferred = update.rule(update, (part, value), {})
         check_in_place(part, computed.meta)
-        return computed._replace(meta=meta(array.shape, array.dtype), workspace=computed.workspace + part.nbytes)
+        return computed._replace(meta=meta(array.shape, array.dtype))
     if len(operands) == 2:
         found = Selection(getitem_rule(op, (part,), options).meta.shape, (), True, 0)
     else:
