@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import CO_VARARGS
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -82,7 +83,7 @@ def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
             if trace is not None and trace.tb_next is None:  # no line of the function has run
                 meant = _meant(function, args, options)
                 if meant:
-                    error.args = (f"{str(error).partition('. Did you mean')[0]}: use {meant}",)
+                    error.args = (f"{str(error).partition('. Did you mean')[0]}: {meant}",)
             del trace  # which holds this frame
             raise
 
@@ -100,12 +101,25 @@ def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
     code = function.__code__
     known = parameters(function)
     named = [name for name in known[code.co_posonlyargcount :] if name != "self"]
-    meant = [ours for name in options if name not in known for ours in _nearest(name, named)]
-    if len(args) > code.co_argcount and not meant:
+    unknown = [name for name in options if name not in known]
+    meant = [ours for name in unknown for ours in _nearest(name, named)]
+    if len(args) > code.co_argcount and not meant and not code.co_flags & CO_VARARGS:
         if several := _as_one(function.__qualname__, known[: code.co_argcount], args):
-            return several
+            return f"use {several}"
         meant = [name for name in known[code.co_argcount :] if name not in options][:1]
-    return ", ".join(f"`{name}=`" for name in meant)
+        if not meant and len(args) == code.co_argcount + 1 and hasattr(args[-1], "shape"):
+            unknown = ["out"]  # as a universal function of NumPy's takes it
+    if not meant and function.__module__.startswith((f"{__package__}.tensors.", f"{__package__}.array_api.")):
+        cures = [NUMPYS_KEYWORDS[name] for name in unknown if name in NUMPYS_KEYWORDS]
+        return cures[0].format(f=_called(function)) if cures else ""
+    return "use " + ", ".join(f"`{name}=`" for name in meant) if meant else ""
+
+
+def _called(function: Any) -> str:
+    """How a function or a method of tensors is called."""
+    owner, _, name = function.__qualname__.rpartition(".")
+    part = function.__module__.rpartition(".")[2]
+    return f"t.{name}" if owner else f"asc.{part}.{name}" if part in ("fft", "linalg") else f"asc.{name}"
 
 
 def _nearest(name: str, known: list[str]) -> list[str]:
@@ -163,6 +177,10 @@ KEYWORDS = {
     **dict.fromkeys(("dim", "dims", "axis", "axes"), ("axis", "axes")),
     **dict.fromkeys(("ddof", "correction", "unbiased"), ("ddof", "correction")),
     "keepdim": ("keepdims",),
+    "newshape": ("shape",),
+    "kind": ("stable",),
+    "a_min": ("min",),
+    "a_max": ("max",),
     **dict.fromkeys(("sampler", "shuffle"), ("order",)),
     "interpolation": ("method",),
     **dict.fromkeys(("num_shards", "num_replicas", "shard_count"), ("count",)),
@@ -177,6 +195,27 @@ KEYWORDS = {
     "timeout": ("deadline", "stall_timeout"),
     "drop_remainder": ("drop_last",),
     "learning_rate": ("lr",),
+}
+
+_ALL = "use `asc.unique_all(x)`, `unique_counts` or `unique_inverse`"
+_LEFT_OUT = "there is nothing to choose: leave it out"
+# Keywords of NumPy's functions that none of those here has, by what is written in their place.
+NUMPYS_KEYWORDS = {
+    "out": "use `c[...] = {f}(...)`, which writes to what is there",
+    "where": "use `asc.where(mask, a, b)`, of the operands or of what {f} gives",
+    "dtype": "use `asc.astype(x, dtype)`, of the operands or of what {f} gives",
+    "casting": "use `asc.astype(x, dtype)` of the operands, which converts in any case",
+    **dict.fromkeys(("subok", "signature", "like", "ndmin", "overwrite_input", "assume_unique"), _LEFT_OUT),
+    "order": "use `asc.permute_dims(x, axes)` first, if elements are to go in another order; else leave it out",
+    "initial": "use `initial + asc.sum(x)`, `initial * asc.prod(x)` or `asc.maximum(asc.max(x), initial)`",
+    "weights": "use `asc.sum(w * x) / asc.sum(w)`",
+    "decimals": "use `asc.round(x * 10**n) / 10**n`",
+    "retstep": "use `x[1] - x[0]`, which is the step",
+    "mode": "use `asc.take(x, indices % n)`, which wraps around, or `asc.clip(indices, 0, n - 1)`",
+    "sparse": "use `asc.expand_dims(x, axis=...)`, and broadcasting",
+    "compute_uv": "use `asc.linalg.svdvals(x)`",
+    **dict.fromkeys(("axis1", "axis2"), "use `asc.moveaxis(x, (i, j), (-2, -1))` first: {f} takes the last two"),
+    **dict.fromkeys(("return_counts", "return_index", "return_inverse"), _ALL),
 }
 
 _BARRIER = "`await s.barrier()`, which waits for everything"

@@ -40,6 +40,7 @@ _CURES = (  # what errors of tensors name, and what to write here
     (r"`await` one and `put` it into the other's", "`xp.asarray(np.asarray(x))` brings one to that in use"),
     (r"`await` it, and put the array", "`xp.asarray(np.asarray(t))` copies it"),
     (r"`await` it first", "`np.asarray(x)` waits for it"),
+    (r"\basc\.(?=\w)", "xp."),
 )
 _SHOWN = 1000  # elements of an array whose `repr` shows them
 
@@ -302,6 +303,16 @@ def _asked(fn: Callable[..., T], *args: Any) -> T:
         raise
 
 
+def explained(function: Callable[..., Any], *args: Any, **options: Any) -> NoReturn:
+    """Raise the error of a function that is called with an argument that it has not, in this namespace's words."""
+    try:
+        function(*args, **options)
+    except TypeError as error:
+        _reword(error)
+        raise
+    raise AssertionError(f"{function.__name__} took {args} and {options}")
+
+
 def put(array: Any, device: str | None) -> Array:
     """An array of what can be copied to a device. Waits for room."""
     scheduler = background()
@@ -318,7 +329,7 @@ def put(array: Any, device: str | None) -> Array:
 
 def _reword(error: Exception) -> None:
     """Have an error name what to write in this namespace, where nobody awaits anything."""
-    if error.args and isinstance(error.args[0], str) and "await" in error.args[0]:
+    if error.args and isinstance(error.args[0], str):
         text = error.args[0]
         for pattern, ours in _CURES:
             text = re.sub(pattern, ours, text)

@@ -3,34 +3,53 @@
 from __future__ import annotations
 
 import functools
+import inspect
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal, cast
+from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from .._instead import naming_arguments, parameters
 from .._tree import find, map_leaves
 from ..background import check_may_block
 from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
 from ..tensors.functions import creation, dtypes, manipulation, searching
 from ..tensors.tensor import Tensor
-from .array import Array, background, in_order, issue, put
+from .array import Array, background, explained, in_order, issue, put
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 # Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
 _OWN = ("asarray", "finfo", "from_dlpack", "meshgrid", "reshape", "unique_values")
 
 
-def _wrapped(function: Callable[..., Any], call: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of tensors as one of arrays, with its name, signature and documentation."""
+def _wrapped(function: Callable[P, T], call: Callable[..., Any]) -> Callable[P, T]:
+    """A function of tensors as one of arrays, with its name, signature and documentation.
+
+    Called with an argument that it has not, it says what to write.
+    """
+    plain: Any = inspect.unwrap(function)
+    known, most = frozenset(parameters(plain)), plain.__code__.co_argcount
+    several = bool(plain.__code__.co_flags & inspect.CO_VARARGS)
 
     @functools.wraps(function)
     def of_arrays(*args: Any, **options: Any) -> Any:
+        if (len(args) > most and not several) or not known.issuperset(options):
+            explained(naming_arguments(plain), *args, **options)
         return call(function, *args, **options)
 
-    return of_arrays
+    return cast("Callable[P, T]", of_arrays)
+
+
+def _own(function: Callable[P, T]) -> Callable[P, T]:
+    """The same of a function that is of arrays as it stands."""
+    return _wrapped(function, operator.call)
 
 
 def _call_plainly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -50,6 +69,7 @@ def namespace(module: ModuleType) -> dict[str, Any]:
     return found
 
 
+@_own
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
     """An array of whatever NumPy makes one of: numbers, nested lists, other libraries' arrays. Waits for room.
 
@@ -70,6 +90,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     return put(found, device)
 
 
+@_own
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
     """An array of what another library exports: a copy. One of this namespace is shared unless `copy` is True."""
     if isinstance(x, Array):
@@ -98,6 +119,7 @@ def finfo(type: Any, /) -> FloatInfo:
     return FloatInfo(found.bits, eps, largest, least, normal, np.dtype(found.dtype))
 
 
+@_own
 @functools.wraps(creation.meshgrid)
 def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Array, ...]:
     def of_their_own(*tensors: Tensor) -> tuple[Tensor, ...]:  # as NumPy's, which can be written to
@@ -106,6 +128,7 @@ def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Arra
     return cast("tuple[Array, ...]", issue(of_their_own, *arrays))
 
 
+@_own
 def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
     """The elements in another shape, in C order; one length may be -1. A view where NumPy's is.
 
@@ -127,6 +150,7 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
     return cast(Array, issue(reshaped, x, shape))
 
 
+@_own
 def unique_values(x: Array, /) -> Array:
     """Each element once, in order, as `unique_counts` and the others have them; NaN last, each of them.
 

@@ -238,6 +238,53 @@ async def test_nor_do_those_on_a_thread_with_a_loop(s):
     await asyncio.to_thread(kept.replace, {"device": "cpu"})
 
 
+WRITES = r"use `c\[...\] = xp.{}\(...\)`, which writes to what is there$"
+WRONG_ARGUMENTS = [
+    (lambda x: xp.add(x, x, out=x), WRITES.format("add")),
+    (lambda x: xp.add(x, x, x), WRITES.format("add")),
+    (lambda x: xp.exp(x, x), WRITES.format("exp")),
+    (lambda x: xp.sum(x, out=x), WRITES.format("sum")),
+    (lambda x: xp.matmul(x, x, out=x), WRITES.format("matmul")),
+    (lambda x: xp.concat([x, x], out=x), WRITES.format("concat")),
+    (lambda x: xp.linalg.inv(x, out=x), WRITES.format("linalg.inv")),
+    (lambda x: xp.fft.fft(x, out=x), WRITES.format("fft.fft")),
+    (lambda x: xp.unique_values(x, out=x), WRITES.format("unique_values")),
+    (lambda x: xp.add(x, x, where=x > 1), r"`xp.where\(mask, a, b\)`, of the operands or of what xp.add gives$"),
+    (lambda x: xp.mean(x, where=x > 1), r"`xp.where\(mask, a, b\)`, of the operands or of what xp.mean gives$"),
+    (lambda x: xp.add(x, x, dtype=xp.float32), r"`xp.astype\(x, dtype\)`, of the operands or of what xp.add gives$"),
+    (lambda x: xp.mean(x, dtype=xp.float32), r"`xp.astype\(x, dtype\)`, of the operands or of what xp.mean gives$"),
+    (lambda x: xp.add(x, x, casting="unsafe"), r"`xp.astype\(x, dtype\)` of the operands, which converts"),
+    (lambda x: xp.exp(x, subok=True), "there is nothing to choose: leave it out$"),
+    (lambda x: xp.reshape(x, (4,), order="F"), r"`xp.permute_dims\(x, axes\)` first, if elements are to go in another"),
+    (lambda x: xp.asarray(x, order="C"), "else leave it out$"),
+    (lambda x: xp.asarray(x, ndmin=2), "leave it out$"),
+    (lambda x: xp.prod(x, initial=2.0), r"`initial \* xp.prod\(x\)`"),
+    (lambda x: xp.mean(x, weights=x), r"`xp.sum\(w \* x\) / xp.sum\(w\)`$"),
+    (lambda x: xp.round(x, decimals=2), r"`xp.round\(x \* 10\*\*n\) / 10\*\*n`$"),
+    (lambda x: xp.linspace(0, 1, 5, retstep=True), r"`x\[1\] - x\[0\]`, which is the step$"),
+    (lambda x: xp.take(x, x, mode="wrap"), r"`xp.take\(x, indices % n\)`, which wraps around"),
+    (lambda x: xp.meshgrid(x[0], x[0], sparse=True), r"`xp.expand_dims\(x, axis=...\)`, and broadcasting$"),
+    (lambda x: xp.linalg.svd(x, compute_uv=False), r"`xp.linalg.svdvals\(x\)`$"),
+    (lambda x: xp.linalg.trace(x, axis1=0, axis2=1), r"`xp.moveaxis\(x, \(i, j\), \(-2, -1\)\)` first: xp.linalg"),
+    (lambda x: xp.unique_values(x, return_counts=True), r"`xp.unique_all\(x\)`, `unique_counts`"),
+    (lambda x: xp.sort(x, kind="stable"), "argument 'kind': use `stable=`$"),
+    (lambda x: xp.clip(x, a_min=1), "argument 'a_min': use `min=`$"),
+    (lambda x: xp.sum(x, dim=1), "argument 'dim': use `axis=`$"),
+    (lambda x: xp.ones(2, 3), r"use `xp.ones\(\(2, 3\)\)`$"),
+    (lambda x: xp.concat(x, x), r"use `xp.concat\(\[a, b\]\)`$"),
+    (lambda x: xp.add(x, x, nonsense=1), "add.. got an unexpected keyword argument 'nonsense'$"),
+    (lambda x: xp.add(x), "missing 1 required positional argument: 'x2'$"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "told"), WRONG_ARGUMENTS)
+def test_an_argument_that_a_function_has_not_names_what_to_write(call, told):
+    x = xp.asarray(ROOT)
+    with pytest.raises(TypeError, match=told):
+        call(x)
+    np.testing.assert_array_equal(np.asarray(x), ROOT)
+
+
 def test_what_an_operation_raises_comes_where_it_is_read():
     x = xp.linalg.inv(xp.zeros((2, 2)))
     with pytest.raises(np.linalg.LinAlgError):
