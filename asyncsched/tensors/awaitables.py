@@ -168,8 +168,8 @@ class gather(Generic[T]):
     """One awaitable for many: `a, b = await asc.gather(x, y)`.
 
     Takes tensors, tasks, and what `.item()` and `.numpy()` return, mixed. Gives the list of results in the order of the
-    arguments. Raises the first failure as soon as there is one; the other tasks go on. Cancelling the waiter leaves all
-    tasks alone.
+    arguments; of one that is given twice, twice. Raises the first failure as soon as there is one; the other tasks go
+    on. Cancelling the waiter leaves all tasks alone.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -199,12 +199,13 @@ class gather(Generic[T]):
         else:
             self._values = [handle._value for handle in cast(tuple[Handle[Any], ...], awaitables)]
             return
-        try:
-            pairs = [_value_and_read(one) for one in awaitables]
+        try:  # what is there twice is taken once: a number to come can be awaited once
+            found = {id(one): _value_and_read(one) for one in {id(one): one for one in awaitables}.values()}
         except BaseException:
             for one in awaitables:
                 _forget(one)
             raise
+        pairs = [found[id(one)] for one in awaitables]
         self._values, self._reads = [value for value, _ in pairs], [read for _, read in pairs]
 
     def __await__(self) -> Generator[Any, None, T]:

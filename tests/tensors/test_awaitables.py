@@ -271,6 +271,18 @@ async def test_a_number_is_gathered_once(s):
     assert await together == [1.5, [1.5]]  # which may be awaited again, as of handles
 
 
+async def test_one_that_is_given_twice_comes_twice(s):
+    """As of `asyncio.gather`."""
+    x = await s.put(np.arange(3.0))
+    total, array = x.sum().item(), x.numpy()
+    first, number, again, second, tensor, same = await asc.gather(array, total, total, array, x, x)
+    assert (first.tolist(), number, again, second.tolist()) == ([0.0, 1.0, 2.0], 3.0, 3.0, [0.0, 1.0, 2.0])
+    np.testing.assert_array_equal(tensor, same)
+    with pytest.raises(RuntimeError, match="was awaited already"):
+        asc.gather(total, total)
+    gc.collect()
+
+
 async def test_numbers_of_several_schedulers(gate):
     async with asc.Scheduler("cpu") as s, asc.Scheduler("cpu") as other:
         x, y = (each.submit_nowait(held, gate, np.int64(7), shape=(), dtype=int) for each in (s, other))
