@@ -274,6 +274,10 @@ async def test_what_histograms_refuse(s):
         asc.histogram(x * 1j)
     with pytest.raises(ValueError, match=r"the weights have shape \(2,\), and the elements \(3,\)"):
         asc.histogram(x, weights=x[1:])
+    with pytest.raises(TypeError, match=r"bool weights are not summed between given edges: use `w.astype"):
+        asc.histogram(x, [0, 1], weights=x > 1)  # as NumPy, though at the line
+    sums = await asc.histogram(x, [0, 1, 2], weights=(x > 1).astype(asc.int64)).hist
+    assert_same(sums, np.array([0, 1]))
     found = asc.histogram(x)
     with pytest.raises(ValueError, match="finite"):
         await found

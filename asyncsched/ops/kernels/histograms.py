@@ -150,6 +150,8 @@ def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, 
         edges = as_meta(operands[1])
         if len(edges.bound) != 1 or not edges.bound[0]:
             raise ValueError(f"histogram: the edges of the bins need one dimension, and have shape {edges.bound}")
+        if weights is not None and weights.dtype == bool and weights.nbytes:  # NumPy refuses them in its sums
+            raise TypeError("histogram: bool weights are not summed between given edges: use `w.astype(asc.int64)`")
     elif bins < 1:
         raise ValueError(f"histogram: bins={bins} must be positive")
     else:
