@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
+import tracemalloc
 from collections.abc import Iterator
 from typing import Any
 
@@ -107,6 +108,37 @@ async def test_it_may_go_on_for_ever(s: asc.Scheduler) -> None:
     with pytest.raises(ValueError, match="nothing to repeat for ever"):
         await drain(s.pipeline([]).map(same).repeat().map(same))
     assert await drain(s.pipeline([]).map(same).repeat(1000)) == []
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["in front of the repeat", "behind it"])
+async def test_epochs_of_which_nothing_is_kept_take_no_memory(s: asc.Scheduler, behind: bool) -> None:
+    found, calls = list[int](), 0
+
+    async def last_of_2001(i: int) -> bool:
+        nonlocal calls
+        calls += 1
+        if calls in (3000, 6000):
+            found.append(tracemalloc.get_traced_memory()[0])
+        return calls == 6003
+
+    pipe = s.pipeline(range(3))
+    pipe = pipe.repeat().filter(last_of_2001) if behind else pipe.filter(last_of_2001).repeat()
+    tracemalloc.start()
+    try:
+        async with pipe.open() as items:
+            assert await anext(items) == 2
+            assert pipe.state_dict() == {"epoch": 2000, "taken": 3, "ahead": []}
+    finally:
+        tracemalloc.stop()
+    assert found[1] - found[0] < 20_000  # it was some 200 bytes an epoch
+
+
+async def test_an_epoch_that_is_shorter_than_the_position_in_it_is_over(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(lambda epoch: iter(range(3 if epoch else 5))).repeat()
+    pipe.load_state_dict({"epoch": 1, "taken": 4, "ahead": [7]})  # as if epoch 1 had been longer
+    async with pipe.open() as items:
+        assert [await anext(items) for _ in range(5)] == [0, 1, 2, 0, 1]
+        assert pipe.state_dict() == {"epoch": 3, "taken": 2, "ahead": []}
 
 
 async def test_what_unordered_stages_have_of_two_epochs_comes_once(s: asc.Scheduler) -> None:

@@ -20,7 +20,7 @@ from ...runtime.threads import ended, in_thread, to_its_end
 from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import EPOCH, Progress
+from .position import EPOCH, Behind, Progress
 from .sources import SourceStage, make_source
 from .stages import Stage
 
@@ -156,13 +156,14 @@ class Items(AsyncIterator[T], OnlyAsync):
         assert old is not None
         if self._plan.epochs is None and old.end == old.first:
             raise ValueError("there is nothing to repeat for ever: the source has no items")
-        self._position.ends.add(old.end)
         first = before[0].out
+        assert isinstance(first, DroppingLink)
         for stage in before:
             stage.ended = inf
             stage.out.reopen()
-            if isinstance(stage.out, DroppingLink) and isinstance(first, DroppingLink):
+            if isinstance(stage.out, DroppingLink):
                 first.drop(stage.out.dropped())
+        first.drop(Behind((), (range(old.end, number * EPOCH),)))  # the gap to the next epoch's numbers
         self._iterable = await self._read_source(number)
         new = self._source = self._stages[0] = make_source(self._iterable, old.skip, first, number * EPOCH)
         new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error

@@ -111,23 +111,24 @@ class Position:
     """All items below this number were received."""
     ahead: set[int] = field(default_factory=set)
     """These were, too: results that came out of order."""
-    ends: set[int] = field(default_factory=set)
-    """Behind the last items of epochs that were read to their end, and are followed by another."""
+    over: dict[int, int] = field(default_factory=dict)
+    """And these: from what was left out at the end of an epoch, with the gap behind it, to what follows in another."""
 
     def receive(self, origin: Origin) -> None:
         """Count what was made of these items as received."""
         for span in spans_of(origin):
-            if span.start == self.taken:
-                self.taken = span.stop
+            if span.start <= self.taken:
+                self.taken = max(self.taken, span.stop)
+            elif span.start // EPOCH < span.stop // EPOCH:
+                self.over[span.start] = span.stop
             else:
                 self.ahead.update(span)
         while True:
             if self.taken in self.ahead:
                 self.ahead.remove(self.taken)
                 self.taken += 1
-            elif self.ahead and self.taken in self.ends:
-                self.ends.remove(self.taken)
-                self.taken += EPOCH - self.taken % EPOCH
+            elif self.taken in self.over:
+                self.taken = self.over.pop(self.taken)
             else:
                 return
 
@@ -142,7 +143,8 @@ class Position:
     def now(self) -> Position:
         """The same, counted from the beginning of the epoch that it is in."""
         behind, taken = divmod(self.taken, EPOCH)
-        return Position(self.epoch + behind, taken, {number - behind * EPOCH for number in self.ahead})
+        ahead = {number - behind * EPOCH for number in self.ahead if number > self.taken}
+        return Position(self.epoch + behind, taken, ahead)
 
     def state(self) -> dict[str, Any]:
         now = self.now()
