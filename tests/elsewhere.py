@@ -41,7 +41,7 @@ SYSTEM = sys.argv[1]
 OF_LINUX = {
     os: "EFD_|eventfd|GRND_|getrandom|MFD_|memfd|O_(DIRECT|TMPFILE|PATH|NOATIME)$|P_PIDFD|pidfd|POSIX_FADV|posix_fa|"
     "RWF_|SCHED_(BATCH|IDLE|RESET)|sched_[gs]et(aff|par|sch)|SPLICE|splice|XATTR|.*xattr|copy_file_range|fdatasync|"
-    "pipe2|[gs]etres|waitid",
+    "pipe2|[gs]etres|TFD_|timerfd|waitid",
     signal: "SIG(CLD|POLL|PWR|RT|STK)|pidfd|sigtimedwait|sigwaitinfo",
     select: "EPOLL|epoll|POLL(MSG|RDHUP)",
 }
@@ -61,6 +61,8 @@ FOLDERS = re.compile(r"/(proc(?!/self/maps)|sys|dev/shm)(/|$)")  # threadpoolctl
 
 
 def take_away(system: str) -> None:
+    asyncio.new_event_loop().close()  # from Python 3.14 on the first one asks for the system
+    os.process_cpu_count = os.cpu_count  # type: ignore  # as where nobody tells of affinity
     for module, names in [*OF_LINUX.items(), *(OF_UNIX.items() if system == "windows" else ())]:
         for name in filter(re.compile(names).match, dir(module)):
             delattr(module, name)
@@ -86,6 +88,7 @@ def like_windows() -> None:
     absent: ModuleType | None = None
     sys.modules.update(dict.fromkeys(OF_UNIX_ALONE, absent))  # type: ignore[arg-type]
     shutil._use_fd_functions = False
+    shutil._rmtree_impl = shutil._rmtree_unsafe  # type: ignore  # as Python 3.14 has chosen by then
     for clock in ("monotonic", "thread_time"):  # which go on 64 times a second
         setattr(time, clock, partial(coarse, getattr(time, clock)))
     for name in ("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler"):

@@ -15,8 +15,10 @@ from bench.harness.environments import NEEDS
 from bench.harness.rows import ROOT, Row, Who
 from bench.harness.subjects import SUBJECTS, module_of
 from bench.libraries import LIBRARIES
-from bench.render import ALL
 from tests.thorough import usually
+
+pytest.importorskip("matplotlib", reason="the extra `demos` is not installed")
+from bench.render import ALL  # noqa: E402
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(300)]
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests

@@ -8,17 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import matplotlib
 import pytest
 
-from bench import render
 from bench.harness import against
 from bench.harness.environments import NEEDS, Needs, python_for
-from bench.harness.pictures import draw_bars
 from bench.harness.results import begun, missed, tables
 from bench.harness.rows import ROOT, Here, Row, Target, Unavailable, Who
 from bench.harness.subjects import chosen
 from bench.harness.turns import Turns
+
+matplotlib = pytest.importorskip("matplotlib", reason="the extra `demos` is not installed")
+from bench import render  # noqa: E402
+from bench.harness.pictures import draw_bars  # noqa: E402
 
 pytestmark = pytest.mark.one_loop
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests

@@ -175,7 +175,10 @@ def test_ctrl_c_leaves_the_terminal_as_it_was() -> None:
     """Also where nobody closes the scheduler: the interpreter waits for the view's thread."""
     import pty
 
-    ours, theirs = pty.openpty()
+    try:
+        ours, theirs = pty.openpty()
+    except OSError:
+        pytest.skip("a system without pseudo-terminals")
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
