@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -205,6 +206,12 @@ def test_only_declared_dependencies_are_imported_at_import_time(name):
     absolute = {other.partition(".")[0] for other, ours in imports(name) if not ours}
     extra = NAMED_BY_WHO_HAS_IT.get(name, set()) | BEHIND_AN_EXTRA.get(name, set())
     assert absolute <= THIRD_PARTY | extra | set(sys.stdlib_module_names)
+
+
+def test_locks_are_those_that_a_signal_leaves_free():
+    """Python's own stay taken where Ctrl-C comes between acquiring one and the block: see `_locks`."""
+    pythons = re.compile(r"threading\.R?Lock\b|threading import .*Lock|Condition\(\)|allocate_lock")
+    assert [name for name, path in MODULES.items() if pythons.search(path.read_text())] == []
 
 
 def test_the_checks_above_see_what_they_should():

@@ -24,6 +24,8 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .._locks import Lock
+
 
 class Counter:
     """A count that one thread at a time increases, and any thread waits for."""
@@ -31,7 +33,8 @@ class Counter:
     def __init__(self) -> None:
         self.count: int = 0
         self.waiters: int = 0  # threads in `reach` that found the count too low
-        self._changed = threading.Condition()
+        self._lock = Lock()  # entered as itself: a signal may come inside of the condition's `__enter__` and `__exit__`
+        self._changed = threading.Condition(self._lock)
 
     def step(self) -> None:
         """Count one more."""
@@ -48,7 +51,7 @@ class Counter:
         """Block until the count is at least `count`, or `unless` says so: it is asked again after each `wake`."""
         if self.count >= count:
             return
-        with self._changed:
+        with self._lock:
             self.waiters += 1
             while self.count < count and not unless():
                 self._changed.wait()
@@ -56,5 +59,5 @@ class Counter:
 
     def wake(self) -> None:
         """Have those that wait look again."""
-        with self._changed:
+        with self._lock:
             self._changed.notify_all()

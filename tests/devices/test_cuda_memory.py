@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices.cuda.heap import Heap
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
@@ -357,6 +358,29 @@ async def test_at_the_limit_the_loop_frees_nothing(fake: Fake, inline: bool) -> 
                 x = x + 1
             assert (await (x * x).numpy()).max() == 16
         assert fake.loop_blocks == []
+
+
+async def test_a_finaliser_may_take_memory_while_memory_is_looked_for(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cupy
+
+    take, made = Heap.take, list[Any]()
+
+    def takes(*args: Any, **options: Any) -> Any:
+        if not made:  # where the collector may run
+            made.append(None)
+            made.append(cupy.full(GRANULE, 1, np.uint8))
+        return take(*args, **options)
+
+    async with opened(1) as s:
+        x = await s.put(np.ones(GRANULE, np.uint8))
+        monkeypatch.setattr(Heap, "take", takes)
+        y = await s.submit(lambda: cupy.full(GRANULE, 2, np.uint8), shape=(GRANULE,), dtype=np.uint8)
+        assert [set(found.tolist()) for found in (await x.numpy(), await y.numpy())] == [{1}, {2}]
+        assert made[1].data.ptr != pointer(y)
+        made.clear()
+    assert fake.races == []
 
 
 async def test_nothing_comes_from_the_default_pool(fake: Fake) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import threading
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +11,7 @@ from typing import Any, Final
 
 from ..._core.failure import Failure
 from ..._core.model import Task
+from ..._locks import Lock
 from .. import execution
 from .clock import Clock
 from .pool import PrivatePool
@@ -23,7 +23,7 @@ _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
 # that is recorded within a capture would become part of the graph, and so would whoever waits for it.
-capturing: Final = threading.Lock()
+capturing: Final = Lock()
 
 
 def of_capture(error: Exception) -> bool:
@@ -59,7 +59,7 @@ class CUDAContext:
         self.runtime: Any = cupy.cuda.runtime
         self.fault: Failure | None = None
         self._cure = f"{name} is unusable from here on: restart the process"
-        self._fault_lock = threading.Lock()
+        self._fault_lock = Lock()
         self._events: deque[Any] = deque()
         self.clock: Clock = Clock(cupy, self.current)
         self._reached: set[int] = set()  # devices that copies came from

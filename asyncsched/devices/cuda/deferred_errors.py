@@ -17,7 +17,6 @@ the wait, but each kernel would need an output of its own, since it could not wr
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -26,13 +25,14 @@ import numpy as np
 
 from ..._core.failure import Failure
 from ..._core.model import Task, Value
+from ..._locks import Lock
 from ...ops.kernels.checks import Check, Judge
 from ..counter import Counter
 
 _SLOT, _SLOTS = 8, 256  # bytes for a number, and how many are pinned at a time
 
 Number = tuple[Any, Any]  # a slot of pinned memory, and the dtype of what is there
-_settling = threading.Lock()
+_settling = Lock()
 
 
 class Stream(Protocol):

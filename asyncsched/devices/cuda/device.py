@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context
@@ -12,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..._core.completions import Completions
+from ..._locks import Lock
 from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
@@ -63,7 +63,7 @@ class CUDADevice(Device):
         self._make_stream = partial(CUDAStream, inline_launch=inline_launch, spin=spin)
         self._count = streams
         self._running: set[CUDAStream] = set()  # streams whose threads have not ended
-        self._ending = threading.Lock()
+        self._ending = Lock()
         self._graphs: weakref.WeakSet[CUDAGraph] = weakref.WeakSet()
 
     # -- opening and closing ------------------------------------------------------------------------------------

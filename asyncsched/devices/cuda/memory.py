@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
@@ -14,6 +13,7 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
+from ..._locks import Lock
 from ...ops.kernels import checks
 from ...ops.op import Op, resolve
 from .. import execution
@@ -34,7 +34,7 @@ _POOLED = object()  # the block of a value that owns its memory. A value with a 
 # set if there are arrays of the user's own among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
 # Held where a kernel may be compiled: two threads that meet the same new kernel would both compile it.
-_compiling = threading.Lock()
+_compiling = Lock()
 
 
 class CUDAMemory(Memory):

@@ -32,6 +32,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
+from ..._locks import Lock
 from .. import execution
 from .heap import Bin, Heap, Piece, Slab
 from .untracked import untracked
@@ -72,7 +73,7 @@ class PrivatePool:
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
         self._slabs: dict[Slab, Any] = {}  # with CuPy's memory objects, which free them
-        self._lock = threading.Lock()  # of the heap and the number; never held over a call of CUDA
+        self._lock = Lock()  # of the heap and the number; never held over a call of CUDA
         self._reserved = 0
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
@@ -167,6 +168,8 @@ class PrivatePool:
             emptied: the streams whose bins are emptied into the heap first; None for all.
             others, but: as of `Heap.take`.
         """
+        if self._in_the_middle():
+            return None
         with self._lock:
             self._gather(emptied)
             piece = self._heap.take(size, stream.ptr, others=others, but=but)
@@ -179,6 +182,10 @@ class PrivatePool:
             return piece
         self._back.append(piece)
         return None
+
+    def _in_the_middle(self) -> bool:
+        """Whether a finaliser asks, while this thread is about to change the heap."""
+        return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def _gather(self, emptied: Collection[int] | None) -> None:
         """Empty the bins of some streams, or of all, into the heap. The lock is held."""
@@ -265,6 +272,8 @@ class PrivatePool:
 
         Returns whether it did. It does not if all such slabs together have less than `wanted`.
         """
+        if self._in_the_middle():
+            return False
         with self._lock:
             self._gather(None)
             piece = self._heap.take_slab(wanted)

@@ -15,11 +15,12 @@ fails where the memory is mapped from a file.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+
+from ..._locks import Lock
 
 SLOTS = 4
 # A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.
@@ -49,9 +50,8 @@ class Staging:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
-        self._slots: list[Slot] = []
-        self._next = 0
-        self._lock = threading.Lock()
+        self._slots: list[Slot] = []  # the one used longest ago first
+        self._lock = Lock()
 
     def upload(self, source: HostArray, target: Any, stream: Any) -> None:
         """Copy `source` to the device array `target`, of the same layout. Returns when `source` may be reused.
@@ -60,7 +60,7 @@ class Staging:
         """
         flat = source.ravel(order="K")  # the elements as they lie in memory: a view
         with self._lock:
-            for start, slot in self._parts(flat.nbytes):
+            for start, slot in self._parts(self._slots, flat.nbytes):
                 part = flat[start // flat.itemsize : (start + SLOT_BYTES) // flat.itemsize]
                 slot.wait()
                 slot.bytes[: part.nbytes].view(target.dtype)[:] = part
@@ -70,24 +70,26 @@ class Staging:
         """A host copy of a device array without gaps. Blocks until it is there."""
         flat = np.empty(source.nbytes, np.uint8)
         with self._lock:
-            unread: list[tuple[int, Slot]] = []
-            for start, slot in self._parts(flat.nbytes):
-                if len(unread) == SLOTS:
-                    _read(flat, *unread.pop(0))
-                self._transfer(slot, source.data.ptr + start, min(SLOT_BYTES, flat.nbytes - start), stream, up=False)
-                unread.append((start, slot))
-            for start, slot in unread:
-                _read(flat, start, slot)
+            slots, self._slots = self._slots, []  # a finaliser that reads an array in the middle of this has its own
+            try:
+                unread: list[tuple[int, Slot]] = []
+                for start, slot in self._parts(slots, flat.nbytes):
+                    if len(unread) == SLOTS:
+                        _read(flat, *unread.pop(0))
+                    nbytes = min(SLOT_BYTES, flat.nbytes - start)
+                    self._transfer(slot, source.data.ptr + start, nbytes, stream, up=False)
+                    unread.append((start, slot))
+                for start, slot in unread:
+                    _read(flat, start, slot)
+            finally:
+                self._slots = slots
         return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
 
-    def _parts(self, nbytes: int) -> Iterator[tuple[int, Slot]]:
+    def _parts(self, slots: list[Slot], nbytes: int) -> Iterator[tuple[int, Slot]]:
         """The parts of a copy: where each starts, and the slot that it goes through."""
         for start in range(0, nbytes, SLOT_BYTES):
-            if len(self._slots) < SLOTS:
-                self._slots.append(Slot(self._cupy))
-            slot = self._slots[self._next % len(self._slots)]
-            self._next += 1
-            yield start, slot
+            slots.append(slots.pop(0) if len(slots) == SLOTS else Slot(self._cupy))
+            yield start, slots[-1]
 
     def _transfer(self, slot: Slot, device_pointer: int, nbytes: int, stream: Any, *, up: bool) -> None:
         runtime, pinned = self._cupy.cuda.runtime, slot.bytes.ctypes.data

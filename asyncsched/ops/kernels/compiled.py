@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
+from ..._locks import Lock
 from ..._log import Log
 
 WORTH = 1 << 14  # elements: what is smaller is soon done anyway
@@ -32,13 +33,13 @@ class Loops(list[Loop]):
 
 _loops: dict[str, Loop] = {}
 _started = False
-_starting = threading.Lock()
+_starting = Lock()
 _runs: WeakValueDictionary[Any, Loops] = WeakValueDictionary()  # by what they are compiled of, those that are in use
 _kept: deque[Loops] = deque(maxlen=_KEPT_RUNS)  # compiled lately: for whoever captures the same again
 _wanted: deque[Callable[[], None]] = deque()  # what the compiler is to do
 _compiler: threading.Thread | None = None
 _busy = False  # whether the compiler will look at what is wanted once more
-_asking = threading.Lock()  # of the three above
+_asking = Lock()  # of the three above
 _log = Log(__name__)
 
 
