@@ -64,11 +64,6 @@ class OnCard:
     def nbytes(self) -> int:
         return int(self._array.nbytes)
 
-    @property
-    def form(self) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
-        """Shape, dtype, and whether it is in C order."""
-        return self._array.shape, self._array.dtype, bool(self._array.flags.c_contiguous)
-
     def __sizeof__(self) -> int:  # so Dask knows what it takes to bring it elsewhere
         return self.nbytes + object.__sizeof__(self)
 

@@ -1,5 +1,7 @@
-"""The way to Dask: a client on our own loop, which of its workers are used and where they are, and the futures of what
-it was given.
+"""The way to Dask: a client on our own loop, which of its workers are used and where they are, and what it was given.
+
+What is submitted in one turn of the event loop goes to Dask as one graph: a graph takes its scheduler, and this
+process, much longer than one call more in it does.
 """
 
 from __future__ import annotations
@@ -8,13 +10,16 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
 from uuid import uuid4
 
+from .._core.model import Task
 from ..errors import AsyncSchedError
+from ..ops.program import ref
 from .card import RESOURCE, look
-from .work import describe, over
+from .work import NUMBERS, Work, describe, failed_at, over, perform
 
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name
@@ -100,6 +105,40 @@ class Choice:
         return {name: worker for name, worker in known.items() if not self._gpu or _has_card(worker)}
 
 
+@dataclass(slots=True, eq=False)
+class Call:
+    """One task of Dask's, which does one work after the other.
+
+    Attributes:
+        name: for its key: of the last work.
+        home: the worker that is to do it.
+        operands: arrays, and the calls whose results they are.
+        task: ours, if it is for one: of the last work. It is not sent if that has failed.
+        sent: set when it has gone to Dask, or never will. Works, operands and task are let go then.
+        last: the number of the last work.
+        future: Dask's, once it has gone there.
+        error: why it could not.
+    """
+
+    name: str
+    home: Any
+    works: list[Work]
+    operands: list[Any]
+    task: Task | None
+    sent: asyncio.Event
+    last: int = 0
+    key: str = ""
+    future: Any = None
+    error: BaseException | None = None
+
+    def lost(self) -> bool:
+        """Whether its result is known to be gone."""
+        return self.future is not None and bool(self.future.cancelled())
+
+    def let_go(self) -> None:
+        self.works, self.operands, self.task = [], [], None
+
+
 class Connection:
     """A client of Dask's on the loop that runs: no other loop, and no thread.
 
@@ -116,6 +155,8 @@ class Connection:
     def __init__(self, given: Any) -> None:
         self._given = given
         self._addresses: dict[Any, str] = {}  # of the chosen workers, by name: where each is, or was last
+        self._calls: list[Call] = []  # submitted in this turn of the loop
+        self._sent: asyncio.Event  # of those
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
         self._ending: asyncio.Task[Any] | None = None
@@ -191,41 +232,91 @@ class Connection:
         running.add_done_callback(self._running.discard)
         return running
 
-    def submit(self, name: str, worker: Any, *call: Any) -> Any:
-        """Give Dask a call, for a worker if that is there. Returns its future.
+    def submit(self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None) -> Call:
+        """Give Dask a work, for a worker if that is there, at the end of this turn of the event loop.
 
         Raises:
             ResultLost: if Dask's scheduler is gone. Its client would try for half a minute to find it again.
         """
-        import dask
-
         if self.client.status != "running":
             raise _lost(name)
         self._look_again()
-        # Dask warns of data in a graph. Here it is there on purpose, so that it outlives workers: see `DaskDevice`.
-        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
-            return self.client.submit(
-                *call,
-                key=f"{name}-{uuid4().hex}",
-                pure=False,
-                # By address: the name of a worker that is gone breaks Dask's scheduler. For a card Dask chooses, by
-                # where the data is: what it is told of preferred workers it forgets with the resource, once they are
-                # gone.
-                workers=None if self.gpu else [self._addresses[worker]],
-                allow_other_workers=not self.gpu,
-                resources={RESOURCE: 1} if self.gpu else None,
-            )
+        if not self._calls:
+            self._sent = asyncio.Event()
+            self.loop.call_soon(self._send)
+        call = Call(name, home, [work], list(operands), task, self._sent)
+        self._calls.append(call)
+        return call
 
-    async def outcome(self, future: Any) -> BaseException | None:
-        """Wait until a call has ended. Returns why it failed, if it did."""
-        error: BaseException | None = await future.exception()
+    def _send(self) -> None:
+        """Give Dask what was submitted in this turn, but for tasks that were cancelled since. What reads a result that
+        is gone would take all of its graph along."""
+        calls, self._calls = self._calls, []
+        together: list[Call] = []
+        alone: list[Call] = []
+        for call in calls:
+            if call.task is None or call.task.failure is None:
+                reads = [a for a in call.operands if type(a) is Call]
+                (alone if any(a.lost() or a in alone for a in reads) else together).append(call)
+        try:
+            for graph in (together, *[[call] for call in alone]):
+                self._map(graph)
+        finally:
+            for call in calls:
+                call.let_go()
+            self._sent.set()
+
+    def _map(self, calls: list[Call]) -> None:
+        """Give Dask calls as one graph; or each for itself, if something in them cannot be sent."""
+        import dask
+        from dask.base import annotate
+        from dask.task_spec import Alias
+
+        if not calls:
+            return
+        for call in calls:
+            call.key = f"{call.name}-{uuid4().hex}"
+        operands = [[Alias(a.key) if type(a) is Call else a for a in call.operands] for call in calls]
+        # By address: the name of a worker that is gone breaks Dask's scheduler. For a card Dask chooses, by where the
+        # data is: what it is told of preferred workers it forgets with the resource, once they are gone.
+        homes = {call.key: [self._addresses[call.home]] for call in calls}
+        chosen: dict[str, Any] = {"workers": homes.get, "allow_other_workers": True}
+        try:
+            # Dask warns of data in a graph. Here it is there on purpose, so that it outlives workers: see `DaskDevice`.
+            with (
+                dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}),
+                annotate(**{"resources": {RESOURCE: 1}} if self.gpu else chosen),
+            ):
+                works, keys = [call.works for call in calls], [call.key for call in calls]
+                futures = self.client.map(perform, works, operands, key=keys, pure=False, fifo_timeout=0)
+        except Exception as error:
+            for call in calls if len(calls) > 1 else ():
+                self._map([call])
+            if len(calls) == 1:
+                why = error.__cause__ or error  # Dask's own says all that there is in the graph
+                calls[0].error = TypeError(f"{calls[0].name} cannot be sent to a worker: {type(why).__name__}: {why}")
+        else:
+            for call, future in zip(calls, futures, strict=True):
+                call.future = future
+
+    async def outcome(self, call: Call, number: int = 0) -> BaseException | None:
+        """Wait until a call has ended. Returns why this work of it failed, if it did."""
+        await call.sent.wait()
+        if call.future is None:
+            return call.error
+        error: BaseException | None = await call.future.exception()
         if error is not None:
-            return error.with_traceback(await future.traceback())
-        return _lost(_name(future)) if future.cancelled() else None
+            error = error.with_traceback(await call.future.traceback())
+        elif call.lost():
+            error = _lost(call.name)
+        return error if error is None or number == failed_at(error, call.last) else None
 
-    async def gathered(self, future: Any) -> Any:
+    async def gathered(self, call: Call) -> Any:
         """Fetch a result from the cluster."""
-        return (await self._asked(_name(future), self.client.gather([future])))[0]
+        await call.sent.wait()
+        if call.error is not None:
+            raise call.error
+        return (await self._asked(call.name, self.client.gather([call.future])))[0]
 
     async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
         """What Dask answers. Where its scheduler is gone its client goes on waiting, and nobody else is to.
@@ -248,11 +339,22 @@ class Connection:
             asked.cancel()
         raise _lost(name)
 
-    async def described(self, future: Any) -> tuple[Any, Any, bool, int]:
-        """Shape, dtype, whether in C order, and bytes of a result."""
-        resources = {RESOURCE: 1} if self.gpu else None
-        asked = self.client.submit(describe, future, pure=False, resources=resources)
-        found: tuple[Any, Any, bool, int] = await self.gathered(asked)
+    async def nbytes(self, call: Call) -> int:
+        """Bytes of a result, as its worker measured them; of a number none."""
+        kind = call.future.type
+        if isinstance(kind, type) and issubclass(kind, NUMBERS):
+            return 0
+        try:
+            found = await self._asked(call.name, self.client.nbytes([call.key], summary=False))
+        except KeyError:
+            raise _lost(call.name) from None
+        return max(0, int(found[call.key]))
+
+    async def described(self, call: Call) -> tuple[tuple[int, ...], Any, bool, int]:
+        """Of the array that a call makes: see `describe`."""
+        work = Work(describe, (ref(0),), {}, (0,), ((),), gpu=self.gpu)
+        asked = self.submit("describe", call.home, work, [call])
+        found: tuple[tuple[int, ...], Any, bool, int] = await self.gathered(asked)
         return found
 
     # -- cancellation -------------------------------------------------------------------------------------------
@@ -276,10 +378,6 @@ class Connection:
             await self._asked("cancel", self.client.run(over, keys, on_error="ignore"))
         if before is not None:
             await asyncio.wait([before])
-
-
-def _name(future: Any) -> str:
-    return str(future.key).rpartition("-")[0]
 
 
 def _lost(name: str) -> ResultLost:

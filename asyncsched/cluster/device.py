@@ -18,7 +18,7 @@ from .card import on_host
 from .connection import Choice, Connection, Workers, load
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
 from .stream import DaskStream, Durations
-from .work import Fused, Work, copied, perform, view_of
+from .work import Fused, Work, copied, view_of
 
 # Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
 # other workers of what is read there, work in progress, Python.
@@ -41,7 +41,8 @@ class DaskDevice(RemoteDevice):
             y = x @ x + 1                   # computed on a worker, and it stays there
             total = await y.sum().item()    # a number travels
 
-    An operation takes milliseconds on the way: `s.capture` makes one task of a step, and `s.submit(fn, ...)` of a
+    An operation takes milliseconds on the way. Operations issued in one turn of the event loop, each of which alone
+    reads the one before, travel as one task of Dask's; `s.capture` makes one of a step, `s.submit(fn, ...)` of a
     function.
 
     *Workers may die.* What is lost Dask computes again, from what was put: that is kept with Dask's scheduler for as
@@ -153,11 +154,12 @@ class DaskDevice(RemoteDevice):
 
     async def bring(self, array: Any) -> Any:
         if isinstance(array, Remote):
-            future, views = array.future, array.views
+            call, views = array.call, array.views
+            assert call is not None
             if views and array.nbytes > BROUGHT_WHOLE:
-                work = Work(copied, (ref(0),), {}, (views,), gpu=self.connection.gpu)
-                future, views = self.connection.submit("view", array.home, perform, work, future), ()
-            array = view_of(on_host(await self.connection.gathered(future)), views)
+                work = Work(copied, (ref(0),), {}, (0,), (views,), gpu=self.connection.gpu)
+                call, views = self.connection.submit("view", array.home, work, [call]), ()
+            array = view_of(on_host(await self.connection.gathered(call)), views)
             if isinstance(array, np.ndarray) and array.flags.writeable and array.flags.owndata:
                 return array
         return np.array(array) if isinstance(array, np.ndarray) else array

@@ -28,10 +28,10 @@ from dask.sizeof import sizeof
 from dask.task_spec import DataNode, GraphNode, List, Task, TaskRef
 
 from ..devices.memory import held_bytes, owner_of
+from .work import NUMBERS
 
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
-_NOTHING: Final = (type(None), bool, int, float, complex, np.generic)
 _SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
 _FEW: Final = 16  # parts of a result that are looked at one by one
 _REMEMBERED: Final = 1024
@@ -160,7 +160,7 @@ class Sizes:
 
 def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
     """What a task's result takes that was not there before, and of which of its `values` it is a view: a key."""
-    if isinstance(made, _NOTHING):
+    if isinstance(made, NUMBERS):
         return 0, None
     for key, value in values.items():
         if value is made:

@@ -10,41 +10,56 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.model import Value
 from ..devices.memory import Memory
+from .connection import Call
 from .work import Step
 
 CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
 
 
 class Remote:
-    """A result on a worker. It is there for as long as this is held: the future in it is the holder that Dask knows.
+    """A result on a worker. It is there for as long as this is held: the future of its call is the holder that Dask
+    knows.
 
     A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before this is there;
     and as its `array` once it is.
 
     Attributes:
-        future: Dask's, once it is sent.
+        call: what Dask is given, once it is submitted.
+        number: of the work in it that makes this.
         views: the steps from Dask's result to this value, which may be a view of it.
         home: the worker where it is, or will be, as far as that is known: Dask may have moved it.
         nbytes: of Dask's result.
         depth: how many results Dask would compute again, one after the other, if all were lost.
-        sent: set when others may read it: `future` is there, or never will be.
+        sent: set when others may read it: `call` is there, or never will be.
         over: set when its task has ended.
     """
 
-    __slots__ = ("depth", "future", "home", "nbytes", "over", "sent", "views")
+    __slots__ = ("call", "depth", "home", "nbytes", "number", "over", "sent", "views")
 
     def __init__(self, home: Any) -> None:
         self.home: Any = home
-        self.future: Any = None
+        self.call: Call | None = None
+        self.number: int = 0
         self.views: tuple[Step, ...] = ()
         self.nbytes: int = 0
         self.depth: int = 0
         self.sent: asyncio.Event = asyncio.Event()
         self.over: asyncio.Event = asyncio.Event()
 
+    @property
+    def future(self) -> Any:
+        """Dask's, once it is sent."""
+        return None if self.call is None else self.call.future
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays on the worker, and is not only what the next work of its call reads."""
+        return self.call is None or self.number == self.call.last
+
     def become(self, other: Remote, step: Step) -> None:
         """Become a view of another result."""
-        self.future, self.home, self.nbytes, self.depth = other.future, other.home, other.nbytes, other.depth
+        self.call, self.number, self.home = other.call, other.number, other.home
+        self.nbytes, self.depth = other.nbytes, other.depth
         self.views = (*other.views, step)
 
 

@@ -9,7 +9,8 @@ and the way to the scheduler and back is waited for once. Three kinds of task wa
 - views, which are no task of Dask's at all, and end when their base does.
 
 How many of a worker's tasks Dask knows of is bounded (`most`): the rest of those that are launched wait here. They take
-their place after what they read was sent, so whoever has one never waits for somebody without.
+their place after what they read was sent, so whoever has one never waits for somebody without. A task that goes on with
+a call of this turn, see `_feeding`, shares its place.
 
 Dask runs what it is sent in this order, but a worker with several threads side by side. So the tasks of a stream do not
 end in order, and the count of those that ended, for which other devices' streams wait, goes on with the oldest.
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
 from typing import Any
@@ -28,17 +30,19 @@ import numpy as np
 
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
+from .._core.refcounts import references
 from ..devices import execution
 from ..devices.contract import Point
 from ..devices.counter import Counter
 from ..errors import TaskCancelled
 from ..ops.meta import meta
 from ..ops.op import Op
+from ..ops.program import ref
 from ..runtime.threads import in_thread
 from .card import OnCard
-from .connection import Connection
+from .connection import Call, Connection
 from .memory import DaskMemory, Remote, standing
-from .work import Step, Work, hold, is_captured, perform
+from .work import MADE, Step, Work, hold, is_captured
 
 DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 _SECONDS_PER_TASK = 1e-3  # a guess
@@ -129,30 +133,55 @@ class DaskStream:
             remote.become(standing(task.inputs[0]), view)
             execution.finish(task, task.value, remote, 0)
             return
-        async with self._slots:
+        before = _feeding(task)
+        async with self._slots if before is None else nullcontext():
             if self._not_wanted(task):
                 return
-            remote.depth = 1 + max([_depth(value) for value in task.inputs], default=0)
-            work, operands = await _packed(task, connection.gpu)
-            remote.future = connection.submit(task.name, remote.home, perform, work, *operands)
+            await self._pack(task, remote, before)
             remote.sent.set()
             observer, sent = self._memory.observer, perf_counter()
             if observer is not None:
                 observer.body_began(task)
-            error = await connection.outcome(remote.future)
+            call = remote.call
+            assert call is not None
+            error = await connection.outcome(call, remote.number)
             if task.cancelled:
                 await connection.stopped()
             now = perf_counter()
             if observer is not None:
                 observer.body_ended(task, sent, now)
-            self._durations.took(task.name, now - max(sent, self._ran_dry))
+            self._durations.took(task.name, (now - max(sent, self._ran_dry)) / (call.last + 1))
             self._ran_dry = now
         await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
         if self._not_wanted(task):
             return
         if error is not None:
             raise error
-        await self._finish(task, remote)
+        if remote.kept:
+            await self._finish(task, remote)
+
+    async def _pack(self, task: Task, remote: Remote, before: Call | None) -> None:
+        """Submit a task whose operands were submitted: as a call of its own, or as the next work of the one before."""
+        gpu, operands = self._connection.gpu, [] if before is None else before.operands
+        reads: list[int] = []
+        views: list[tuple[Step, ...]] = []
+        for value in task.inputs:
+            found = await _operand(value)
+            made = before is not None and isinstance(found, Remote) and found.call is before
+            reads.append(MADE if made else len(operands))
+            views.append(found.views if isinstance(found, Remote) else ())
+            if isinstance(found, Remote):
+                remote.depth = max(remote.depth, found.depth + (not made))
+            if not made:
+                operands.append(found.call if isinstance(found, Remote) else _for_card(found) if gpu else found)
+        work = _work(task, tuple(reads), tuple(views), gpu)
+        if before is None:
+            remote.depth = remote.depth or 1
+            remote.call = self._connection.submit(task.name, remote.home, work, operands, task)
+        else:
+            before.works.append(work)
+            before.name, before.task, before.last = task.name, task, before.last + 1
+            remote.call, remote.number = before, before.last
 
     @staticmethod
     def _not_wanted(task: Task) -> bool:
@@ -166,22 +195,22 @@ class DaskStream:
         """Give the value what stands for it, and the task its refund."""
         value = task.value
         assert value is not None
-        nbytes: int = value.nbytes
-        if value.meta is None and task.options and task.options["unmeasured"]:
-            nbytes = task.options["unmeasured"]  # as declared
-        elif value.meta is None or not value.meta.known:
-            shape, dtype, contiguous, nbytes = await self._connection.described(remote.future)
-            if value.meta is not None:
-                value.meta = meta(shape, dtype, contiguous)
+        connection, call, nbytes = self._connection, remote.call, value.nbytes
+        assert call is not None
+        if value.meta is None:  # as declared, or as its worker measured it
+            nbytes = (task.options and task.options["unmeasured"]) or await connection.nbytes(call)
+        elif not value.meta.known:
+            shape, dtype, contiguous, nbytes = await connection.described(call)
+            value.meta = meta(shape, dtype, contiguous)
         if task.failure is not None:  # cancelled meanwhile
             return
         remote.nbytes = nbytes
         if remote.depth >= DEEPEST:  # it is put anew, so that Dask forgets what it comes from
-            found = await self._connection.gathered(remote.future)
-            anew = self._connection.submit(task.name, remote.home, hold, found)
-            if (error := await self._connection.outcome(anew)) is not None:
+            work = Work(hold, (ref(0),), {}, (0,), ((),), gpu=connection.gpu)
+            anew = connection.submit(task.name, remote.home, work, [await connection.gathered(call)])
+            if (error := await connection.outcome(anew)) is not None:
                 raise error
-            remote.future, remote.depth = anew, 0
+            remote.call, remote.number, remote.depth = anew, 0, 0
         execution.finish(task, value, remote, nbytes)
 
     def _end(self, task: Task, remote: Remote, number: int) -> None:
@@ -209,24 +238,39 @@ async def _all_over(values: Sequence[Value]) -> None:
         await remote.over.wait()
 
 
-def _depth(value: Value) -> int:
-    found = standing(value)
-    return found.depth if isinstance(found, Remote) else 0
-
-
 # -- what is sent -----------------------------------------------------------------------------------------------------
 
 
-async def _packed(task: Task, gpu: bool) -> tuple[Work, list[Any]]:
-    """The work of a task whose operands were sent, and those: Dask's futures, and arrays that are here."""
-    found = [await _operand(value) for value in task.inputs]
-    views = tuple([one.views if isinstance(one, Remote) else () for one in found])
-    operands = [one.future if isinstance(one, Remote) else _for_card(one) if gpu else one for one in found]
-    if isinstance(task.call, Op):
-        args = task.args if task.args is None or not gpu else tuple([_for_card(a) for a in task.args])
-        form = _form(task) if is_captured(task.call) else None
-        return Work(task.call, args, task.options or {}, views, form, gpu), operands
-    return Work(task.call, task.args, {}, views, _form(task), gpu), operands
+def _feeding(task: Task) -> Call | None:
+    """The call that a task goes on with: of the value that it waits for, if that is the only one, nobody else reads it,
+    and Dask was not told of the call yet. No other stream would begin anything sooner."""
+    inputs = task.inputs  # in no variables: references are counted
+    waits = [i for i, value in enumerate(inputs) if not _there(value)]
+    if not waits or any(inputs[i] is not inputs[waits[0]] for i in waits):
+        return None
+    place = waits[0]
+    remote, producer, form = standing(inputs[place]), inputs[place].task, inputs[place].meta
+    if producer is None or not isinstance(producer.call, Op) or producer.lane is not task.lane or not form.known:
+        return None
+    call = remote.call
+    if call is None or call.sent.is_set() or call.task is not producer:
+        return None
+    alone = references(inputs, place) == len(waits) + (inputs is not task.reads) + 1  # its own task has it, too
+    return call if alone else None
+
+
+def _there(value: Value) -> bool:
+    """Whether a value may be read without waiting."""
+    found = standing(value)
+    return found.over.is_set() if isinstance(found, Remote) else value.device.remote or value.device.inline
+
+
+def _work(task: Task, reads: tuple[int, ...], views: tuple[tuple[Step, ...], ...], gpu: bool) -> Work:
+    if not isinstance(task.call, Op):
+        return Work(task.call, task.args, {}, reads, views, _form(task), gpu)
+    args = task.args if task.args is None or not gpu else tuple([_for_card(a) for a in task.args])
+    form = _form(task) if is_captured(task.call) else None
+    return Work(task.call, args, task.options or {}, reads, views, form, gpu)
 
 
 def _form(task: Task) -> Any:

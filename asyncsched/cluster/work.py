@@ -1,7 +1,8 @@
 """What travels to a worker, and what is done there.
 
-A task of ours is one task of Dask's: `perform` with a `Work`, which says what to call, and the results of other tasks,
-which Dask brings to the worker. On a worker's card it is called with CuPy's arrays, and else with NumPy's.
+A task of Dask's is `perform` with the `Work` of one task of ours, which says what to call, and the results of other
+tasks, which Dask brings to the worker; or with that of several of ours, each of which only feeds the next. On a
+worker's card it is called with CuPy's arrays, and else with NumPy's.
 
 Views make no task. A value that is a view is held as its base and the steps that lead from there, and these are taken
 where it is used (`Step`).
@@ -34,8 +35,10 @@ from ..ops.packed import UNPACK
 from ..ops.program import Program, Ref
 from ..ops.table import TABLE
 from . import card
-from .card import OnCard
 
+MADE = -1  # see `Work`
+NUMBERS = (type(None), bool, int, float, complex, np.generic)  # results that are not worth being counted
+_FAILED = "_asyncsched_work"  # an attribute of errors
 _KEPT_PROGRAMS = 64
 _KEPT_BYTES = 128 * 2**20  # a guess, as the other
 # Buffers of intermediate results, used again: Dask has its workers give freed memory back to the system at once, so
@@ -66,6 +69,7 @@ class Work:
         call: an operation of the table, or a user's function.
         args: the arguments, with a reference by place for each operand; None if they are the operands.
         options: of an operation.
+        reads: the operands, by their places among all of the task's; `MADE` for the result of the work before.
         views: for each operand the steps to the view of it that is meant.
         form: shape and dtype of what a function is to return, if that was said; and of what a captured step gives.
         gpu: whether it is done on the worker's card.
@@ -74,22 +78,35 @@ class Work:
     call: Any
     args: Any
     options: Mapping[str, Any]
+    reads: tuple[int, ...]
     views: tuple[tuple[Step, ...], ...]
     form: tuple[tuple[int, ...], np.dtype[Any]] | None = None
     gpu: bool = False
 
 
-def perform(work: Work, *operands: Any) -> Any:
-    """Do the work, on the worker."""
+def perform(works: Sequence[Work], operands: Sequence[Any]) -> Any:
+    """Do one work after the other, on the worker. Gives the result of the last."""
+    made = None
     try:
-        return _perform_on_card(work, operands) if work.gpu else _perform(work, operands, np)
+        for number in range(len(works)):
+            work = works[number]
+            found = [made if i == MADE else operands[i] for i in work.reads]
+            made = _perform_on_card(work, found) if work.gpu else _perform(work, found, np)
+        return made
     except BaseException as error:
         failed = card.told(error) if work.gpu else error
     add_note(failed, f"raised on the worker {_worker()}")
+    setattr(failed, _FAILED, number)
     try:
         raise failed  # here, where it has no context: Dask pickles that, too
     finally:
         del failed
+
+
+def failed_at(error: BaseException, last: int) -> int:
+    """The number of the work that raised this. What Dask itself raised counts as the last's."""
+    number: int = getattr(error, _FAILED, last)
+    return number
 
 
 def view_of(array: Any, steps: Sequence[Step], xp: Any = np) -> Any:
@@ -104,15 +121,9 @@ def copied(array: Any) -> Any:
     return array.copy(order="K")
 
 
-def describe(found: Any) -> tuple[Any, Any, bool, int]:
-    """What is known of a result: shape and dtype, if it is an array; whether it is in C order; bytes."""
-    from dask.sizeof import sizeof
-
-    if isinstance(found, OnCard):
-        return *found.form, found.nbytes
-    if isinstance(found, np.ndarray):
-        return found.shape, found.dtype, found.flags.c_contiguous, found.nbytes
-    return None, None, False, sizeof(found)
+def describe(array: Any) -> tuple[tuple[int, ...], Any, bool, int]:
+    """Shape and dtype of an array, whether it is in C order, and bytes."""
+    return array.shape, array.dtype, bool(array.flags.c_contiguous), int(array.nbytes)
 
 
 def hold(found: Any) -> Any:

@@ -66,6 +66,7 @@ async def test_what_is_put_anew_is_on_a_card_again(d, monkeypatch):
     x = await d.put(A)
     for _ in range(5):
         x = x + 1
+        await d.barrier()
     assert np.array_equal(await x, A + 5)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -53,6 +54,76 @@ async def test_views_are_no_tasks_of_dasks_and_shapes_that_depend_on_data_come_b
     assert found.shape == (11,)
     x[0] = 7.0
     assert (await x)[0].tolist() == [7.0] * 4
+
+
+@pytest.mark.one_loop
+async def test_what_only_feeds_the_next_is_one_task_of_dasks(d):
+    x = await d.put(A)
+    sent = []
+    way = d.devices[0].connection
+    submit, way.submit = way.submit, lambda name, *rest: sent.append(name) or submit(name, *rest)
+    y = x
+    for _ in range(10):
+        y = asc.tanh(y) * 1.5
+    y = asc.sum(y * y, axis=0)
+    expected = A
+    for _ in range(10):
+        expected = np.tanh(expected) * 1.5
+    assert np.array_equal(await y, (expected * expected).sum(axis=0))
+    assert sent == ["tanh"]
+    assert d.statistics().peak_tasks_in_flight == 22  # each counts
+    held = x + 1
+    both = (held * 2) @ (x * 3).T  # two that it waits for, and one that somebody else may read
+    assert np.array_equal(await both, (A + 1) * 2 @ (A * 3).T)
+    assert np.array_equal(await held, A + 1)
+    assert sorted(sent) == ["add", "matmul", "multiply", "multiply", "tanh"]
+
+
+@pytest.mark.one_loop
+async def test_a_step_that_fails_within_one_is_named(d):
+    x = await d.put(np.zeros((2, 2)))
+    y = asc.linalg.inv(x + 0) * 2 + 1
+    with pytest.raises(np.linalg.LinAlgError, match="Singular") as caught:
+        await y
+    told = "\n".join(caught.value.__notes__)
+    assert "raised by the task 'inv'" in told
+    assert "reached through add <- multiply <- inv" in told
+    assert "raised on the worker" in told
+    await d.barrier()
+
+
+@pytest.mark.one_loop
+async def test_a_chain_that_is_cancelled_leaves_nothing(d):
+    x = await d.put(A)
+    for turns in (0, 1, 5):
+        y = (x + 1) * 2 - 3
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        assert y.cancel()
+        with pytest.raises(asc.TaskCancelled):
+            await y
+        await d.barrier()
+    del y
+    await until(lambda: d.statistics().bytes_retained == A.nbytes)
+    await until(lambda: len(d.devices[0].connection.client.futures) == 1)
+
+
+@pytest.mark.one_loop
+async def test_what_cannot_be_sent_fails_alone(d):
+    xs = [await d.put(A + i) for i in range(2)]
+    lost = xs[1]._value.array.future
+    await d.devices[0].connection.client.cancel([lost], force=True)
+    await until(lost.cancelled)
+    good = [x + 1 for x in xs[:1] for _ in range(3)]
+    bad = d.submit_nowait(len, threading.Lock())
+    worse = d.submit_nowait(str, bad)
+    gone = d.submit_nowait(np.sum, xs[1])
+    assert [(found == A + 1).all() for found in await asc.gather(*good)] == [True] * 3
+    for task in (bad, worse):
+        with pytest.raises(TypeError, match=r"len cannot be sent to a worker: TypeError: cannot pickle '_thread.lock'"):
+            await task
+    with pytest.raises(ResultLost):
+        await gone
 
 
 @pytest.mark.one_loop
@@ -221,6 +292,7 @@ async def test_what_comes_from_many_results_is_put_anew_and_those_are_forgotten(
     x = await d.put(A)
     for _ in range(6):
         x = x + 1
+        await d.barrier()
     assert np.array_equal(await x, A + 6)
     client = d.devices[0].connection.client
 
