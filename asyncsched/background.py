@@ -79,6 +79,15 @@ class Background:
             except QueueFull:
                 self.wait(drained, self.runtime, self.runtime.engine.root)
 
+    def issue_after(self, wait: Callable[[Runtime], Coroutine[Any, Any, None]], fn: Callable[..., T], *args: Any) -> T:
+        """The same, called at the end of a wait, before anything else is."""
+
+        async def after() -> T:
+            await wait(self.runtime)
+            return self._context.run(fn, *args)
+
+        return self.wait(after)
+
     def wait(self, fn: Callable[..., Coroutine[Any, Any, T]], *args: Any) -> T:
         """Run a coroutine function on the scheduler's loop, block until it has ended, and return its result."""
         assert self._loop is not None

@@ -7,6 +7,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from time import sleep
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
@@ -22,11 +24,10 @@ from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.life import Life
-from ..runtime.waiting import drained
 from ..tensors.handles import reach
 from ..tensors.reading import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
-from .places import Place, Storage, apply_to, placed
+from .places import Held, Place, Storage, apply_to, placed
 
 T = TypeVar("T")
 
@@ -42,6 +43,7 @@ _CURES = (  # what errors of tensors name, and what to write here
     (r"`await` it first", "`np.asarray(x)` waits for it"),
     (r"\basc\.(?=\w)", "xp."),
 )
+_PAUSES = (0, 0.0003, 0.001, 0.003, 0.01, 0.03)  # seconds between tries to write to what somebody holds; a guess
 _SHOWN = 1000  # elements of an array whose `repr` shows them
 
 kept: Final = Kept("array_api")  # the scheduler behind this namespace
@@ -223,16 +225,12 @@ class Array:
 
     def __getitem__(self, key: Any) -> Array:
         known(self)
-        return Array(_asked(self._place.part, map_leaves(_place_of, _key(key, self.device))))
+        return _asked(_part, self._place, map_leaves(_place_of, _key(key, self.device)))
 
     def __setitem__(self, key: Any, new: Any) -> None:
         known(self)
         key, new = map_leaves(_place_of, (_key(key, self.device), new))
-        with suppress(TaskTooLarge):  # as for as long as somebody reads it, which takes room for two
-            return _asked(self._place.assign, key, new)
-        scheduler = background()
-        scheduler.wait(drained, scheduler.runtime, scheduler.runtime.engine.root)
-        return _asked(self._place.assign, key, new)
+        _written(self._place, self._place.assign, key, new)
 
     # -- operators ----------------------------------------------------------------------------------------------
 
@@ -289,11 +287,31 @@ def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
     return map_leaves(as_array, fn(*args, **options))
 
 
-def _asked(fn: Callable[..., T], *args: Any) -> T:
+def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
+    """Write to an array. If others hold what it is now, there is room for two, or it waits until no task does."""
+    with suppress(TaskTooLarge):
+        return _patiently(Background.issue, write, *args)
+    return _patiently(partial(_after_reads, place.storage), write, *args)
+
+
+def _patiently(call: Callable[..., None], write: Callable[..., None], *args: Any) -> None:
+    """Write, after a little while if somebody holds the array: they are seldom to hold it for longer."""
+    for pause in _PAUSES:
+        with suppress(Held):
+            return _asked(write, *args, call=call)
+        sleep(pause)
+    return _asked(write, *args, True, call=call)
+
+
+def _after_reads(storage: Storage, scheduler: Background, write: Callable[..., T], *args: Any) -> T:
+    return scheduler.issue_after(storage.unread, write, *args)
+
+
+def _asked(fn: Callable[..., T], *args: Any, call: Callable[..., T] = Background.issue) -> T:
     """What a function gives on the loop's thread."""
     scheduler = background()
     try:
-        return scheduler.issue(fn, *args)
+        return call(scheduler, fn, *args)
     except SchedulerClosed:
         if scheduler.runtime.life is not Life.OPEN:
             raise
@@ -343,6 +361,10 @@ def _one(fn: Callable[..., Any], *args: Any, **options: Any) -> Array:
 def _operated(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Array:
     """The same of an operator, in fewer steps: what it gives is no view."""
     return Array(_asked(apply_to, function, _place_of(a), _place_of(b)))
+
+
+def _part(place: Place, key: Any) -> Array:
+    return Array(place.part(key))  # here, since on its way to another thread a tensor would hold what it is of
 
 
 def _key(key: Any, device: str) -> Any:
@@ -416,7 +438,7 @@ def _binary(name: str, function: Callable[..., Any], ufunc: Op | None) -> None:
             return cast(Array, NotImplemented)
         known(self)
         with suppress(TaskTooLarge):
-            _asked(self._place.update, function, ufunc, _place_of(other))
+            _written(self._place, self._place.update, function, ufunc, _place_of(other))
             return self
         self[...] = _operated(function, self, other)  # there it is not read when it is written to
         return self

@@ -4,7 +4,8 @@ Theory of operation. A tensor is a value; an array of the standard is a place in
 storage has the newest version, a tensor's value, and an array knows the way from there to its numbers: a path of
 operations that make views. To read it is to go this way from the newest version. To write to it is one assignment at
 the end of the path, which makes the next version; that is written in place where nobody holds the one before, as
-`x[i] = v` of a tensor is. What was issued before has the version that it was given.
+`x[i] = v` of a tensor is. What was issued before has the version that it was given: the write waits for the end of
+those tasks. Only where something else may hold it, as what left by DLPack, is a second array charged, and made.
 
 Versions move on the event loop's thread alone, each in one step. So threads may share arrays, and there are no locks.
 
@@ -16,7 +17,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from itertools import islice
 from typing import Any, Final, cast
 
 import numpy as np
@@ -30,14 +30,19 @@ from ..ops.meta import Meta, meta
 from ..ops.op import Op, plan
 from ..ops.rules import proxy
 from ..ops.table import TABLE
+from ..runtime.runtime import Runtime
+from ..runtime.waiting import ENDED, awaited
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply, handle
 
 _KEPT: Final = 64  # views of one version; a guess
-_LOOKS: Final = 256  # unfinished tasks among which readers are sought, from the newest on; a guess
-_TRIES: Final = 3  # a guess
+_MAY_BE_VIEWS: Final = ("diff", "einsum")  # what these make, though they are declared as operations that copy
 _READ_ONLY: Final = ("broadcast_to", "diagonal", "sliding_window_view")  # as NumPy's are
 _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
+
+
+class Held(Exception):
+    """Somebody holds an array for a moment: another thread that copies it to the host, or a stream's that lets go."""
 
 
 class Storage:
@@ -55,24 +60,27 @@ class Storage:
         self.views.clear()
         self.value, self.written = value, written
 
-    def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any]) -> None:
-        """Have a version made that is this one with a part assigned."""
+    def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any], alone: bool) -> None:
+        """Have a version made that is this one with a part assigned.
+
+        Raises:
+            Held: if `alone`, and others than tasks hold this one.
+        """
         self.views.clear()
-        after = None
-        for _ in range(_TRIES):  # a stream's thread may be dropping what it read
-            if (after := self._readers()) is not None:
-                break
-        if after:
-            read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
-            after = [task for task in after if task not in read]  # the end of those is waited for in any case
-        made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, after=after)._value
+        try:
+            after = self._readers(alone)
+            if after:
+                read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
+                after = [task for task in after if task not in read]  # the end of those is waited for in any case
+            made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, after=after)._value
+        except Exception as error:
+            raise error.with_traceback(None) from None  # whose frames would hold the version
         self.move(made, True)
         runtime_of(made).dispatch()  # held back until the version before is dropped: see `Tensor.__setitem__`
 
-    def _readers(self) -> list[Task] | None:
-        """The unfinished tasks that read the newest version, if nobody else holds it; None if others do.
-
-        Once they have ended, the next version will certainly take its buffer.
+    def _readers(self, alone: bool) -> list[Task] | None:
+        """The unfinished tasks that read the newest version, once whose end its buffer will certainly be free for the
+        next; None if it will not be, or nobody knows.
 
         The task that makes it holds it, too. If that is no write, nobody knows whose buffer it will have.
         """
@@ -83,7 +91,23 @@ class Storage:
         if (unfinished and not self.written) or not value.device.memory.may_recycle(value):
             return None
         count -= 2 + (producer is not None and producer.value is value)
-        return _readers_of(value, count) if count > 0 else []
+        if count <= 0:
+            return []
+        readers = _readers_of(value)
+        if readers is None or _hold(readers, value, count):
+            return readers
+        if alone:
+            raise Held
+        return None
+
+    async def unread(self, runtime: Runtime) -> None:
+        """Wait until no unfinished task makes the newest version, or reads it."""
+        while tasks := [task for task in runtime.engine.root.tasks if self._concerns(task)]:
+            await awaited(runtime, tasks, ENDED)
+
+    def _concerns(self, task: Task) -> bool:
+        value = self.value
+        return task is value.task or any(read.owner is value for read in task.inputs)
 
     def keep(self, path: Path, view: Value) -> None:
         """Keep a view of the newest version for whoever asks for it next."""
@@ -164,38 +188,46 @@ class Place:
             return False
         return True
 
-    def assign(self, key: Any, new: Any) -> None:
-        """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now."""
+    def assign(self, key: Any, new: Any, shared: bool = False) -> None:
+        """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now.
+
+        Raises:
+            Held: if others than tasks hold it, unless it may be `shared`, which takes room for two.
+        """
         key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
         if self._is_part(new, key) and not self.read_only:
             return  # as after `x[1:] += 1`, which Python ends by `x[1:] = ...` of the view that it updated
-        self._write(new, indices, key=key)
+        self._write(new, indices, shared, key=key)
 
     def _is_part(self, other: Any, key: Key) -> bool:
         same = isinstance(other, Place) and other.storage is self.storage
         return same and other.path == (*self.path, (_GETITEM, (("key", key),)))
 
-    def update(self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any) -> None:
+    def update(
+        self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any, shared: bool = False
+    ) -> None:
         """Write to all of it what an operator gives of it and another operand. If that has one, by an operation of a
         universal function, which needs no second array."""
         whole = self.storage.value
         if ufunc is not None and (self.path or whole.device.memory.may_recycle(whole)):
             del whole
-            return self._write(other, key=(...,), op=ufunc)
+            return self._write(other, (), shared, key=(...,), op=ufunc)
         here, found = self.now().meta, apply_to(function, self, other)._value
         check_in_place(here, found.meta)
         if self.path or (whole.meta.contiguous and not found.meta.contiguous):
             del whole
-            return self.assign(..., Tensor(found))  # a path may lead through what is a view in this layout alone
+            return self.assign(
+                ..., Tensor(found), shared
+            )  # a path may lead through what is a view in this layout alone
         return self.storage.move(found)
 
-    def _write(self, new: Any, indices: Sequence[Tensor] = (), **options: Any) -> None:
+    def _write(self, new: Any, indices: Sequence[Tensor], shared: bool, **options: Any) -> None:
         if self.read_only:
             raise ValueError("this view is read-only, as NumPy's is: `xp.asarray(x, copy=True)` can be written to")
         if isinstance(new, Place):
             of_its_own = new.storage is self.storage  # which would hold what is to be written over
             new = apply(_COPY, (Tensor(new.now()),)) if of_its_own else Tensor(new.now())
-        self.storage.write(new, indices, {**options, "path": self.path})
+        self.storage.write(new, indices, {**options, "path": self.path}, not shared)
 
 
 def placed(tensor: Tensor) -> Tensor:
@@ -219,28 +251,33 @@ def _tensor_of(operand: Any) -> Any:
     return Tensor(operand.now()) if type(operand) is Place else operand
 
 
-def _readers_of(value: Value, count: int) -> list[Task] | None:
-    """The unfinished tasks that hold a value so many times, by views of it too; None if it may be others.
-
-    What they make has a buffer of its own, so nothing of this one is held once they have ended. As in
-    `Storage._readers`, references are counted before what is known of them: what is dropped in between counts as held.
-    """
+def _readers_of(value: Value) -> list[Task] | None:
+    """The unfinished tasks that read a value, or a view of it; None if a result may be in its buffer."""
     readers: list[Task] = []
-    for task in islice(reversed(value.account.runtime.engine.root.tasks), _LOOKS):
+    for task in reversed(value.account.runtime.engine.root.tasks):
         if task is value.task:
             break  # older ones cannot read it
-        op = task.call  # first: a stream's thread drops it before what the task reads
         if any(read.owner is value for read in task.inputs):
-            if type(op) is not Op or not (op.out or op is _SELECT or (op.view and not task.plan.nbytes)):
+            op = task.call  # None, if a stream's thread is about to drop what the task reads, too
+            if op is not None and (op.name in _MAY_BE_VIEWS or (op.view and task.plan.nbytes)):
                 return None
             readers.append(task)
+    return readers
+
+
+def _hold(readers: Sequence[Task], value: Value, count: int) -> bool:
+    """Whether these tasks hold a value so many times, by views of it too.
+
+    As in `Storage._readers`, references are counted before what is known of them: what is dropped in between counts as
+    held.
+    """
     views = _views_of(value, readers)
     counts = [references(views, i) for i in range(len(views))]
     holds = Counter([id(read) for task in readers for read in task.inputs])
     holds.update([id(task.value) for task in readers if task.value is not None])
     holds.update([id(view.base) for view in views])
     seen = all(n <= holds[id(view)] + 1 for n, view in zip(counts, views, strict=True))  # 1: `views`
-    return readers if seen and count <= holds[id(value)] else None
+    return seen and count <= holds[id(value)]
 
 
 def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:

@@ -6,6 +6,7 @@ import copy
 import pickle
 import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 
 import numpy as np
@@ -359,6 +360,30 @@ def test_a_write_waits_for_reads_whatever_becomes_of_them():
         for refused, error in ((failed, IndexError), (cancelled, asc.TaskCancelled)):
             with pytest.raises(error):
                 np.asarray(refused)
+
+
+def churns(m, x, first, draw):
+    """Swaps, moves and updates of a hundred rows, of which nobody else knows."""
+    for _ in range(25):
+        i, j = first + draw.randrange(100), first + draw.randrange(100)
+        x[i], x[j] = m.asarray(x[j], copy=True), m.asarray(x[i], copy=True)
+        x[i] -= x[j] * 0.5
+        x[first : first + 50, ::2] *= 1.01
+        x[i, :500] = m.sum(x[first : first + 100], axis=0)[:500]
+        x[first + 1 : first + 100] = x[first : first + 99]
+
+
+@pytest.mark.parametrize(("streams", "max_ops"), [(1, 64), (2, 2), (4, 8)])
+def test_threads_write_to_parts_of_one_array_within_a_limit(streams, max_ops):
+    a = np.random.default_rng(0).uniform(1, 2, (300, 1000))
+    with xp.using("cpu", streams=streams, max_ops=max_ops, max_bytes=int(2.5 * a.nbytes)):
+        x = xp.asarray(a)
+        with ThreadPoolExecutor(3) as pool:
+            list(pool.map(lambda i: churns(xp, x, 100 * i, random.Random(i)), range(3)))
+        for i in range(3):
+            churns(np, a, 100 * i, random.Random(i))
+        equal(x, a)
+        assert statistics().peak_bytes <= 2.5 * a.nbytes
 
 
 def test_a_view_that_others_hold_costs_one_copy():
