@@ -132,7 +132,8 @@ def test_no_more_memory_is_taken_than_the_plan_says(name, shape):
     thread.start()
     thread.join()
     assert peaks
-    assert peaks[0] <= found.workspace + 20_000 + 2 * 4 * np.getbufsize()  # those that NumPy adds rows through
+    buffers = 2 if np.lib.NumpyVersion(np.__version__) >= "2.3.0" else 3  # through which NumPy adds rows
+    assert peaks[0] <= found.workspace + 20_000 + buffers * 4 * np.getbufsize()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")

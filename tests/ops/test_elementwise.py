@@ -109,6 +109,9 @@ def test_triangles(check, x, k):
     check("triu")(lambda: np.triu(x, k), x, k=k)
 
 
+NEW = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
+
+
 @pytest.mark.parametrize("exponent", [-1, -1.0, 0, 0.5, 1, 2, 2.0, 3, 1.5, True, 2j, np.float64(0.5), np.int64(2)])
 def test_operator_power(check, dtype, exponent):
     x = values((3, 4), dtype) if dtype != "?" else values((4,), dtype)
@@ -116,4 +119,6 @@ def test_operator_power(check, dtype, exponent):
     operands = (x, exponent) if op.name == "pow" else (x,)
     if exponent is not True and exponent == -1 and x.dtype.kind in "iub":
         pytest.skip("negative powers of integers fail when they run, for their values")
-    check(op.name)(lambda: x**exponent, *operands)
+    # Before NumPy 2.3 these were not by its own rules of promotion.
+    own = NEW or not (isinstance(exponent, np.generic) or (dtype == "?" and type(exponent) is float))
+    check(op.name)(lambda: x**exponent if own else np.power(x, exponent), *operands)

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.one_loop
 SHAPES = ((4, 4), (2, 3, 3), (1, 1), (0, 0), (3, 0, 0), (2, 5, 3), (3, 5), (4,), ())
 OF_ONE = ("inv", "det", "eigvalsh", "svdvals", "matrix_norm", "cholesky", "pinv", "matrix_rank", "eigvals")
 SEVERAL = ("eigh", "qr", "svd", "slogdet", "eig")
+OLD = np.lib.NumpyVersion(np.__version__) < "2.4.0"
 DTYPES = ("f4", "f8", "c8", "i8", "?", "f2")
 
 
@@ -43,7 +44,8 @@ def test_rows_of_one_result(check, name, shape):
         for x in (matrices(shape, dtype), np.asfortranarray(matrices(shape, dtype))):
             if name == "eigvals":
                 check(name)(lambda x=x: eager(x).astype(np.result_type(eager(x), np.complex64)), x)
-            elif not (name == "matrix_rank" and x.ndim < 2):  # NumPy has ranks of vectors; the standard has none
+            # NumPy has ranks of vectors; the standard has none. And before 2.4 it has none of what is empty.
+            elif not (name == "matrix_rank" and (x.ndim < 2 or (not x.size and OLD))):
                 check(name)(lambda x=x: eager(x), x, **({"ord": "fro"} if name == "matrix_norm" else {}))
 
 

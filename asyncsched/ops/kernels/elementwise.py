@@ -234,10 +234,12 @@ def power_op(base: Meta, exponent: Operand) -> Op:
     kind = base.dtype.kind
     if type(exponent) is int:
         return _BY_NAME["square" if exponent == 2 else "reciprocal" if exponent == -1 and kind in "fc" else "pow"]
-    if type(exponent) is float and (kind == "f" or (kind == "c" and exponent == 0.5)):
-        return _BY_NAME[_FAST_POWERS.get(exponent, "pow")]
+    if type(exponent) is float and kind in _FAST_POWERS:
+        return _BY_NAME[_FAST_POWERS[kind].get(exponent, "pow")]
     return _BY_NAME["pow"]
 
 
-# Of complex numbers only the root: NumPy multiplies those out for 2 and -1, but not for 2.0 and -1.0.
-_FAST_POWERS = {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}
+# Complex numbers are multiplied out for 2 and -1, but from NumPy 2.3 on not for 2.0 and -1.0. (Before, NumPy's `**`
+# broke its rules of promotion where the exponent was a NumPy scalar or had no axes, or the base a truth. Not so here.)
+_FAST_POWERS: dict[str, dict[float, str]] = {"f": {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}}
+_FAST_POWERS["c"] = _FAST_POWERS["f"] if np.lib.NumpyVersion(np.__version__) < "2.3.0" else {0.5: "sqrt"}
