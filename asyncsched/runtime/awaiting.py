@@ -21,7 +21,7 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import inf
 from time import thread_time
@@ -39,9 +39,14 @@ _ARMED: Final = "TimerHandle"  # asyncio's or uvloop's
 _HANDLES: Final = (_ARMED, "Handle")
 
 _WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs what it awaits in a task of its own
-_SUSPENDED: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
-_AWAITING: Final = ("cr_await", "gi_yieldfrom", "ag_await")  # what coroutines and generators have the next link under
-_MOST: Final = 300  # objects to look at for one coroutine. A guess
+# Under what names coroutines and generators have their code, their frame and the next link.
+_SUSPENDED: Final[dict[type, tuple[str, str, str]]] = {
+    types.CoroutineType: ("cr_code", "cr_frame", "cr_await"),
+    types.GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom"),
+    types.AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await"),
+}
+_TELLING: Final = (asyncio.Timeout, CancelScope, asyncio.TaskGroup, TaskGroup)  # managers that end tasks
+_MOST: Final = 300  # objects to look at for one that a coroutine holds. A guess
 _THROUGH: Final = (dict, types.MethodType, types.GeneratorType, types.AsyncGeneratorType)  # from a manager to others
 
 
@@ -61,8 +66,9 @@ def place_of(task: asyncio.Task[Any]) -> str:
     return place
 
 
-def steps_of(task: asyncio.Task[Any]) -> Iterator[Any]:
+def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     """The suspended coroutines and generators in the chain of awaits of a task, from the outermost on."""
+    found: list[Any] = []
     seen: set[int] = set()
     todo: list[Any] = [task.get_coro()]
     while todo:
@@ -70,25 +76,41 @@ def steps_of(task: asyncio.Task[Any]) -> Iterator[Any]:
         if step is None or id(step) in seen:
             continue
         seen.add(id(step))
-        if isinstance(step, _SUSPENDED):
-            yield step
-            todo += [getattr(step, name, None) for name in _AWAITING]
+        if (names := _SUSPENDED.get(type(step))) is not None:
+            found.append(step)
+            todo.append(getattr(step, names[2]))
         elif type(step).__name__ in _AWAITED:
             todo += gc.get_referents(step)
+    return found
 
 
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     """The future that a task waits for; None if it waits for none, or that is not seen."""
-    *_, last = None, *steps_of(task)
-    iterators = [getattr(last, name, None) for name in _AWAITING]
-    return next((one for one in gc.get_referents(*iterators) if isinstance(one, asyncio.Future)), None)
+    return _awaited_in(steps_of(task))
+
+
+def _awaited_in(steps: list[Any]) -> asyncio.Future[Any] | None:
+    iterator = _next_link(steps[-1]) if steps else None
+    return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)
+
+
+def code_of(coroutine: Any) -> types.CodeType | None:
+    """The code of a coroutine or a generator, asynchronous or not; None for anything else. Makes no frame, as
+    `frame_of` does."""
+    names = _SUSPENDED.get(type(coroutine))
+    return None if names is None else getattr(coroutine, names[0])
 
 
 def frame_of(coroutine: Any) -> types.FrameType | None:
     """The frame of a coroutine or a generator, asynchronous or not; None if it has ended, and for anything else."""
-    return next(
-        (f for name in ("cr_frame", "gi_frame", "ag_frame") if (f := getattr(coroutine, name, None)) is not None), None
-    )
+    names = _SUSPENDED.get(type(coroutine))
+    return None if names is None else getattr(coroutine, names[1])
+
+
+def _next_link(coroutine: Any) -> Any:
+    """What a coroutine or a generator awaits; None if it awaits nothing, and for anything else."""
+    names = _SUSPENDED.get(type(coroutine))
+    return None if names is None else getattr(coroutine, names[2])
 
 
 def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, int]]:
@@ -121,7 +143,7 @@ def referents(thing: Any) -> Iterable[int]:
     """
     shown = map(id, gc.get_referents(thing))
     frame = frame_of(thing) if sys.version_info >= (3, 14) and type(thing) in _SUSPENDED else None
-    if frame is None or any(getattr(thing, name, None) is not None for name in _AWAITING):
+    if frame is None or _next_link(thing) is not None:
         return shown
     plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # what is in a cell is held by that
     variables = [(name, held) for name, held in variables_of(frame) if name in plain]
@@ -166,29 +188,111 @@ class Timer:
     ends: frozenset[asyncio.Task[Any]]
 
 
-def timers_of(loop: asyncio.AbstractEventLoop, deadline: float) -> list[Timer] | None:
-    """Every timer that will end a task of the loop, and whatever ends one now, the next first; None if they cannot be
-    found by `deadline`."""
-    found: dict[int, Timer] = {}
-    tasks = asyncio.all_tasks(loop)
-    for task in tasks:
-        if thread_time() > deadline:
-            return None
-        held = [held for step in steps_of(task) for held in (*_managers(step), *_of_wait_for(step))]
+class Chains:
+    """The chains of awaits of all tasks of a loop, at one moment: what is seen there is looked at once.
+
+    Ten thousand coroutines may hold one scheduler, or one task group.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.steps: dict[asyncio.Task[Any], list[Any]] = {task: steps_of(task) for task in asyncio.all_tasks(loop)}
+        self._plain = set[type]()  # no managers are of these, and none leads to some
+        self._in: dict[int, list[Any]] = {}  # managers that end tasks, by the identities of what coroutines hold
+        self._failed: dict[int, bool] = {}  # whether a child has failed, by the identities of groups
+
+    def timers(self, deadline: float) -> list[Timer] | None:
+        """Every timer that will end a task, and whatever ends one now, the next first; None if they cannot be found by
+        `deadline`."""
+        found: dict[int, Timer] = {}
+        for task, steps in self.steps.items():
+            if thread_time() > deadline:
+                return None
+            held = [held for step in steps for held in (*self._managers(step), *_of_wait_for(step))]
+            for one in held:
+                when = _when(one)
+                if when < inf and id(one) not in found:
+                    whose = next((part for part in _parts(one) if isinstance(part, asyncio.Task)), task)
+                    found[id(one)] = Timer(when - self._loop.time(), whose, frozenset(self._ended_with(whose)))
+            if self._unwinds(task, steps, held):
+                found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
+        ending = {task for timer in found.values() if timer.seconds <= 0 for task in timer.ends}
+        # Who awaits one that ends so unwinds after it.
+        tasks = self.steps.keys()
+        while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(self._awaited_by(task))]):
+            for task in after:
+                found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
+                ending |= found[id(task)].ends
+        return sorted(found.values(), key=lambda timer: timer.seconds)
+
+    def _managers(self, step: Any) -> list[Any]:
+        """The managers of the `with` blocks in which a coroutine waits, and those that they hold themselves; of those
+        that end tasks."""
+        found: list[Any] = []
+        held = gc.get_referents(step)
+        if self._plain.issuperset(map(type, held)):
+            return found
         for one in held:
-            when = _when(one)
-            if when < inf and id(one) not in found:
-                whose = next((part for part in _parts(one) if isinstance(part, asyncio.Task)), task)
-                found[id(one)] = Timer(when - loop.time(), whose, frozenset(_ended_with(whose)))
-        if _unwinds(task, held):
-            found[id(task)] = Timer(0.0, task, frozenset(_ended_with(task)))
-    ending = {task for timer in found.values() if timer.seconds <= 0 for task in timer.ends}
-    # Who awaits one that ends so unwinds after it.
-    while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(_tasks_awaited_by(task))]):
-        for task in after:
-            found[id(task)] = Timer(0.0, task, frozenset(_ended_with(task)))
-            ending |= found[id(task)].ends
-    return sorted(found.values(), key=lambda timer: timer.seconds)
+            if type(one) in self._plain:
+                continue
+            if not _leads_on(type(one)):
+                self._plain.add(type(one))
+                continue
+            if (inside := self._in.get(id(one))) is None:
+                inside = self._in[id(one)] = _inside(one)
+            found += inside
+        return found
+
+    def _unwinds(self, task: asyncio.Task[Any], steps: list[Any], held: list[Any]) -> bool:
+        """Whether a task that has these managers goes on with an exception, or will be cancelled by its task group,
+        once the loop comes to that."""
+        awaited = _awaited_in(steps)
+        gathered = _gathered_by(awaited)
+        goes_on = awaited is None or awaited.done() or (gathered and all(child.done() for child in gathered))
+        if goes_on and (task.cancelling() or any(_failed(future) for future in (awaited, *gathered))):
+            return True
+        for group in held:
+            if id(group) not in self._failed:
+                self._failed[id(group)] = any(_failed(child) for child in _children_of(group))
+        return any(self._failed[id(group)] for group in held)
+
+    def _ended_with(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
+        """A task, and those that are cancelled with it."""
+        found, todo = {task}, [task]
+        while todo:
+            task = todo.pop()
+            steps = self.steps.get(task, ())
+            children = [child for step in steps for held in self._managers(step) for child in _children_of(held)]
+            fresh = {child for child in (*self._awaited_by(task), *children) if not child.done()} - found
+            found |= fresh
+            todo += fresh
+        return found
+
+    def _awaited_by(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
+        """The tasks that a task awaits, gathers, or has in `asyncio.wait_for`."""
+        steps = self.steps.get(task, [])
+        awaited = _awaited_in(steps)
+        several = (awaited, *_gathered_by(awaited))
+        return {child for child in several if isinstance(child, asyncio.Task)} | _in_wait_for(steps)
+
+
+def _leads_on(kind: type) -> bool:
+    return hasattr(kind, "__exit__") or hasattr(kind, "__aexit__") or kind is types.MethodType
+
+
+def _inside(held: Any) -> list[Any]:
+    """The managers that end tasks, of what this is, or holds."""
+    found, todo, seen = list[Any](), [(held, False)], set[int]()
+    while todo and len(seen) < _MOST:
+        held, inside = todo.pop()
+        kind = type(held)
+        if id(held) in seen or not (_leads_on(kind) or (inside and kind in _THROUGH)):
+            continue
+        seen.add(id(held))
+        if isinstance(held, _TELLING):
+            found.append(held)
+        todo += [(part, True) for part in gc.get_referents(held)]
+    return found
 
 
 def _when(held: Any) -> float:
@@ -208,41 +312,18 @@ def _when(held: Any) -> float:
     return inf
 
 
-def _unwinds(task: asyncio.Task[Any], held: list[Any]) -> bool:
-    """Whether a task that has these managers goes on with an exception, or will be cancelled by its task group, once
-    the loop comes to that."""
-    awaited = awaited_by(task)
-    gathered = _gathered_by(awaited)
-    goes_on = awaited is None or awaited.done() or (gathered and all(child.done() for child in gathered))
-    if goes_on and (task.cancelling() or any(_failed(future) for future in (awaited, *gathered))):
-        return True
-    return any(_failed(child) for group in held for child in _children_of(group))
-
-
 def _failed(awaited: asyncio.Future[Any] | None) -> bool:
     """Whether a future has ended otherwise than with a result."""
     return awaited is not None and awaited.done() and (awaited.cancelled() or awaited.exception() is not None)
 
 
-def _managers(step: Any) -> Iterator[Any]:
-    """The managers of the `with` blocks in which a coroutine waits, and those that they hold themselves."""
-    todo, seen = [(held, False) for held in gc.get_referents(step)], set[int]()
-    while todo and len(seen) < _MOST:
-        held, inside = todo.pop()
-        kind = type(held)
-        if id(held) in seen:
-            continue
-        seen.add(id(held))
-        if hasattr(kind, "__exit__") or hasattr(kind, "__aexit__"):
-            yield held
-        elif kind is not types.MethodType and not (inside and kind in _THROUGH):
-            continue
-        todo += [(part, True) for part in gc.get_referents(held)]
-
-
 def in_wait_for(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
     """The tasks that a task awaits by `asyncio.wait_for`, which is woken by these, or by its timer."""
-    return {held for step in steps_of(task) for held in _of_wait_for(step) if isinstance(held, asyncio.Task)}
+    return _in_wait_for(steps_of(task))
+
+
+def _in_wait_for(steps: Iterable[Any]) -> set[asyncio.Task[Any]]:
+    return {held for step in steps for held in _of_wait_for(step) if isinstance(held, asyncio.Task)}
 
 
 def _of_wait_for(step: Any) -> list[Any]:
@@ -250,9 +331,10 @@ def _of_wait_for(step: Any) -> list[Any]:
 
     The timer only until it has fired: then it waits in another coroutine, for that task to end.
     """
-    frame = frame_of(step)
-    held = gc.get_referents(step) if frame is not None and frame.f_code is _WAIT_FOR else []
-    fired = held and isinstance(step.cr_await, types.CoroutineType)
+    if code_of(step) is not _WAIT_FOR:
+        return []
+    held = gc.get_referents(step)
+    fired = isinstance(step.cr_await, types.CoroutineType)
     return [one for one in held if not fired or type(one).__name__ != _ARMED]
 
 
@@ -262,27 +344,10 @@ def _parts(held: Any) -> list[Any]:
     return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
 
 
-def _ended_with(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-    """A task, and those that are cancelled with it."""
-    found, todo = {task}, [task]
-    while todo:
-        task = todo.pop()
-        children = [child for step in steps_of(task) for held in _managers(step) for child in _children_of(held)]
-        fresh = {child for child in (*_tasks_awaited_by(task), *children) if not child.done()} - found
-        found |= fresh
-        todo += fresh
-    return found
-
-
-def _tasks_awaited_by(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-    """The tasks that a task awaits, gathers, or has in `asyncio.wait_for`."""
-    awaited = awaited_by(task)
-    several = (awaited, *_gathered_by(awaited))
-    return {child for child in several if isinstance(child, asyncio.Task)} | in_wait_for(task)
-
-
 def _gathered_by(awaited: asyncio.Future[Any] | None) -> list[asyncio.Future[Any]]:
     """What a future waits for that `asyncio.gather` made; nothing, if it did not."""
+    if type(awaited) in (asyncio.Future, asyncio.Task):  # gather's is of a class of its own
+        return []
     parts = [child for part in _parts(awaited) if type(part) is list for child in part]
     return [child for child in parts if isinstance(child, asyncio.Future)]
 

@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cache
 from math import inf
 from operator import itemgetter
 from time import thread_time
@@ -28,7 +29,7 @@ from typing import Any
 from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
-from .awaiting import Timer, awaited_by, in_wait_for, timers_of, where_it_waits
+from .awaiting import Timer, awaited_by, in_wait_for, where_it_waits
 from .holders import End, Walk, with_subclasses
 from .runtime import Runtime
 
@@ -42,6 +43,7 @@ _SHOWN = 8
 _HOLDERS_SHOWN = 3
 _FREE, _COROUTINE, _OTHER = range(3)  # kinds of holders as they are listed, those that may let go first
 CHAINED: set[type] = set()  # classes of linked lists, as the tape's nodes, which autograd adds
+HANDLES: set[type] = set()  # classes of what holds values most often, which the tensors' room adds
 
 Waiters = set["asyncio.Task[Any]"]
 
@@ -86,13 +88,13 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     assert runtime.loop is not None
     deadline = thread_time() + budget
     vast = sys.getallocatedblocks() > _VAST  # who holds what is not found then
-    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), CHAINED
-    values, futures, chained = [[], [], []] if vast else _objects(deadline, *kinds)
+    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), with_subclasses(*HANDLES), CHAINED
+    values, futures, handles, chained = [[], [], [], []] if vast else _objects(deadline, *kinds)
     things, held = _held(runtime, stuck.keys(), values)
     tape = _tape(chained)
     values.clear()  # these two lists would count as holders
     chained.clear()
-    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks())
+    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks(), handles)
     ends = walk.up(things, tape)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
@@ -116,7 +118,7 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
             reserved=sum([one.nbytes for one in reserved if one.account is account]),
         )
         if first is not None and not _finds_room(first, free):
-            timers = timers_of(runtime.loop, deadline)
+            timers = walk.chains.timers(deadline)
             timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
             finding.deadlock = timers is not None and timer is None
             if finding.deadlock:
@@ -303,15 +305,16 @@ def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) ->
     """What is charged to accounts: values, and the owners of arrays that left; and what is to be told of each."""
     things = list[Any]()
     held = list[_Held]()
+    line = cache(line_of)
     for v in values:
         if v.charge and (account := v.account.open) in accounts:
             things.append(v)
-            held.append(_Held(account, v.charge, f"created at {line_of(v.site)}"))
+            held.append(_Held(account, v.charge, f"created at {line(v.site)}"))
     for device in runtime.devices:
         for escape in list(device.memory.escapes.values()):
             if (account := escape.account.open) in accounts and (array := escape.visible()) is not None:
                 things.append(array)
-                held.append(_Held(account, escape.charge, f"in an awaited array, created at {line_of(escape.site)}"))
+                held.append(_Held(account, escape.charge, f"in an awaited array, created at {line(escape.site)}"))
     return things, held
 
 

@@ -19,7 +19,8 @@ import inspect
 import sys
 import types
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
 from threading import get_ident
 from time import thread_time
 from typing import Any
@@ -29,11 +30,12 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .awaiting import frame_of, referents, steps_of, variables_of, where_it_waits
+from .awaiting import Chains, code_of, frame_of, referents, steps_of, variables_of, where_it_waits
 
 MOST_OBJECTS = 200_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
+_DESCRIBED = 100  # places in coroutines that are told with variable and line: a few are shown
 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
 
@@ -58,9 +60,17 @@ class Walk:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, futures: list[Any], deadline: float, pending: Iterable[Task] = ()
+        self,
+        loop: asyncio.AbstractEventLoop,
+        futures: list[Any],
+        deadline: float,
+        pending: Iterable[Task] = (),
+        likely: list[Any] | None = None,
     ) -> None:
-        """`futures` are all that there are: the walk's from now on."""
+        """`futures` are all that there are, and `likely` is what holds things most often: the walk's from now on.
+
+        Where there are many things to ask for, what is likely is asked first, since a pass over the heap takes longer.
+        """
         self._deadline = deadline
         self._longest = 0.0  # seconds that one level took, and so the next may take
         self.queued: list[bool] = []  # which of the objects that were asked for last lie in an asyncio queue
@@ -71,21 +81,21 @@ class Walk:
         several = (task for task in pending if type(task.reads) is tuple)  # those of one hold it themselves
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
-        self._ours = {id(self._futures)}  # containers of the investigation itself, alive throughout
+        self._likely = [] if likely is None else likely  # with all that is suspended
+        # Containers of the investigation itself, by identity.
+        self._ours: dict[int, Sequence[Any]] = {id(those): those for those in (self._futures, self._likely)}
+        self._described = 0
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
         self._cells: dict[int, int] = {}
-        for task in asyncio.all_tasks(loop):
-            for step in steps_of(task):
+        self.chains = Chains(loop)
+        for task, steps in self.chains.steps.items():
+            self._likely += steps
+            for step in steps:
                 self._owners[id(step)] = task
-                self._cells |= _namespaces(step)
+                if (names := _namespaces(step)) is not None:
+                    self._cells |= names
         self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
-        # `gc.get_referrers` overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by
-        # way of being a future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
-        self._holding: dict[int, set[int]] = defaultdict(set)  # places in the list of futures, by what they hold
-        for place in range(len(self._futures)):
-            for held in gc.get_referents(self._futures[place]):
-                self._holding[id(held)].add(place)
 
     def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
         """Who holds each object: tasks, with descriptions of the places, or why there may be others.
@@ -95,7 +105,7 @@ class Walk:
         """
         nodes = {id(thing): _Node(thing) for things in (starts, between) for thing in things}
         level = list(nodes.values())
-        self._ours |= {id(starts), id(between)}
+        self._ours |= {id(starts): starts, id(between): between}
         while level:
             began = thread_time()
             if began + self._longest > self._deadline or len(nodes) > MOST_OBJECTS:
@@ -116,8 +126,35 @@ class Walk:
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
         """Find what refers to each node of a level. Returns the next level."""
         above: list[_Node] = []
-        at = {id(node.thing): node for node in level}
-        referrers = self._referrers(level, at)
+        asked = set[int]()
+        if len(level) > _MANY:
+            at = {id(node.thing): node for node in level}
+            self._take(_referring(self._known(), at), at, nodes, above)
+            level = [node for node in level if _unfound(node) > 0]
+            asked = set(map(id, self._known())) if level else asked
+        if level:
+            at = {id(node.thing): node for node in level}
+            referrers = self._referrers(level, at)
+            # By index: what has no name here has no reference from here when references are counted next.
+            self._take((referrers[i] for i in range(len(referrers)) if id(referrers[i]) not in asked), at, nodes, above)
+            referrers.clear()
+        for node in level:
+            unseen = _unfound(node)
+            if unseen > 0:
+                asking = self._asking.get(id(node.thing), [])
+                node.ends += asking[:unseen]
+                if len(asking) < unseen:
+                    node.trouble = node.trouble or _unseen(node.thing)
+        return above
+
+    def _known(self) -> Iterator[Any]:
+        """What is asked without a pass over the heap: each once."""
+        return chain(self._ours.values(), self._futures, self._likely)
+
+    def _take(
+        self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
+    ) -> None:
+        """Count the references from these to the nodes at some identities, and note whose they are."""
         for referrer in referrers:
             if type(referrer) is _Node:
                 continue
@@ -136,32 +173,20 @@ class Walk:
             if id(referrer) not in self._ours:
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
-        # One of the level may refer to another of it: then it is held from here, too.
-        referrers.clear()
-        referrer = None
-        for node in level:
-            unseen = references([node.thing], 0) - node.found - 2  # the node, and the list
-            if unseen > 0:
-                asking = self._asking.get(id(node.thing), [])
-                node.ends += asking[:unseen]
-                if len(asking) < unseen:
-                    node.trouble = node.trouble or _unseen(node.thing)
-        return above
 
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
         """Whatever refers to a node's object. Nothing else may hold it, since references are counted next."""
-        keys = at.keys()
         if len(level) > _MANY:
-            return [thing for thing in gc.get_objects() if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
+            return [*_referring(gc.get_objects(), at)]
         found = gc.get_referrers(*[node.thing for node in level])
         listed = {id(thing) for thing in found}
-        missed = {
-            place for key in keys for place in self._holding.get(key, ()) if id(self._futures[place]) not in listed
-        }
+        # It overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by way of being a
+        # future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
+        missed = [thing for thing in _referring(self._futures, at) if id(thing) not in listed]
         # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
         # when references are counted: counted as found, it would make up for a holder that stays unseen.
         passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
-        return [found[i] for i in range(len(found)) if i not in passing] + [self._futures[place] for place in missed]
+        return [found[i] for i in range(len(found)) if i not in passing] + missed
 
     def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
         """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
@@ -172,11 +197,11 @@ class Walk:
             if referrer.state != PENDING:
                 node.trouble = f"{referrer!r} still uses it"
         elif issubclass(kind, asyncio.Task) and not referrer.done():
-            node.ends.append((referrer, where_it_waits(referrer)))
+            node.ends.append((referrer, self._place(referrer, where_it_waits, referrer)))
         elif owner is not None:
-            node.ends.append((owner, _describe(owner, referrer, node.thing)))
+            node.ends.append((owner, self._place(owner, _describe, owner, referrer, node.thing)))
         elif self._asker is not None and kind is types.CoroutineType and referrer.cr_running:
-            node.ends.append((self._asker, _describe(self._asker, referrer, node.thing)))
+            node.ends.append((self._asker, self._place(self._asker, _describe, self._asker, referrer, node.thing)))
         elif (whose := self._cells.get(id(referrer))) is not None and not _runs_elsewhere(whose):
             node.ends += self._cell_ends(whose, node.thing)
         elif issubclass(kind, types.ModuleType | type):
@@ -192,6 +217,11 @@ class Walk:
             above.append(higher)
             node.up.append(higher)
 
+    def _place(self, owner: asyncio.Task[Any], describe: Callable[..., str], *what: Any) -> str:
+        """Where a task has something, in words; after so many, of which a few are shown, its name alone."""
+        self._described += 1
+        return describe(*what) if self._described <= _DESCRIBED else f"task {owner.get_name()!r}"
+
     def _cell_ends(self, namespace: int, what: Any) -> list[End]:
         """Whoever may change the variables of a notebook, while one of its cells waits: tasks that run its code."""
         ends: list[End] = []
@@ -204,14 +234,15 @@ class Walk:
         return ends
 
 
-def _namespaces(step: Any) -> dict[int, int]:
+def _namespaces(step: Any) -> dict[int, int] | None:
     """The dicts in which code has its variables that is no function's, by identity, with its globals.
 
     That is the cell of a notebook, which awaits. Meanwhile nobody changes these but code that runs with these globals.
     """
-    frame = frame_of(step)
-    if frame is None or frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        return {}
+    code = code_of(step)
+    frame = None if code is None or code.co_flags & inspect.CO_OPTIMIZED else frame_of(step)
+    if frame is None:
+        return None
     whose = id(frame.f_globals)
     return {whose: whose, id(frame.f_locals): whose}
 
@@ -253,6 +284,17 @@ def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
     return found
 
 
+def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
+    """Those of these things that refer to a node's."""
+    keys = at.keys()
+    return (thing for thing in things if not keys.isdisjoint(map(id, gc.get_referents(thing))))
+
+
+def _unfound(node: _Node) -> int:
+    """How many references there are to what a node has, beside those that were found, the node's and the list's."""
+    return references([node.thing], 0) - node.found - 2
+
+
 def _above(start: _Node) -> list[_Node]:
     """A node, and all that lead up from it."""
     found, seen = [start], {start}
@@ -269,9 +311,9 @@ def _summary(nodes: list[_Node]) -> list[End] | str:
     return [end for node in nodes for end in node.ends] if trouble is None else trouble
 
 
-def with_subclasses(kind: type) -> set[type]:
-    """A class and all that are derived from it."""
-    found, todo = {kind}, [kind]
+def with_subclasses(*kinds: type) -> set[type]:
+    """Classes and all that are derived from them."""
+    found, todo = {*kinds}, [*kinds]
     while todo:
         fresh: set[type] = set(type.__subclasses__(todo.pop())) - found
         found |= fresh

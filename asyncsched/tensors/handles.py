@@ -12,6 +12,7 @@ from .._core.model import DONE, Value
 from .._instead import TASK, no_attribute
 from ..devices.contract import Job
 from ..devices.memory import hand_out
+from ..runtime.deadlock import HANDLES
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread
@@ -119,6 +120,9 @@ class Handle(Generic[T]):
 
     def __copy__(self) -> NoReturn:
         self.__deepcopy__({})
+
+
+HANDLES.add(Handle)
 
 
 def _is_done(value: Value) -> bool:

@@ -219,6 +219,40 @@ async def test_what_nobody_awaited_is_told_once_at_the_end(looks: list[deadlock.
     assert s.statistics().tasks_failed == 37
 
 
+SMALL = np.ones(100)
+KEPT: dict[str, Callable[[asc.Tensor], Any]] = {
+    "tensor": lambda x: x,
+    "list": lambda x: [x],
+    "view": lambda x: x[1:],
+    "array": lambda x: x.result(),
+}
+
+
+@pytest.mark.parametrize("kept", KEPT)
+async def test_of_hundreds_that_hold_and_wait_one_is_told_at_the_first_look(
+    looks: list[deadlock.Finding], kept: str
+) -> None:
+    n, errors = 300, []
+
+    async def work(s: asc.Scheduler, seconds: float | None) -> None:
+        async with asyncio.timeout(seconds):  # which ends its own wait at once, and so helps nobody else
+            mine = KEPT[kept](await s.put(SMALL))
+            try:
+                await s.put(SMALL)
+            except asc.MemoryDeadlockError as error:
+                errors.append(str(error))
+            del mine
+
+    async with asc.Scheduler("cpu", max_bytes=n * SMALL.nbytes) as s, asyncio.TaskGroup() as group:
+        for i in range(n):
+            group.create_task(work(s, 60.0 if i == 0 else None))
+    (text,) = errors
+    assert [finding.deadlock for finding in looks] == [True]
+    assert "held by coroutine" in text
+    assert "(variable 'mine'" in text
+    assert f"... and {n - 8} more" in text
+
+
 # -- what others hold, and who they are ------------------------------------------------------------------------------
 
 ELSEWHERE: list[asc.Tensor] = []  # a module's variable

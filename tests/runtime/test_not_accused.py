@@ -18,6 +18,7 @@ from tests.waiting import cancelled, held, turns, until
 
 BLOCK = np.ones((100, 100))
 NB = BLOCK.nbytes
+ELSEWHERE: list[Any] = []  # a module's variable
 
 
 async def looked(looks: list[deadlock.Finding], times: int = 2) -> None:
@@ -261,6 +262,42 @@ async def test_a_chain_of_awaits_is_seen_through_a_task_and_an_async_generator(l
             await asyncio.create_task(holds_what_another_lacks(s))
 
 
+@pytest.mark.parametrize("elsewhere", ["a module", "a thread", "who goes on"])
+async def test_of_hundreds_that_hold_and_wait_the_block_of_one_is_held_elsewhere_too(
+    looks: list[deadlock.Finding], gate: threading.Event, elsewhere: str
+) -> None:
+    n, box, told = 300, deque[Any](), list[bool]()
+
+    async def work(s: asc.Scheduler, first: bool) -> None:
+        mine = await s.put(BLOCK[0])
+        if first:
+            box.append(mine)
+        try:
+            await s.put(BLOCK[0])
+        except asc.MemoryDeadlockError:
+            told.append(first)
+        del mine
+
+    async def goes_on() -> None:
+        mine = box.popleft()
+        await looked(looks)
+        del mine
+
+    async with asc.Scheduler("cpu", max_bytes=n * BLOCK[0].nbytes) as s, asyncio.TaskGroup() as group:
+        for i in range(n):
+            group.create_task(work(s, i == 0))
+        await until(lambda: box)
+        if elsewhere == "a module":
+            ELSEWHERE.append(box.popleft())
+            await looked(looks)
+            ELSEWHERE.clear()
+        elif elsewhere == "a thread":
+            await had_by_a_thread(box, looks, gate)
+        else:
+            await goes_on()
+    assert len(told) == 1  # from then on it was a deadlock
+
+
 @pytest.mark.parametrize("hidden", ["awaited_by", "steps_of"])
 async def test_where_no_chain_is_seen_it_is_a_stall(
     looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, hidden: str
@@ -270,7 +307,7 @@ async def test_where_no_chain_is_seen_it_is_a_stall(
         monkeypatch.setattr(deadlock, "awaited_by", lambda task: None)
     else:
         monkeypatch.setattr(awaiting, "_AWAITED", ())
-        monkeypatch.setattr(awaiting, "_SUSPENDED", ())
+        monkeypatch.setattr(awaiting, "_SUSPENDED", {})
     async with asc.Scheduler("cpu", max_bytes=2 * NB - 1, stall_timeout=0.1) as s:
         with pytest.raises(asc.SchedulerStalled):
             await asyncio.create_task(holds_what_another_lacks(s))
