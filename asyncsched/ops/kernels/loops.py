@@ -242,36 +242,61 @@ def _larger(a: Any, b: Any) -> Any:
     return b if b > a or b != b else a
 
 
+_LANES = 8  # numbers of a vector: some processors have 16, but rows are short
+
+
+@_loop(_IN[3], _OUT[3])
+def max_pool2d(x: Any, out: Any) -> None:
+    """Of windows of two by two, side by side: first of the columns, as in the plain kernel.
+
+    Two columns are a complex number: LLVM makes vectors where neighbours lie at one index. What is left of a row takes
+    it one by one, so vectors go on over the row's end. What they write there is written once more, with the next row.
+    """
+    pairs, (planes, rows, columns) = x.view(np.complex64), out.shape
+    vectors = -(-columns // _LANES) * _LANES if columns > _LANES else columns  # less than a row over the end
+    for p in range(planes):
+        for i in range(rows):
+            last = p + 1 == planes and i + 1 == rows
+            for j in range(columns if last else vectors):
+                above, below = pairs[p, 2 * i, j], pairs[p, 2 * i + 1, j]
+                out[p, i, j] = _larger(_larger(above.real, below.real), _larger(above.imag, below.imag))
+
+
+@_part
+def _max(a: Any, b: Any) -> Any:
+    return b if b > a else a
+
+
+@_part
+def _shared(a: Any, b: Any, given: Any) -> Any:
+    """What is given to the larger of two, or to the first of equals: to both of them, as a complex number. A function,
+    since that is a comparison and a mask: of a branch every other guess would be wrong."""
+    return complex(given if a >= b else _f(0), given if b > a else _f(0))
+
+
 @_part
 def _is_nan(v: Any) -> Any:
     return v != v
 
 
-@_loop(_IN[3], _OUT[3])
-def max_pool2d(x: Any, out: Any) -> None:
-    """Of windows of two by two, side by side: first of the columns, as in the plain kernel."""
-    for p in range(out.shape[0]):
-        for i in range(out.shape[1]):
-            for j in range(out.shape[2]):
-                left = _larger(x[p, 2 * i, 2 * j], x[p, 2 * i + 1, 2 * j])
-                right = _larger(x[p, 2 * i, 2 * j + 1], x[p, 2 * i + 1, 2 * j + 1])
-                out[p, i, j] = _larger(left, right)
-
-
 @_loop(_IN[3], _IN[3], _IN[3], _OUT[3])
 def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
     """To the first of the largest elements of a window, but to the last NaN; `at` is the number of its place."""
-    out[:] = 0
+    pairs, given = x.view(np.complex64), out.view(np.complex64)
+    out[:, 2 * y.shape[1] :] = 0
     for p in range(y.shape[0]):
         for i in range(y.shape[1]):
             for j in range(y.shape[2]):
-                peak, at = y[p, i, j], 3
-                at = 2 if x[p, 2 * i + 1, 2 * j] == peak else at
-                at = 1 if x[p, 2 * i, 2 * j + 1] == peak else at
-                at = 0 if x[p, 2 * i, 2 * j] == peak else at
-                while at > 0 and _is_nan(peak) and not _is_nan(x[p, 2 * i + (at >> 1), 2 * j + (at & 1)]):
-                    at -= 1
-                out[p, 2 * i + (at >> 1), 2 * j + (at & 1)] = grad[p, i, j]
+                above, below = pairs[p, 2 * i, j], pairs[p, 2 * i + 1, j]
+                rows = _shared(_max(above.real, above.imag), _max(below.real, below.imag), grad[p, i, j])
+                given[p, 2 * i, j] = _shared(above.real, above.imag, rows.real)
+                given[p, 2 * i + 1, j] = _shared(below.real, below.imag, rows.imag)
+                if _is_nan(y[p, i, j]):
+                    given[p, 2 * i, j] = given[p, 2 * i + 1, j] = 0
+                    at = 3
+                    while at > 0 and not _is_nan(x[p, 2 * i + (at >> 1), 2 * j + (at & 1)]):
+                        at -= 1
+                    out[p, 2 * i + (at >> 1), 2 * j + (at & 1)] = grad[p, i, j]
 
 
 _ALL = (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy, max_pool2d, max_pool2d_backward)

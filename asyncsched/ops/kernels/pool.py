@@ -27,7 +27,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
 
-    run = compiled.loop("max_pool2d", xp, x) if _by_two(kernel, stride, padding) else None
+    run = compiled.loop("max_pool2d", xp, x) if _by_two(x, kernel, stride, padding) else None
     _by_planes(xp, run or some, x, out)
     return out
 
@@ -59,14 +59,14 @@ def max_pool2d_backward(
         if total is not result:
             result[...] = total[windows.inside(x.shape)]
 
-    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(kernel, stride, padding) else None
+    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(x, kernel, stride, padding) else None
     _by_planes(xp, run or some, x, y, grad, out)
     return out
 
 
-def _by_two(kernel: Pair, stride: Pair, padding: Pair) -> bool:
-    """Whether windows are of those that are compiled."""
-    return kernel == stride == (2, 2) and padding == (0, 0)
+def _by_two(x: Any, kernel: Pair, stride: Pair, padding: Pair) -> bool:
+    """Whether windows are of those that are compiled, which leave no column over."""
+    return kernel == stride == (2, 2) and padding == (0, 0) and x.shape[-1] % 2 == 0
 
 
 def max_pool2d_gather(
