@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import Context, copy_context
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
 
 import anyio
-import numpy as np
 
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
-from ...tensors.handles import Handle
-from .links import DROPPED, DroppingLink, Numbered
+from .collate import PACKED, Packed, pack_or_collate
+from .links import DROPPED, DroppingLink, WaitQueue
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
@@ -160,29 +159,59 @@ class ThreadStage(Stage):
 
 
 class BatchStage(ThreadStage):
-    """Batches of `size` items, collated in a thread."""
+    """Batches of `size` items, collated in a thread; by default large ones as their items come (`Packed`)."""
 
-    def __init__(self, collate: Callable[[list[Any]], Any], size: int, drop_last: bool, *args: Any) -> None:
-        super().__init__(collate, *args)
+    def __init__(self, collate: Callable[[list[Any]], Any] | None, size: int, drop_last: bool, *args: Any) -> None:
+        super().__init__(collate or pack_or_collate, *args)
+        self._packs = collate is None
         self._size = size
         self._drop_last = drop_last
+        self._behind = 0  # calls that the thread has not ended
+        self._ended = WaitQueue()
 
     async def feed(self) -> None:
-        source = self.source
+        source, size = self.source, self._size
         while await self.ready():
-            taken = [source.take()]
-            while len(taken) < self._size and (source.items or await source.arrived(self._size - len(taken))):
-                taken.append(source.take())
-            if len(taken) < self._size and (self._drop_last or source.error is not None):
-                self._drop(taken)
+            origin, item = source.take()
+            packed = Packed(item, size) if self._packs else None
+            origins, items, part = [origin], [item] if packed is None else packed, packed.part if packed else size
+            while len(items) < size and (source.items or await source.arrived(size - len(items))):
+                origin, item = source.take()
+                origins.append(origin)
+                items.append(item)
+                if packed and not len(items) % part and len(items) < size:
+                    await self._pack(packed)
+            del item, packed
+            if len(items) < size and (self._drop_last or source.error is not None):
+                self._drop(origins)
                 return
-            self.give(tuple(origin for origin, _ in taken), [item for _, item in taken])
-            del taken
+            self._behind += 1
+            self.give(tuple(origins), items)
+            del items
 
-    def _drop(self, taken: list[Numbered]) -> None:
+    async def _pack(self, packed: Packed) -> None:
+        """Have a part of a batch packed, when all before is: where the thread lags, fewer items are taken."""
+        while self._behind and self.error is None:
+            await self._ended.wait()
+        self._behind += 1
+        self._calls.put(Call((), packed.pack))
+
+    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
+        super().fail(origin, error, given)
+        self._ended.wake_all()
+
+    def _collect(self, call: Call) -> None:
+        self._behind -= 1
+        if call.item is PACKED:
+            self._seconds += call.seconds
+        else:
+            super()._collect(call)
+        self._ended.wake()
+
+    def _drop(self, origins: list[Origin]) -> None:
         """A batch that is not full counts as received in the next epoch, if there is one in this block."""
         if isinstance(self.out, DroppingLink):
-            self.out.drop(tuple(origin for origin, _ in taken))
+            self.out.drop(tuple(origins))
 
 
 def _keeps(function: Function) -> Function:
@@ -209,42 +238,3 @@ def checked(result: Any) -> Any:
         result.close()
         raise TypeError("the function returned a coroutine: pass the coroutine function, not one around it")
     return result
-
-
-def collate(items: Sequence[Any]) -> Any:
-    """Stack items along a new first axis, as PyTorch's DataLoader does by default.
-
-    Arrays, what NumPy can make one of (PyTorch's tensors on the CPU) and Python or NumPy numbers become one array of
-    shape (len(items), ...), in NumPy's dtype for them; tuples and lists a tuple, named tuples one of their kind, dicts
-    and other mappings a dict, with each field collated. Anything else, as text, bytes, None and tensors of a scheduler,
-    becomes a list, where PyTorch refuses what it does not know, and makes a list of tuples, too.
-
-    Raises:
-        ValueError: if shapes, lengths or keys differ between items.
-    """
-    first = items[0]
-    if isinstance(first, Mapping):
-        _must_agree("keys", [item.keys() for item in items])
-        return {key: collate([item[key] for item in items]) for key in first}
-    if isinstance(first, tuple | list):
-        _must_agree("length", [len(item) for item in items])
-        fields = [collate(field) for field in zip(*items, strict=True)]
-        return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
-    if isinstance(first, np.ndarray):
-        _must_agree("shape", [np.shape(item) for item in items])
-        masked = any(isinstance(item, np.ma.MaskedArray) for item in items)
-        return np.ma.stack(items) if masked else np.stack(items)  # which would drop the masks
-    if hasattr(first, "__array__") and not isinstance(first, np.generic | Handle):
-        return collate([np.asarray(item) for item in items])
-    if isinstance(first, bool | int | float | complex | np.generic):
-        return np.array(items)
-    return list(items)
-
-
-def _must_agree(what: str, found: Sequence[Any]) -> None:
-    for i, other in enumerate(found):
-        if other != found[0]:
-            raise ValueError(
-                f"the items of a batch differ in {what}: {found[0]} and, at {i}, {other};"
-                " make them alike in a `.map` before, or pass `.batch(..., collate=fn)`"
-            )

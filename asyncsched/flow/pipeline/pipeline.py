@@ -15,7 +15,6 @@ from ..scope import Submitter
 from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
-from .functions import collate as stack
 from .links import DroppingLink, Link
 from .order import Shard, check_indexed, check_order, is_iterable, is_iterator
 from .plan import Plan, unknown_after
@@ -163,7 +162,8 @@ class Pipeline(Generic[T]):
         Args:
             size: items per batch.
             collate: makes a batch of a list of items. By default arrays, numbers and PyTorch's tensors are stacked
-                along a new first axis, each field of tuples and mappings by itself; anything else stays a list.
+                along a new first axis, each field of tuples and mappings by itself; anything else stays a list. Those
+                of a large batch are copied into it as they come, which takes half the memory.
             drop_last: leave out a last batch that is not full.
         """
         check_int("size", size)
@@ -173,7 +173,7 @@ class Pipeline(Generic[T]):
         def length(items: int) -> int:
             return items // size if drop_last else -(-items // size)
 
-        make = partial(BatchStage, collate or stack, size, drop_last)
+        make = partial(BatchStage, collate, size, drop_last)
         link = DroppingLink if drop_last else Link
         return self._stage(StagePlan(f"batch {size}", 2, make, length, link))
 

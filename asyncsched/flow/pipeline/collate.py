@@ -1,0 +1,130 @@
+"""Batches of items: made of a list of them, or as they come.
+
+Theory of operation. To stack arrays takes as much again as they have, and meanwhile those of the next batch come: with
+a batch that the consumer has, that is four. So the arrays of a large batch are copied, a part at a time, into what the
+batch will be (`Packed`), and are free for the items to come: then it is little more than two. Each is replaced by a
+`Row`, and where `collate` finds all rows of an array, in order, that is the stack of them. What does not fit stays an
+array, and so does what `numpy.stack` would not just copy, one behind the other; then `collate` stacks all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from ..._tree import find, map_leaves
+from ...tensors.handles import Handle
+
+PACKED: Final = object()  # in place of a batch: a part of one was packed
+_PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
+_PARTS = 4  # of a batch, at most
+
+
+class Row(NamedTuple):
+    """In place of an array of an item: where it is now."""
+
+    whole: np.ndarray[Any, Any]
+    number: int
+
+
+class Packed(list[Any]):
+    """The items of a batch, whose arrays are packed as they come.
+
+    One thread packs, while another appends: neither touches an item of the other's.
+
+    Attributes:
+        part: how many items are worth being packed together.
+    """
+
+    def __init__(self, first: Any, size: int) -> None:
+        super().__init__([first])
+        self._size = size
+        nbytes = sum(array.nbytes for array in find((np.ndarray,), first))
+        self.part: int = max(-(-size // _PARTS), _PART // max(nbytes, 1))
+        self._done = 0  # items that are packed
+        self._wholes: list[np.ndarray[Any, Any] | None] = []  # for each leaf of the first item
+        self._leaf = 0
+
+    def pack(self) -> object:
+        """Pack what has come since the last time. Raises nothing: what cannot be packed is not."""
+        try:
+            while self._done < len(self):
+                self._leaf = 0
+                self[self._done] = map_leaves(self._packed, self[self._done])
+                self._done += 1
+        except Exception:  # there is no memory, say: then there may be some in the end
+            self._done = self._size
+        return PACKED
+
+    def _packed(self, leaf: Any) -> Any:
+        place, self._leaf = self._leaf, self._leaf + 1
+        if not self._done:
+            self._wholes.append(self._whole(leaf))
+        whole = self._wholes[place] if place < len(self._wholes) else None
+        if whole is None or type(leaf) is not np.ndarray or (leaf.shape, leaf.dtype) != (whole.shape[1:], whole.dtype):
+            return leaf
+        whole[self._done] = leaf
+        return Row(whole, self._done)
+
+    def _whole(self, leaf: Any) -> np.ndarray[Any, Any] | None:
+        """Room for all arrays like this one."""
+        if type(leaf) is not np.ndarray or not leaf.flags.c_contiguous:
+            return None
+        return np.empty((self._size, *leaf.shape), leaf.dtype) if leaf.dtype.isbuiltin == 1 else None
+
+    def collate(self) -> Any:
+        """The batch."""
+        if self._done and len(self) == self._size:
+            self.pack()
+        return collate(self)
+
+
+def pack_or_collate(given: Any) -> Any:
+    """What a thread is given: the items of a batch, or how a part of them is packed."""
+    return given.collate() if isinstance(given, Packed) else given()
+
+
+def collate(items: Sequence[Any]) -> Any:
+    """Stack items along a new first axis, as PyTorch's DataLoader does by default.
+
+    Arrays, what NumPy can make one of (PyTorch's tensors on the CPU) and Python or NumPy numbers become one array of
+    shape (len(items), ...), in NumPy's dtype for them; tuples and lists a tuple, named tuples one of their kind, dicts
+    and other mappings a dict, with each field collated. Anything else, as text, bytes, None and tensors of a scheduler,
+    becomes a list, where PyTorch refuses what it does not know, and makes a list of tuples, too.
+
+    Raises:
+        ValueError: if shapes, lengths or keys differ between items.
+    """
+    if Row in map(type, items):
+        whole = items[0].whole if type(items[0]) is Row else ()
+        if len(items) == len(whole) and all(type(row) is Row and row.whole is whole for row in items):
+            return whole
+        items = [item.whole[item.number] if type(item) is Row else item for item in items]
+    first = items[0]
+    if isinstance(first, Mapping):
+        _must_agree("keys", [item.keys() for item in items])
+        return {key: collate([item[key] for item in items]) for key in first}
+    if isinstance(first, tuple | list):
+        _must_agree("length", [len(item) for item in items])
+        fields = [collate(field) for field in zip(*items, strict=True)]
+        return type(first)(*fields) if hasattr(first, "_fields") else tuple(fields)
+    if isinstance(first, np.ndarray):
+        _must_agree("shape", [np.shape(item) for item in items])
+        masked = any(isinstance(item, np.ma.MaskedArray) for item in items)
+        return np.ma.stack(items) if masked else np.stack(items)  # which would drop the masks
+    if hasattr(first, "__array__") and not isinstance(first, np.generic | Handle):
+        return collate([np.asarray(item) for item in items])
+    if isinstance(first, bool | int | float | complex | np.generic):
+        return np.array(items)
+    return list(items)
+
+
+def _must_agree(what: str, found: Sequence[Any]) -> None:
+    for i, other in enumerate(found):
+        if other != found[0]:
+            raise ValueError(
+                f"the items of a batch differ in {what}: {found[0]} and, at {i}, {other};"
+                " make them alike in a `.map` before, or pass `.batch(..., collate=fn)`"
+            )
