@@ -23,7 +23,7 @@ from .work import Fused, Work, copied, view_of
 # Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
 # other workers of what is read there, work in progress, Python.
 SHARE_OF_MEMORY = 0.5
-MOST_PER_WORKER = 16  # a guess: enough that a worker is busy while the next tasks travel
+MOST_PER_WORKER = 32  # a guess: enough that a worker is busy while the next tasks travel
 BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
 _BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
