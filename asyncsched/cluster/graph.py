@@ -17,7 +17,7 @@ makes nodes of a graph's tuples. Where it is gone, `_converted` does that by pub
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import prod
+from math import inf, prod
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -35,6 +35,8 @@ Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the byt
 _SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
 _FEW: Final = 16  # parts of a result that are looked at one by one
 _REMEMBERED: Final = 1024
+_QUICK: Final = 30e-6  # seconds: less than a task of the scheduler's costs
+_LATEST: Final = 0.1  # the part of the last of a kind in what the next is expected to take
 
 # By a task's name without its token, the most bytes that such a task made. Streams write it: each write is one step.
 _known: dict[str, int] = {}
@@ -88,7 +90,7 @@ def _computed(key: Any, made: Any, reads: list[Any], *values: Any) -> Any:
 class Kind:
     """Tasks of one layer, or of one name: what is known of them."""
 
-    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "told", "workspace")
+    __slots__ = ("chunks", "itemsize", "joins", "made", "name", "numbers", "seconds", "told", "workspace")
 
     def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
         self.name: str = name
@@ -99,11 +101,21 @@ class Kind:
         self.told: int | None = None if told is None else _most(told)
         self.workspace: tuple[int, ...] = workspace  # of the blocks within a task, the largest two
         self.made: int = -1  # the most that one has made so far
+        self.numbers: bool = True  # all that they made so far
+        self.seconds: float = inf  # that one takes, as of late
         if self.chunks is not None and all(len(set(sizes)) == 1 for sizes in self.chunks):
             self.chunks = None  # every block is as large
 
-    def measured(self, nbytes: int) -> None:
-        """One of them made so much. On a stream's thread."""
+    @property
+    def quick(self) -> bool:
+        """Whether one is known to make a number, in less time than a task of the scheduler's costs."""
+        return self.seconds < _QUICK and self.numbers and not self.made and not self.workspace[0]
+
+    def measured(self, nbytes: int, seconds: float, number: bool) -> None:
+        """One of them made so much, in this time. On a stream's thread."""
+        seconds = min(seconds, 10 * _QUICK)  # one that was kept waiting says little of the others
+        self.seconds = seconds if self.seconds == inf else self.seconds * (1 - _LATEST) + seconds * _LATEST
+        self.numbers = self.numbers and number
         if nbytes > self.made:
             self.made = nbytes
             if self.told is None:

@@ -15,6 +15,9 @@ in flight, and the first in the order has no room, it is admitted all the same, 
 charged. (`_go_first`, which the watch over stalls asks as it asks others for what they can spare.) That is told once
 it has happened.
 
+Tasks that take less time than one of the scheduler's costs are run several to a task, in their order, once that is
+known of their kind: those that make a number, of numbers that others like them made. So none keeps others waiting.
+
 Results are handed on as they are, as Dask's own threads do, and not as read-only views: they are no tensors, and a
 graph's functions may write to what they made.
 """
@@ -24,11 +27,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final
+from time import perf_counter
+from typing import Any, Final, TypeAlias
 
 from dask.task_spec import Alias, DataNode, GraphNode
 
@@ -42,11 +46,15 @@ from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .graph import Kind, Sizes, nbytes
+from .work import NUMBERS
 
 log: Final = Log("asyncsched")
 
 AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of what is in flight by default
 _BATCH: Final = 16  # launched together
+_TOGETHER: Final = 16  # quick ones that are run by one task. A guess, as the others
+
+Part: TypeAlias = tuple[Any, GraphNode, Kind]  # a node of the graph, and its key
 
 
 @dataclass(eq=False, repr=False)
@@ -74,9 +82,10 @@ class Run:
         self.failed: BaseException | None = None  # what a task raised
         self.stopped: bool = False  # what has not begun is not to run any more
         self._lanes = self.runtime.lanes[self.device].compute
-        # What each node gives, until all that read it are submitted, and what is wanted to the end: the value of a
-        # task, or what was there.
+        # What each node gives, until all that read it are submitted, and what is wanted to the end: what was there; or
+        # the value of a task, and the key under which it is there.
         self._held: dict[Any, Any] = {}
+        self._made: dict[Any, tuple[Value, Any]] = {}
         # How many nodes read each; one that is asked for has one reader more.
         self._readers = Counter(chain(self.wanted, *(node.dependencies for node in self.nodes.values())))
         self._core: CoreScope | None = None
@@ -113,18 +122,17 @@ class Run:
             runtime.reclaimers.discard(self._go_first)
             self._core = self._waiting = None
             self._held.clear()
+            self._made.clear()
             _tell(runtime, before, len(self.nodes))
 
     async def _submit_all(self, core: CoreScope) -> None:
         runtime, queue, account = self.runtime, core.queue, core.account
         ledger = runtime.ledger
         held = 0  # submitted since the last dispatch
-        for key, node in self.nodes.items():
+        for parts in self._groups():
             if self.stopped:
                 return
-            task = self._task(core, key, node)
-            if task is None:
-                continue
+            task = self._task(core, parts)
             limit = account.limit
             fits = limit is None or account.used + ledger.pending_bytes + task.cost <= limit
             runtime.submit(task, bounded=False, hold=True)
@@ -147,48 +155,69 @@ class Run:
         if task.failure is not None:
             self.stopped, self._cancelled = True, task.failure
 
-    def _task(self, core: CoreScope, key: Any, node: GraphNode) -> Task | None:
-        """The task for a node, with all it reads; None where there is nothing to run."""
-        if isinstance(node, DataNode):
-            self._held[key] = node.value
-            return None
-        keys, inputs, given = self._read(node)
-        if self.watch is None and isinstance(node, Alias):
-            self._held[key] = inputs[0] if inputs else given[node.target]
-            return None
-        kind = self.sizes.kind(key, node)
-        cost, limit = self.sizes.cost(kind, key, node), core.account.limit
+    def _groups(self) -> Iterator[Sequence[Part]]:
+        """What is to be run, in order: one by one, and several quick ones at a time."""
+        kind_of, quick = self.sizes.kind, list[Part]()
+        for key, node in self.nodes.items():
+            if isinstance(node, DataNode):
+                self._held[key] = node.value
+                continue
+            if self.watch is None and isinstance(node, Alias):
+                if quick:  # of which it may be one
+                    yield quick
+                    quick = []
+                held: dict[Any, Any] = self._made if node.target in self._made else self._held
+                held[key] = held[node.target]
+                self._was_read(node)
+                continue
+            kind = kind_of(key, node)
+            alone = not (kind.quick and all(a in self._held or kind_of(a).quick for a in node.dependencies))
+            if quick and (alone or len(quick) == _TOGETHER):
+                yield quick
+                quick = []
+            quick.append((key, node, kind))
+            if alone:
+                yield quick
+                quick = []
+        if quick:
+            yield quick
+
+    def _task(self, core: CoreScope, parts: Sequence[Part]) -> Task:
+        """The task that runs some nodes, with all they read."""
+        made, limit, cost = new_value(core.account, self.device, None), core.account.limit, 0
+        keys, inputs, given = list[tuple[Any, Any]](), list[Value](), dict[Any, Any]()
+        for key, node, kind in parts:
+            cost += self.sizes.cost(kind, key, node)
+            self._made[key] = made, key
+            for other in node.dependencies:
+                value, place = self._made.get(other, (None, None))
+                if value is None:
+                    given[other] = self._held[other]
+                elif value is not made:
+                    keys.append((other, place))
+                    inputs.append(value)
+            self._was_read(node)
         if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
             cost = limit
-        made = self._held[key] = new_value(core.account, self.device, None)
-        body = Node(self, key, node, kind, keys, given)
-        return Task(core, CallPlan(kind.name), made, body, tuple(inputs), None, None, self._lanes, cost)
+        body = Node(self, parts, keys, given)
+        return Task(core, CallPlan(parts[0][2].name), made, body, tuple(inputs), None, None, self._lanes, cost)
 
-    def _read(self, node: GraphNode) -> tuple[list[Any], list[Value], dict[Any, Any]]:
-        """What a node reads that is about to be submitted: keys and values of tasks, and what was there, by key."""
-        keys, inputs, given = [], [], {}
+    def _was_read(self, node: GraphNode) -> None:
+        """Let go of what a node reads, if it was the last to read it."""
         for other in node.dependencies:
-            held = self._held[other]
-            if type(held) is Value:
-                keys.append(other)
-                inputs.append(held)
-            else:
-                given[other] = held
             self._readers[other] -= 1
             if not self._readers[other]:
-                del self._held[other]
-        return keys, inputs, given
+                self._held.pop(other, None)
+                self._made.pop(other, None)
 
     def _results(self) -> dict[Any, Any]:
         """What is wanted, by key, when all has ended. Raises what a task of it failed with."""
         found = {}
         for key in self.wanted:
-            held = self._held[key]
-            if type(held) is Value:
-                if held.failure is not None:
-                    held.failure.rethrow()
-                held = held.array
-            found[key] = held
+            value, place = self._made.get(key, (None, None))
+            if value is not None and value.failure is not None:
+                value.failure.rethrow()
+            found[key] = self._held[key] if value is None else value.array[place]
         return found
 
     def stop(self, error: BaseException) -> None:
@@ -219,47 +248,51 @@ class Run:
 
 
 class Node(Body):
-    """What runs a node of the graph on a stream's thread."""
+    """What runs nodes of the graph, one after the other, on a stream's thread."""
 
-    __slots__ = ("_given", "_key", "_keys", "_kind", "_node", "_run")
+    __slots__ = ("_given", "_keys", "_parts", "_run")
 
-    def __init__(self, run: Run, key: Any, node: GraphNode, kind: Kind, keys: list[Any], given: dict[Any, Any]) -> None:
+    def __init__(self, run: Run, parts: Sequence[Part], keys: Sequence[tuple[Any, Any]], given: dict[Any, Any]) -> None:
         self._run = run
-        self._key = key
-        self._node = node
-        self._kind = kind
-        self._keys = keys  # of the inputs, in their order
-        self._given = given  # what else it reads
+        self._parts = parts
+        self._keys = keys  # of what is read of the inputs, in their order; and where it is there
+        self._given = given  # what else is read
 
     def run(self, task: Task) -> None:
-        run, given = self._run, self._given
-        if run.stopped:
-            return
-        for key, value in zip(self._keys, task.inputs, strict=True):
-            given[key] = value.array
-        try:
-            if run.watch is not None:
-                run.watch(self._key)
-            made = run.context.copy().run(self._node, given)
-        except BaseException as error:
-            trace = error.__traceback__
-            error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
-            del trace
-            run.stop(error)
-            failure = Failure(error, task.name, None)
-            failure.seen = True  # it is raised where the graph is computed
-            task.failure = failure
-            return
-        charge, source = nbytes(made, given)
-        self._kind.measured(charge)
-        result = task.value
+        run, given, found, charged, result = self._run, self._given, dict[Any, Any](), 0, task.value
         assert result is not None
-        if source is not None and source in self._keys:
-            result.base = task.inputs[self._keys.index(source)].owner
-        result.array, result.charge = made, charge  # not `nbytes`: who reads it is charged nothing for it
-        task.refund = task.cost - charge
-        if run.watch is not None:
-            run.watch(self._key, made)
+        for (key, place), value in zip(self._keys, task.inputs, strict=True):
+            given[key] = value.array[place]
+        for key, node, kind in self._parts:
+            if run.stopped:
+                return
+            read = {other: given[other] for other in node.dependencies}
+            try:
+                if run.watch is not None:
+                    run.watch(key)
+                began = perf_counter()
+                made = run.context.copy().run(node, read)
+                seconds = perf_counter() - began
+            except BaseException as error:
+                trace = error.__traceback__
+                error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
+                del trace
+                run.stop(error)
+                failure = Failure(error, task.name, None)
+                failure.seen = True  # it is raised where the graph is computed
+                task.failure = failure
+                return
+            charge, source = nbytes(made, read)
+            kind.measured(charge, seconds, source is None and isinstance(made, NUMBERS))
+            for (other, _), value in zip(self._keys, task.inputs, strict=True) if source is not None else ():
+                if other == source:
+                    result.base = value.owner
+            charged += charge
+            given[key] = found[key] = made
+            if run.watch is not None:
+                run.watch(key, made)
+        result.array, result.charge = found, charged  # not `nbytes`: who reads it is charged nothing for it
+        task.refund = task.cost - charged
 
 
 def _tell(runtime: Runtime, before: int, tasks: int) -> None:

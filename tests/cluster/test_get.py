@@ -124,6 +124,36 @@ def test_tasks_run_in_dasks_order():
     assert ran == sorted(graph, key=order(graph).__getitem__)
 
 
+@pytest.mark.parametrize(("quick", "least", "most"), [(1.0, 1, 200), (0.0, 400, 400)])
+def test_quick_tasks_are_run_together(quick, least, most, monkeypatch):
+    monkeypatch.setattr("asyncsched.cluster.graph._QUICK", quick)
+    graph: dict[Any, Any] = {("x", i): (inc, i) for i in range(200)}
+    graph |= {("y", i): (add, ("x", i), ("y", i - 1) if i else 0) for i in range(200)}
+    with cluster.using(streams=2):
+        found = cluster.get(graph, list(graph))
+        told = cluster.statistics()
+    assert list(found) == [*range(1, 201), *(sum(range(i + 2)) for i in range(200))]
+    assert least <= told.tasks_completed <= most
+    assert told.bytes_retained == 0
+
+
+def test_one_that_fails_among_quick_ones_is_raised(monkeypatch):
+    monkeypatch.setattr("asyncsched.cluster.graph._QUICK", 1.0)
+    ran: list[int] = []
+
+    def step(i: int, before: int) -> int:
+        ran.append(i)
+        return before + 1 // (150 - i)
+
+    graph = {("s", i): (step, i, ("s", i - 1) if i else 0) for i in range(200)}
+    with cluster.using(streams=2):
+        with pytest.raises(ZeroDivisionError):
+            cluster.get(graph, ("s", 199))
+        assert ran == list(range(151))
+        found = cluster.statistics()
+        assert (found.tasks_pending, found.tasks_in_flight, found.bytes_retained) == (0, 0, 0)
+
+
 def test_results_are_freed_with_their_last_reader():
     alive: list[weakref.ref[Any]] = []
     seen: list[int] = []

@@ -54,8 +54,8 @@ def test_where_nothing_is_told_it_is_a_share_and_then_what_was_measured():
     kind = sizes.kind(first, nodes[first])
     assert sizes.cost(kind, first, nodes[first]) == SHARE
     assert sizes.cost(sizes.kind(total, nodes[total]), total, nodes[total]) == 2 * SHARE  # as its inputs
-    kind.measured(16_000)
-    kind.measured(8_000)
+    kind.measured(16_000, 1e-3, False)
+    kind.measured(8_000, 1e-3, False)
     assert sizes.kind(second) is kind
     assert sizes.cost(kind, second, nodes[second]) == 16_000
     assert sizes.cost(sizes.kind(total), total, nodes[total]) == 2 * 16_000
@@ -63,18 +63,32 @@ def test_where_nothing_is_told_it_is_a_share_and_then_what_was_measured():
     assert later.cost(later.kind(first, nodes[first]), first, nodes[first]) == 16_000  # of that name, before
 
 
+def test_quick_is_what_makes_numbers_in_no_time():
+    kind = Sizes({}, SHARE).kind("x-1")
+    assert not kind.quick  # nothing is known yet
+    kind.measured(0, 1e-6, True)
+    assert kind.quick
+    kind.measured(0, 5.0, True)
+    assert not kind.quick
+    for _ in range(20):  # that was one of many
+        kind.measured(0, 1e-6, True)
+    assert kind.quick
+    kind.measured(0, 1e-6, False)  # a view, say, which holds what is under it
+    assert not kind.quick
+
+
 def test_what_is_measured_corrects_what_was_told():
     x = da.from_array(np.ones((50, 10)), chunks=((30, 20), (10,))).map_blocks(lambda b: b, dtype=float, name="layer")
     sizes = Sizes(collections_to_expr([x]), SHARE)
     kind = sizes.kind(("layer", 0, 0))
     assert [kind.output(("layer", i, 0)) for i in range(2)] == [2400, 1600]
-    kind.measured(2400)
+    kind.measured(2400, 1e-3, False)
     assert [kind.output(("layer", i, 0)) for i in range(2)] == [2400, 1600]
     assert sizes.kind(("layer", 1, 0)) is kind
-    kind.measured(5000)
+    kind.measured(5000, 1e-3, False)
     assert [kind.output(("layer", i, 0)) for i in range(2)] == [5000, 5000]
     less = Sizes(collections_to_expr([x]), SHARE).kind(("layer", 0, 0))
-    less.measured(8)
+    less.measured(8, 1e-3, False)
     assert [less.output(("layer", i, 0)) for i in range(2)] == [8, 8]
 
 
