@@ -42,6 +42,8 @@ _CURES = (  # what errors of tensors name, and what to write here
     (r"`await` it, and put the array", "`xp.asarray(np.asarray(t))` copies it"),
     (r"`await` it first", "`np.asarray(x)` waits for it"),
     (r"\basc\.(?=\w)", "xp."),
+    (r"use a Tensor,", "use an Array,"),
+    (r"(index|boolean) tensors", r"\1 arrays"),
 )
 _PAUSES = (0, 0.0003, 0.001, 0.003, 0.01, 0.03)  # seconds between tries to write to what somebody holds; a guess
 _SHOWN = 1000  # elements of an array whose `repr` shows them
@@ -171,7 +173,8 @@ class Array:
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         """What NumPy's own functions give, for copies on the host: ndarrays. `np.float64(2) * x` is an array again."""
-        if any(isinstance(out, Array) for out in options.get("out", ())):
+        written = inputs[:1] if method == "at" else options.get("out", ())
+        if any(isinstance(out, Array) for out in written):
             raise TypeError(f"np.{ufunc.__name__} cannot write to an array of the scheduler: use `x[...] = ...`")
         first: Any = inputs[0]  # some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again
         is_scalar = isinstance(first, np.generic | np.ndarray) and not first.ndim
@@ -368,11 +371,14 @@ def _part(place: Place, key: Any) -> Array:
 
 
 def _key(key: Any, device: str) -> Any:
-    """A key whose slices have numbers, where arrays of one are read here, which may wait; NumPy's arrays are put."""
+    """A key whose slices have numbers, where arrays of one are read here, which may wait; NumPy's arrays are put.
+
+    A truth is a mask without axes, as NumPy's.
+    """
     if isinstance(key, tuple):
         return tuple([_key(part, device) for part in key])
-    if isinstance(key, np.ndarray):
-        return put(key, device)
+    if isinstance(key, bool | np.bool | np.ndarray):
+        return put(np.asarray(key), device)
     if not isinstance(key, slice):
         return key
     return slice(*[end.__index__() if isinstance(end, Array) else end for end in (key.start, key.stop, key.step)])
@@ -450,7 +456,8 @@ def _binary(name: str, function: Callable[..., Any], ufunc: Op | None) -> None:
         setattr(Array, method.__name__, method)
 
 
-_OPERANDS = (Array, bool, int, float, complex, np.generic, np.ndarray)  # the last is refused, with the cure
+# NumPy's arrays and sequences are refused, with the cure.
+_OPERANDS = (Array, bool, int, float, complex, np.generic, np.ndarray, list, tuple)
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _BINARY = {  # and the operation that it is for operands of any kind, if that is a universal function
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",

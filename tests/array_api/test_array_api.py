@@ -136,6 +136,13 @@ def test_operators_and_assignment():
     z = xp.asarray(ROOT)
     z[np.array([1, 0]), 0] = xp.asarray([8.0, 9.0])
     assert np.asarray(z[np.array([True, False])]).tolist() == [[9.0, 2.0]]  # as scikit-learn's searches index
+    for truth in (True, np.bool(False)):  # NumPy's masks without axes, as scipy.ndimage indexes
+        like = ROOT.copy()
+        z = xp.asarray(like)
+        np.testing.assert_array_equal(np.asarray(z[truth]), like[truth])
+        np.testing.assert_array_equal(np.asarray(z[truth, 0]), like[truth, 0])
+        z[truth] = like[truth] = 5
+        np.testing.assert_array_equal(np.asarray(z), like)
     with pytest.raises(TypeError, match="in place"):
         x *= xp.asarray([1j, 2])
     with pytest.raises(ValueError, match="broadcast"):
@@ -177,6 +184,8 @@ def test_numpys_functions_give_its_own_arrays():
         np.testing.assert_array_equal(np.asarray(found), like)
     with pytest.raises(TypeError, match=r"np.add cannot write to an array of the scheduler: use `x\[...\] = ...`"):
         np.add(a, a, out=x)
+    with pytest.raises(TypeError, match=r"np.add cannot write to an array of the scheduler: use `x\[...\] = ...`"):
+        np.add.at(x, [0], 1.0)
 
 
 def test_copies_and_pickles_are_arrays_of_their_own():
@@ -202,11 +211,13 @@ def test_no_message_says_await():
         calls = {
             "`xp.asarray(a)` makes it an array": [
                 lambda: xp.add(y, ndarray), lambda: y + ndarray, lambda: xp.where(y > 0, [1], y),
+                lambda: y - [1, 2], lambda: (1.0, 2.0) * y, lambda: y.__iadd__([1, 2]), lambda: y == [1, 2],
                 lambda: y["a"], lambda: y.__setitem__(0, [1.0]), lambda: xp.full((2,), [1]), lambda: xp.add([1], 1),
             ],
             "brings one to that in use": [lambda: x + y],
             "brings it": [lambda: x + 1, lambda: x[0], lambda: x.__setitem__(0, 1)],
-            "use": [lambda: y.__setitem__(0, xp), lambda: y[True]],
+            "use an Array": [lambda: y.__setitem__(0, xp), lambda: y.__setitem__(0, None), lambda: xp.add(y, "a")],
+            "index arrays must be": [lambda: y[y]],
             "integer or boolean dtype": [lambda: y[ndarray], lambda: y.__setitem__(ndarray, 1)],
             "": [
                 lambda: x[i], lambda: x[m], lambda: xp.reshape(y, (3,)), lambda: float(y), lambda: bool(y),
