@@ -16,6 +16,7 @@ import asyncsched as asc
 from tests.waiting import until
 
 from . import in_processes
+from .asking import Panic
 from .rig import AsyncCounted, Counted, Mapped, Things, drain, same, same_in_thread
 
 
@@ -193,30 +194,33 @@ async def test_each_epoch_closes_its_source_and_leaving_the_last(s: asc.Schedule
     assert source.asked < 50
 
 
+@pytest.mark.parametrize("kind", [LookupError, Panic])
 @pytest.mark.parametrize("where", ["function", "source", "stage"])
-async def test_an_error_in_a_later_epoch_comes_after_what_was_read(s: asc.Scheduler, where: str) -> None:
+async def test_an_error_in_a_later_epoch_comes_after_what_was_read(
+    s: asc.Scheduler, where: str, kind: type[BaseException]
+) -> None:
     class Source(Counted):
         def __init__(self, epoch: int) -> None:
             super().__init__(3)
             if epoch == 1 and where == "function":
-                raise LookupError("it")
+                raise kind("it")
             self.fails = epoch == 1
 
         def __iter__(self) -> Iterator[int]:
             yield from super().__iter__()
             if self.fails and where == "source":
-                raise LookupError("it")
+                raise kind("it")
 
     def fails_in_second(i: int) -> int:
         count.append(i)
         if where == "stage" and len(count) == 5:
-            raise LookupError("it")
+            raise kind("it")
         return i
 
     count: list[int] = []
     pipe = s.pipeline(lambda epoch: Source(epoch)).map(fails_in_second).repeat(3).map(same)
     received = []
-    with pytest.raises(LookupError, match="it") as caught:
+    with pytest.raises(kind, match="it") as caught:
         async with pipe.open() as items:
             async for item in items:
                 received.append(item)

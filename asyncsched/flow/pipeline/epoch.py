@@ -145,7 +145,9 @@ class Items(AsyncIterator[T], OnlyAsync):
             number += 1
             try:
                 before[0] = await self._again(before, number)
-            except Exception as error:
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:
                 add_note(error, f"raised where the source of epoch {self._position.epoch + number} was made")
                 out.end(error)
                 return True
