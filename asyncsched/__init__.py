@@ -19,7 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 # These two from here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of CPython's
 # stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
-import numpy as _numpy  # noqa: F401
+try:
+    import numpy as _numpy  # noqa: F401
+except ImportError as error:
+    if "subinterpreters" in str(error) or "once per process" in str(error):  # the latter where they share a GIL
+        raise ImportError(
+            "asyncsched cannot be used in a subinterpreter, since NumPy cannot: use threads, which NumPy computes"
+            " beside, or processes, each with a scheduler of its own"
+        ) from error
+    raise
 
 from . import _instead
 from .devices.contract import Device
