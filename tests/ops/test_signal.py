@@ -12,6 +12,7 @@ from conftest import DTYPES, another_thread_runs_during, assert_same, in_every_l
 import asyncsched as asc
 from asyncsched.ops import TABLE, resolve
 from asyncsched.ops.kernels import signal
+from tests.waiting import held
 
 pytestmark = pytest.mark.one_loop
 nan, inf = np.nan, np.inf
@@ -346,11 +347,12 @@ def test_others_run_meanwhile(name):
     assert another_thread_runs_during(partial(resolve(TABLE[name], np), *operands, **options))
 
 
-async def test_unknown_lengths_are_charged_for_the_most_there_can_be(s):
-    x = await s.put(np.array([1.0, -2, 3, 4]))
+async def test_unknown_lengths_are_charged_for_the_most_there_can_be(s, gate):
+    x = await s.submit(held, gate, np.array([1.0, -2, 3, 4]), shape=4, dtype=float)
     some = x[x > 0]
     padded = asc.pad(some, 1)
     assert (padded.shape, padded.nbytes) == ((None,), 48)
+    gate.set()
     assert (await padded).tolist() == [0, 1, 3, 4, 0]
     assert (await asc.erf(some)).shape == (3,)
     assert (await asc.interp(some, x[2:], x[2:])).tolist() == [3, 3, 4]

@@ -15,6 +15,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, resolve
 from asyncsched.ops.kernels import releasing_gil
 from asyncsched.ops.kernels.order_statistics import place_of
+from tests.waiting import held
 
 # Where nothing is left, NumPy warns.
 pytestmark = [pytest.mark.one_loop, pytest.mark.filterwarnings("ignore::RuntimeWarning")]
@@ -434,11 +435,12 @@ async def test_percentiles_and_what_is_known_at_once(s):
         asc.median(x, dim=0)
 
 
-async def test_of_what_a_mask_leaves(s):
+async def test_of_what_a_mask_leaves(s, gate):
     a = values((3, 40), "f8")
-    x = await s.put(a)
+    x = await s.submit(held, gate, a, shape=a.shape, dtype=a.dtype)
     some, left = x[x > 0], a[a > 0]
     assert some.shape == (None,)
+    gate.set()
     for found, expected in (
         (asc.median(some), np.median(left)),
         (asc.quantile(some, [0.2, 0.5], method="lower"), np.quantile(left, [0.2, 0.5], method="lower")),
