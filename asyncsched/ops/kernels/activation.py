@@ -48,7 +48,7 @@ def sigmoid(xp: Any, x: Any, *, out: Any = None) -> Any:
         y = xp.negative(values[block], out=result[block])
         xp.exp(y, out=y)
         y += 1
-        xp.reciprocal(y, out=y)
+        xp.divide(1, y, out=y)  # NumPy's reciprocal takes longer, for the same bits
     return out
 
 
@@ -85,7 +85,7 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
         above = z > threshold
         xp.exp(xp.negative(z, out=z), out=z)
         z += 1
-        xp.reciprocal(z, out=z)
+        xp.divide(1, z, out=z)
         xp.maximum(z, above, out=z)
         xp.multiply(grads[block], z, out=result[block])
     return out
