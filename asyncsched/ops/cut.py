@@ -63,11 +63,12 @@ def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
 
     Not where something is converted: that needs the buffers.
     """
-    if kernel not in _ARITHMETIC or not out.ndim or out.shape[-1] > np.getbufsize():
+    if kernel not in _ARITHMETIC or not out.ndim:
         return False
     arrays = [a for a in args if isinstance(a, np.ndarray)]
-    repeated = any(a.shape != out.shape and a.size > 1 for a in arrays)
-    return repeated and all(a.dtype == out.dtype and a.flags.c_contiguous for a in arrays)
+    if all(a.shape == out.shape or a.size < 2 for a in arrays) or out.shape[-1] > np.getbufsize():
+        return False
+    return all(a.dtype == out.dtype and a.flags.c_contiguous for a in arrays)
 
 
 def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
@@ -86,6 +87,8 @@ def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]
     if op.cut is Cut.WHOLE and not universal:
         return []
     seconds = seconds_of(out.size, out.itemsize, op.element_seconds)
+    if number(seconds) < 2:
+        return []
     axes, unit, least = out.ndim, 1, 1 if universal else _LEAST_ELEMENTS
     if op.cut in (Cut.BY_ROWS, Cut.BY_WEIGHT_ROWS):
         axes -= args[1].ndim if op.cut is Cut.BY_WEIGHT_ROWS else 1
