@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import operator
 import pickle
 import random
 import threading
@@ -481,10 +482,16 @@ def test_views_can_be_read_after_their_scheduler_was_closed():
             refused()
 
 
+STEPS = (
+    "view", "view", "view", "write", "write", "update", "copy", "between", "between", "gather", "select", "operator",
+    "operator", "swap", "duplicate", "numpy", "refused",
+)  # fmt: skip
+
+
 def step(draw, pool, texts):
     """One step of a program, on an array of the namespace and one of NumPy's."""
     x, a = draw.choice(pool)
-    kind = draw.choice(["view", "view", "write", "write", "update", "copy", "between", "gather"])
+    kind = draw.choice(STEPS)
     if kind == "view":
         name = draw.choice(["slice", "flip", "permute", "expand", "item", "reshape"]) if a.size and a.ndim else "expand"
         pool.append(view_of(draw, name, x, a))
@@ -505,10 +512,57 @@ def step(draw, pool, texts):
         if fits(a, b):
             x[...] = y
             a[...] = b
+    elif kind == "select":
+        write_to_selected(draw, x, a)
+    elif kind == "operator":
+        in_place(draw, x, a, *draw.choice(pool))
+    elif kind == "swap" and a.ndim > 1 and len(a):
+        i, j = draw.randrange(len(a)), draw.randrange(len(a))
+        x[i], x[j] = xp.asarray(x[j], copy=True), xp.asarray(x[i], copy=True)
+        a[i], a[j] = a[j].copy(), a[i].copy()
+    elif kind == "duplicate":
+        make = draw.choice([copy.copy, copy.deepcopy, lambda thing: pickle.loads(pickle.dumps(thing))])
+        like = make(a)
+        pool.append((make(x), like if like.base is None else like.copy(order="K")))  # else pickle's bytes are its base
+    elif kind == "numpy":
+        equal(np.add(x, a), a + a)
+        equal(np.asarray(x, dtype=np.float32), a.astype(np.float32))
+    elif kind == "refused":
+        for write in (lambda: x.__setitem__("a", 1), lambda: x.__setitem__((0,) * 9, 1), lambda: x.__iadd__(1j)):
+            with pytest.raises((IndexError, TypeError)):
+                write()
     elif a.ndim:
         indices = [draw.randrange(a.shape[0]) for _ in range(3)] if a.size else []
         pool.append((x[xp.asarray(indices, dtype=xp.int64)], a[np.array(indices, np.int64)]))
     texts.append(kind)
+
+
+def write_to_selected(draw, x, a):
+    """Assign a number, or a number each, to what a mask or indices select."""
+    if not a.ndim:
+        return
+    if draw.random() < 0.5:
+        x[x > 40] = 7.0
+        a[a > 40] = 7.0
+    elif a.size:
+        indices = np.array([draw.randrange(-len(a), len(a)) for _ in range(3)])
+        values = np.arange(3.0).reshape(3, *[1] * (a.ndim - 1))
+        x[xp.asarray(indices)] = xp.asarray(values)
+        a[indices] = values
+
+
+def in_place(draw, x, a, y, b):
+    """Update with a number, or with another array of the pool, which may be a view of the same memory."""
+    operation = draw.choice([operator.iadd, operator.isub, operator.imul])
+    if fits(a, b):
+        operation(x, y)
+        operation(a, b)
+        x %= 97
+        a %= 97
+    key = key_of(draw, a)
+    part, like = x[key], a[key]
+    x[key] = operation(part, 2)  # as Python does for `x[key] += 2`
+    a[key] = operation(like, 2)
 
 
 def fits(a, b):
@@ -550,7 +604,7 @@ def key_of(draw, a):
 def test_random_programs_of_views_and_writes_equal_numpys(seed):
     draw = random.Random(seed)
     large = seed % 2  # enough for buffers that are recycled
-    a = np.arange(24.0 * (1000 if large else 1)).reshape(2, 3, -1)
+    a = np.arange(24.0 * (1000 if large else 1)).reshape(2, 3, -1) % 89
     pool, texts = [(xp.asarray(a), a)], []
     kept_copies = []
     for number in range(60):
