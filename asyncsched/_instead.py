@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import wraps
 from inspect import CO_VARARGS
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
@@ -98,21 +99,22 @@ def parameters(function: Any) -> tuple[str, ...]:
 
 
 def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
-    code = function.__code__
+    code, told = function.__code__, OPTIONS_OF.get(function.__qualname__, {})
     known = parameters(function)
     named = [name for name in known[code.co_posonlyargcount :] if name != "self"]
     unknown = [name for name in options if name not in known]
-    meant = [ours for name in unknown for ours in _nearest(name, named)]
-    if len(args) > code.co_argcount and not meant and not code.co_flags & CO_VARARGS:
+    meant = [told.get(name) or _nearest(name, named) for name in unknown]
+    if len(args) > code.co_argcount and not any(meant) and not code.co_flags & CO_VARARGS:
         if several := _as_one(function.__qualname__, known[: code.co_argcount], args):
             return f"use {several}"
-        meant = [name for name in known[code.co_argcount :] if name not in options][:1]
-        if not meant and len(args) == code.co_argcount + 1 and hasattr(args[-1], "shape"):
+        free = [name for name in known[code.co_argcount :] if name not in options]
+        meant = [told.get("") or _of_its_type(args[code.co_argcount], free, function.__kwdefaults__ or {})]
+        if not any(meant) and len(args) == code.co_argcount + 1 and hasattr(args[-1], "shape"):
             unknown = ["out"]  # as a universal function of NumPy's takes it
-    if not meant and function.__module__.startswith((f"{__package__}.tensors.", f"{__package__}.array_api.")):
+    if not any(meant) and function.__module__.startswith((f"{__package__}.tensors.", f"{__package__}.array_api.")):
         cures = [NUMPYS_KEYWORDS[name] for name in unknown if name in NUMPYS_KEYWORDS]
         return cures[0].format(f=_called(function)) if cures else ""
-    return "use " + ", ".join(f"`{name}=`" for name in meant) if meant else ""
+    return "use " + ", ".join(dict.fromkeys(filter(None, meant))) if any(meant) else ""
 
 
 def _called(function: Any) -> str:
@@ -122,11 +124,20 @@ def _called(function: Any) -> str:
     return f"t.{name}" if owner else f"asc.{part}.{name}" if part in ("fft", "linalg") else f"asc.{name}"
 
 
-def _nearest(name: str, known: list[str]) -> list[str]:
+def _of_its_type(given: object, names: list[str], defaults: Mapping[str, object]) -> str:
+    """The first keyword that may be meant by a value: one for truths, if it is one."""
+    kinds = {name: type(defaults[name]) for name in names if defaults.get(name) is not None}
+    fit = [name for name in names if isinstance(given, kinds.get(name, object))]
+    fit = [name for name in fit if kinds.get(name) is bool] if isinstance(given, bool) else fit
+    return "".join(f"`{name}=`" for name in (fit or names)[:1])
+
+
+def _nearest(name: str, known: list[str]) -> str:
     """The keyword that was meant: by what others call it, or by how it is spelt."""
     from difflib import get_close_matches  # which a program that is right never needs
 
-    return [ours for ours in KEYWORDS.get(name, ()) if ours in known][:1] or get_close_matches(name, known, 1, 0.7)
+    ours = [ours for ours in KEYWORDS.get(name, ()) if ours in known] or get_close_matches(name, known, 1, 0.7)
+    return f"`{ours[0]}=`" if ours else ""
 
 
 def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
@@ -152,13 +163,30 @@ def _numpys(module: str, name: str) -> str | None:
     if not is_numpys(home, name):
         return None
     if part == "array_api":
+        if given_to(getattr(home, name)) != "t":
+            return f"`xp.asarray(np.{name}(...))`, of what `np.asarray(x)` gives, which waits"
         return f"`xp.asarray(np.{name}(np.asarray(x)))`, which waits"
     return numpys_cure(f"{part}.{name}" if part else name)
 
 
 def numpys_cure(dotted: str) -> str:
     """What to write for a function that is NumPy's, as "linalg.norm"."""
-    return NUMPY.get(dotted) or f"`await s.call(np.{dotted}, t)`, which computes NumPy's as a task and waits for it"
+    given = given_to(attrgetter(dotted)(np))
+    return (
+        NUMPY.get(dotted) or f"`await s.call(np.{dotted}, {given})`, which computes NumPy's as a task and waits for it"
+    )
+
+
+def given_to(function: Any, first: str = "") -> str:
+    """What a function must be given, as "t", or "a, b"; or with a tensor as `first`, "t, k"."""
+    if isinstance(function, np.ufunc):
+        names = ["t", "other"][: function.nin]
+    else:
+        from inspect import signature  # which a program that is right never needs
+
+        all_of = signature(function).parameters.values()
+        names = [one.name for one in all_of if one.default is one.empty and one.kind <= one.POSITIONAL_OR_KEYWORD]
+    return ", ".join([first, *names[1:]]) if first else ", ".join(names) if len(names) > 1 else "t"
 
 
 def is_numpys(home: Any, name: str) -> bool:
@@ -218,13 +246,42 @@ NUMPYS_KEYWORDS = {
     **dict.fromkeys(("return_counts", "return_index", "return_inverse"), _ALL),
 }
 
+# Of `s.pipeline(dataset, ...)`, by the names of PyTorch's DataLoader: what they ask for is a stage.
+STAGES = {
+    "": "`.batch(size)`",  # of one argument too many
+    "batch_size": "`.batch(size)`",
+    "batch_sampler": "`order=`, `.batch(size)`",
+    "collate_fn": "`.batch(size, collate=fn)`",
+    "drop_last": "`.batch(size, drop_last=True)`",
+    **dict.fromkeys(("generator", "seed", "shuffle"), "`order=` of a permutation, or `.shuffle(1000, seed=0)`"),
+    **dict.fromkeys(("in_order", "ordered"), "`.map(fn, workers=4, ordered=False)`"),
+    **dict.fromkeys(("num_workers", "workers", "transform"), "`.map(fn, workers=4)`"),
+    **dict.fromkeys(("multiprocessing_context", "persistent_workers"), "`.map(fn, workers=4, processes=True)`"),
+    **dict.fromkeys(("pin_memory", "device"), "`.to_device()`"),
+    **dict.fromkeys(("epochs", "num_epochs"), "`.repeat(epochs)`"),
+    **dict.fromkeys(("num_replicas", "num_shards", "rank"), "`.shard(index, count)`"),
+}
+
+# Of one function each, by its qualified name: what others have an option for. "" is one argument too many.
+OPTIONS_OF: dict[str, dict[str, str]] = {
+    "Scheduler.pipeline": STAGES,
+    "Tensor.to": {"dtype": "`t.astype(dtype)`", "non_blocking": "`t.to(device)`, which waits for nothing"},
+    "Module.to": {"dtype": "`dtype=` of the layers' constructors"},
+    "dropout": {"training": "`asc.nn.Dropout(p)`, which drops nothing after `model.eval()`", "": "`seed=`"},
+    "Methods.flatten": {"": "`t.reshape((t.shape[0], -1))` for all but the first axis"},
+    "Methods.round": {"": "`(t * 100).round() / 100` for two decimals", "decimals": "`(t * 100).round() / 100`"},
+    "Optimizer.step": dict.fromkeys(("", "closure"), "`loss.backward()`, then `optimizer.step()`"),
+}
+
 _BARRIER = "`await s.barrier()`, which waits for everything"
+_STATISTICS = "`s.statistics()`, or `s.load()`"
 _MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
 _DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., as NumPy's has"
 _SEED = "what draws takes a seed, as `asc.random.default_rng(0)` does"
-_NETWORKS = "it is in `asyncsched.nn`, as in `nn.relu(t)`"
 _DATA = "`s.pipeline(dataset).map(fn, workers=4).batch(64).to_device(depth=2)` loads data"
 _ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` prints what there is"
+
+_ASYNCIOS = ("Event", "Lock", "Queue", "Semaphore", "TaskGroup", "sleep", "timeout")
 
 PACKAGE = {
     **dict.fromkeys(("array", "as_tensor", "device_put", "from_array", "from_numpy", "tensor"), _MAKE),
@@ -235,20 +292,24 @@ PACKAGE = {
     **dict.fromkeys(("rand", "randn", "randint", "randperm"), _DRAW),
     **dict.fromkeys(("cat", "concatenate", "hstack", "vstack"), "`asc.concat(ts, axis=0)`, or `asc.stack`"),
     **dict.fromkeys(("split", "chunk"), "`t[:n]` and `t[n:]`, which are views"),
-    **dict.fromkeys(("relu", "softmax", "log_softmax", "sigmoid", "gelu", "dropout", "Module"), _NETWORKS),
+    **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid", "gelu")},
+    "dropout": "`asc.nn.dropout(t, p, seed=0)`, or a layer: `asc.nn.Dropout(p)`",
+    "Module": "`asc.nn.Module`",
     **dict.fromkeys(("mm", "bmm"), "`a @ b`"),
     **{name: f"`asc.linalg.{name}(t)`" for name in ("cholesky", "det", "diagonal", "inv", "qr", "svd", "trace")},
     **{name: f"`asc.linalg.{name}(a, b)`" for name in ("cross", "outer", "solve")},
     **dict.fromkeys(("flatten", "ravel"), "`t.flatten()`, or `t.reshape((t.shape[0], -1))` of all but the first axis"),
     **dict.fromkeys(("allclose", "array_equal", "isclose"), "NumPy's, of what `await asc.gather(a, b)` gives"),
     **dict.fromkeys(("DataLoader", "Dataset", "TensorDataset", "data", "utils"), _DATA),
-    **dict.fromkeys(("compile", "jit", "vmap"), "`graph = await s.capture(fn, x)` makes one task of a step"),
+    "vmap": "functions broadcast: the same function, of a tensor with one axis more in front",
+    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)` makes one task of a step"),
     **dict.fromkeys(("cuda", "device"), _ON_A_DEVICE),
-    **dict.fromkeys(("enable_grad", "inference_mode", "set_grad_enabled"), "`with asc.no_grad():` records nothing"),
+    **dict.fromkeys(("inference_mode", "set_grad_enabled"), "`with asc.no_grad():` records nothing"),
+    "enable_grad": "nothing: all is recorded that is not in a `with asc.no_grad():`",
     **dict.fromkeys(("double", "float", "half", "int", "long"), "dtypes are `asc.float32`, `asc.int64`, ..."),
     **{
-        name: f"`await s.{name}(...)`, of `async with asc.Scheduler() as s`"
-        for name in ("barrier", "call", "put", "submit")
+        name: f"`await s.{name}({given})`, of `async with asc.Scheduler() as s`"
+        for name, given in (("barrier", ""), ("call", "fn, *args"), ("put", "a"), ("submit", "fn, *args"))
     },
     "bucketize": "`asc.digitize(t, bins)`",
     "histc": "`asc.histogram(t, bins, range=(low, high))`",
@@ -258,8 +319,41 @@ PACKAGE = {
     **dict.fromkeys(("block_until_ready", "compute"), "`await t` waits for one, `await asc.gather(*ts)` for several"),
     "device_get": "`await t.numpy()`, or `await asc.gather(*[t.numpy() for t in ts])`",
     **dict.fromkeys(("grad", "value_and_grad"), "`loss.backward()`, or `asc.autograd.grad`"),
+    **{name: f"`asyncio.{name}`" for name in _ASYNCIOS},
+    **dict.fromkeys(
+        ("create_task", "ensure_future"), "`asyncio.ensure_future(t)`; `await s.submit(fn, *args)` of a function"
+    ),
+    **dict.fromkeys(("Future", "Stream"), "a tensor, or a task of `await s.submit(fn, *args)`, is the handle to await"),
+    **dict.fromkeys(("Executor", "ThreadPoolExecutor", "Pool", "run_in_executor"), "`s.as_executor()`"),
+    **dict.fromkeys(
+        ("get", "remote", "map"), "`await s.submit(fn, *args)` gives a task, and `await asc.gather(*tasks)` results"
+    ),
+    **dict.fromkeys(("init", "start"), "`async with asc.Scheduler() as s`, or in a notebook `s = await asc.open()`"),
+    **dict.fromkeys(("close", "shutdown"), "`await s.aclose()`, or the end of the scheduler's block"),
+    **dict.fromkeys(("set_num_threads", "get_num_threads"), "`asc.Scheduler(streams=2)`; `s.devices` has the streams"),
+    **dict.fromkeys(
+        ("set_default_device", "default_backend", "local_devices"), "`asc.Scheduler('cuda')`; `s.devices` has them"
+    ),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "`dtype=` of what makes tensors and layers"),
+    **dict.fromkeys(("Generator", "bernoulli", "multinomial", "normal"), _DRAW),
+    **dict.fromkeys(("dtype", "bfloat16"), "dtypes are `asc.float32`, `asc.int64`, ..., and NumPy's"),
+    **dict.fromkeys(("profiler", "profile"), "`asc.Trace`, `asc.Timer`, or `asc.measure`"),
+    **dict.fromkeys(("distributed", "multiprocessing"), "`asc.cluster`"),
+    **{name: f"`a {sign} b`" for name, sign in (("sub", "-"), ("mul", "*"), ("div", "/"), ("true_divide", "/"))},
+    "add_n": "`sum(ts)`",
+    "checkpoint": "`await asc.save(path, state)`",
+    "index_select": "`asc.take(t, indices, axis=...)`",
+    "is_tensor": "`isinstance(t, asc.Tensor)`",
+    "masked_select": "`t[mask]`",
+    "ndarray": "`asc.Tensor`, or NumPy's of what `await t` gives",
+    "neg": "`-t`",
+    "one_hot": "`asc.eye(classes)[t]`",
+    "permute": "`asc.permute_dims(t, axes)`",
+    "promote_types": "`asc.result_type(a, b)`",
+    "rsqrt": "`1 / asc.sqrt(t)`",
+    **dict.fromkeys(("scatter", "scatter_add"), "`t[indices] = values`"),
     "logsumexp": "`t.max() + asc.log(asc.exp(t - t.max()).sum())`, with `axis=` and `keepdims=` as needed",
-    "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`",
+    "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`, which leaves infinity",
     "norm": "`asc.linalg.vector_norm`, or `matrix_norm`",
     "pipeline": "`s.pipeline(source)`, of `async with asc.Scheduler() as s`",
     "scope": "`s.scope(...)`, of `async with asc.Scheduler() as s`",
@@ -277,19 +371,21 @@ PACKAGE = {
 RANDOM = {
     **dict.fromkeys(("choice", "normal", "permutation", "rand", "randint", "randn", "shuffle", "uniform"), _DRAW),
     **dict.fromkeys(("manual_seed", "seed"), _SEED),
+    **dict.fromkeys(("PRNGKey", "RandomState", "key"), "`asc.random.default_rng(seed)`"),
 }
 
 LINALG = {"norm": "`asc.linalg.vector_norm(t)`, or `matrix_norm`"}
 
+_TASK_OF_PYTORCH = "it is not here; a PyTorch module is a task: `await s.call(module, x)`"
 _NOT_HERE = (
-    "AdaptiveMaxPool2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Dropout2d", "ELU", "GRU",
-    "Hardswish", "Hardtanh", "LSTM", "LSTMCell", "MaxPool1d", "MaxPool3d", "Mish", "PReLU", "ReLU6", "RNN", "SELU",
-    "Transformer", "Unfold", "Upsample",
+    "AdaptiveMaxPool2d", "CTCLoss", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Dropout2d",
+    "ELU", "GRU", "Hardswish", "Hardtanh", "HuberLoss", "LSTM", "LSTMCell", "MaxPool1d", "MaxPool3d", "Mish", "PReLU",
+    "PixelShuffle", "RNN", "ReLU6", "SELU", "Transformer", "Unflatten", "Unfold", "Upsample",
 )  # fmt: skip
 
 NN = {
     **dict.fromkeys(("Parameter", "parameter"), "a tensor with `t.requires_grad = True`, set as an attribute, is one"),
-    **dict.fromkeys(_NOT_HERE, "it is not here; a PyTorch module is a task: `await s.call(module, x)`"),
+    **dict.fromkeys(_NOT_HERE, _TASK_OF_PYTORCH),
     **dict.fromkeys(
         ("TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer", "TransformerDecoder"),
         "a module of `MultiheadAttention`, `LayerNorm` and `Linear`, as `Block` in demos/train_text.py",
@@ -297,6 +393,7 @@ NN = {
     **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
     **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors, set as an attribute"),
     "init": "assign to it: `with asc.no_grad(): layer.weight[...] = values`",
+    "F": "`nn.functional`",
     "BCELoss": "`nn.BCEWithLogitsLoss()`, of what comes before the sigmoid",
     "InstanceNorm2d": "`nn.GroupNorm(channels, channels)`",
 }
@@ -332,12 +429,37 @@ TENSOR = {
     "bool": "`t.astype(asc.bool)`",
     "half": "`t.astype(asc.float16)`",
     **dict.fromkeys(("float", "bfloat16"), "`t.astype(asc.float32)`"),
-    **dict.fromkeys(("double", "type"), "`t.astype(asc.float64)`"),
+    "double": "`t.astype(asc.float64)`",
+    "type": "`t.astype(dtype)`, or `t.dtype`",
+    **dict.fromkeys(("type_as", "byte", "char", "short"), "`t.astype(dtype)`"),
     "int": "`t.astype(asc.int32)`",
     "long": "`t.astype(asc.int64)`",
     **{name: f"`asc.nn.{name}(t)`" for name in ("relu", "softmax", "log_softmax", "sigmoid")},
-    **{name: PACKAGE[name] for name in ("mm", "bmm", "split", "chunk", "swapaxes")},
-    **{name: f"`asc.{name}(t)`" for name in ("corrcoef", "cov", "percentile")},
+    **{name: PACKAGE[name] for name in ("mm", "bmm", "split", "chunk", "swapaxes", "unique", "logsumexp", "rsqrt")},
+    **{name: PACKAGE[name] for name in ("cholesky", "cross", "det", "inv", "outer", "qr", "solve", "svd")},
+    **{name: f"`t {sign} other`" for name, sign in {"sub": "-", "mul": "*", "div": "/", "add": "+", "mv": "@"}.items()},
+    **dict.fromkeys(("amax", "amin"), "`t.max(axis)`, or `min`"),
+    **dict.fromkeys(("as_numpy", "copy_to_host_async", "get"), "`await t.numpy()`"),
+    **dict.fromkeys(("is_ready", "is_done"), "`t.done()`"),
+    **dict.fromkeys(("eval", "materialize", "realize", "sync", "synchronize"), "`await t`"),
+    **dict.fromkeys(("expand_as", "view_as"), "`asc.broadcast_to(t, other.shape)`, or `t.reshape(other.shape)`"),
+    **dict.fromkeys(("get_device", "devices", "sharding"), "`t.device`"),
+    **dict.fromkeys(
+        ("is_complex", "is_floating_point"), "`t.dtype.kind`, which is 'f' of floats, and 'c' of complex numbers"
+    ),
+    **dict.fromkeys(
+        ("is_leaf", "grad_fn", "retain_grad", "register_hook"), "`t.requires_grad`, `t.grad`: there are no hooks"
+    ),
+    **dict.fromkeys(("nelement", "ndimension"), "`t.size`, or `t.ndim`"),
+    **dict.fromkeys(("narrow", "select"), "`t[:, start:stop]`, or `t[:, index]`: a view"),
+    **dict.fromkeys(("pin_memory", "share_memory"), "nothing: `await s.put(a)` copies as fast as it can"),
+    **dict.fromkeys(("scatter", "scatter_add"), "`t[indices] = values`"),
+    "inverse": "`asc.linalg.inv(t)`",
+    "is_contiguous": "`(await t).flags.c_contiguous`",
+    "masked_select": "`t[mask]`",
+    "mH": "`asc.conj(t.mT)`",
+    "H": "`asc.conj(t.T)`",
+    "where": "`asc.where(condition, t, other)`",
     **{name: f"`t {sign} other`" for name, sign in {"ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}.items()},
     **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "`asc.zeros(shape, dtype=t.dtype)`, or `ones`, `full`"),
     **dict.fromkeys(("block_until_ready", "compute", "persist", "wait", "wait_to_read"), "`await t`"),
@@ -404,6 +526,13 @@ MODULE = {
         ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"),
         "a `forward` of your own: there are no hooks",
     ),
+    **dict.fromkeys(("compile", "hybridize"), "`graph = await s.capture(model, x)`, which makes one task of a step"),
+    **dict.fromkeys(("device", "dtype"), "`next(module.parameters()).device`, or `dtype`"),
+    **dict.fromkeys(("get_parameter", "get_submodule"), "`dict(module.named_parameters())[name]`, or `named_modules`"),
+    "collect_params": "`module.parameters()`",
+    "load": "`module.load_state_dict(await asc.load(path))`",
+    "save": "`await asc.save(path, module.state_dict())`",
+    "num_parameters": "`sum(p.size for p in module.parameters())`",
     "add_module": "`setattr(module, name, child)`",
     "cpu": "`module.to('cpu')`",
     "cuda": "`module.to('cuda')`, in a scheduler with that device",
@@ -412,16 +541,38 @@ MODULE = {
 }
 
 SUBMITTER = {
-    **dict.fromkeys(("join", "synchronize", "wait", "waitall", "wait_all", "drain"), _BARRIER),
+    **dict.fromkeys(
+        ("join", "synchronize", "wait", "waitall", "wait_all", "drain", "flush", "sync", "fence"), _BARRIER
+    ),
     **dict.fromkeys(("close", "shutdown", "stop"), "`await s.aclose()`, or the end of its `async with` block"),
-    **dict.fromkeys(("stats", "memory_allocated", "memory_stats"), "`s.statistics()`, or `s.load()`"),
+    **dict.fromkeys(("stats", "memory_allocated", "memory_stats", "memory_usage", "status", "info"), _STATISTICS),
+    **dict.fromkeys(("pending", "in_flight", "queue", "qsize"), _STATISTICS),
+    **dict.fromkeys(("tasks", "all_tasks", "current_task"), "`print(s.explain())`, which lists what is unfinished"),
+    **dict.fromkeys(("device", "streams"), "`s.devices`, whose `streams` are these"),
+    **{name: f"`asc.{name}(...)`, in the scheduler's block" for name in ("arange", "empty", "full", "ones", "zeros")},
+    **dict.fromkeys(("execute", "apply", "apply_async", "enqueue", "schedule", "send"), "`await s.submit(fn, *args)`"),
+    "run_in_executor": "`await s.call(fn, *args)`; `s.as_executor()` for others' code",
+    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)`, which makes one task of a step"),
+    **dict.fromkeys(
+        ("empty_cache", "gc", "clear", "free"), "nothing: what is dropped is free, and `del t` drops a name"
+    ),
+    **dict.fromkeys(("group", "task_group"), "`async with s.scope() as scope:`"),
+    **dict.fromkeys(("Batcher", "batcher", "batch"), "`asc.Batcher(fn)`"),
+    **dict.fromkeys(("plot", "visualize", "show"), "`s.graph(t)`, which draws what it depends on"),
+    **dict.fromkeys(("profile", "trace", "record"), "`asc.Trace`, `asc.Timer`, or `asc.measure`"),
+    **dict.fromkeys(("get", "fetch"), "`await t`, or `await asc.gather(*ts)`"),
+    **dict.fromkeys(("copy", "to", "to_device", "upload"), "`await s.put(a)`"),
+    **dict.fromkeys(("backward", "step"), "`loss.backward()`, `optimizer.step()`"),
+    "cancel_all": "an exception that leaves the block, or a `deadline=`, or `t.cancel()`: each cancels",
+    "save": "`await asc.save(path, state)`",
+    "timeout": "`async with s.scope(deadline=seconds):`",
     **dict.fromkeys(("max_ops", "max_bytes"), "`s.statistics()`, which has the limits"),
     **dict.fromkeys(("map", "gather"), "`await asc.gather(*tasks)`, of tasks that `await s.submit(fn, x)` gives"),
     **dict.fromkeys(
         ("run", "create_task", "start_soon", "spawn"), "`await s.submit(fn, *args)`; asyncio for coroutines"
     ),
     **dict.fromkeys(("DataLoader", "data_loader"), "`s.pipeline(dataset)`"),
-    **dict.fromkeys(("array", "device_put", "scatter", "tensor"), "`await s.put(a)`"),
+    **dict.fromkeys(("array", "asarray", "device_put", "scatter", "tensor"), "`await s.put(a)`"),
     **dict.fromkeys(("compute", "persist", "result"), "`await t`, or `await asc.gather(*ts)`"),
     "to_thread": "`await s.call(fn, *args)`",
     "cancel": "an exception that leaves the block, or a `deadline=`, or `t.cancel()`: each cancels",
@@ -441,18 +592,46 @@ PIPELINE = {
         ("take", "skip", "enumerate", "zip", "unbatch", "flat_map"),
         "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",
     ),
-    **dict.fromkeys(("collect", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),
+    **dict.fromkeys(
+        ("chain", "concat", "concatenate", "interleave", "mix", "merge", "scan", "split", "window"),
+        "a generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`",
+    ),
+    **dict.fromkeys(("aggregate", "collate", "collate_fn", "padded_batch", "rebatch"), "`batch(size, collate=fn)`"),
+    **dict.fromkeys(("apply", "pipe", "transform"), "`map(fn, workers=4)`"),
+    **dict.fromkeys(("aclose", "close", "start", "stop", "run", "read", "items"), "`async with pipe.open() as items:`"),
+    **dict.fromkeys(("for_each", "foreach", "as_numpy_iterator"), "`async with pipe.open() as items:`"),
+    **dict.fromkeys(("get_state", "state", "save"), "`pipe.state_dict()`"),
+    **dict.fromkeys(("set_state", "load"), "`pipe.load_state_dict(state)`"),
+    **dict.fromkeys(("epoch", "set_epoch"), "`pipe.state_dict()['epoch']`: each `open()` is the next epoch"),
+    **dict.fromkeys(("pin_memory", "prefetch_to_device", "add_sink"), "`to_device(depth=2)`"),
+    **dict.fromkeys(("seed",), "`shuffle(1000, seed=0)`"),
+    "sharding_filter": "`shard(index, count)`",
+    "stats": "`pipe.statistics()`",
+    **dict.fromkeys(("collect", "list", "to_list"), "`async with pipe.open() as items: [x async for x in items]`"),
     "to": "`to_device(device=...)`",
+}
+
+OPTIMIZER = {
+    **dict.fromkeys(
+        ("minimize", "apply_gradients", "update", "backward"), "`loss.backward()`, then `optimizer.step()`"
+    ),
+    **dict.fromkeys(("params", "trainable_variables"), "`optimizer.param_groups`"),
+    "add_param_group": "groups when it is made: `SGD([{'params': ..., 'lr': 0.1}, ...], lr=0.01)`",
+    "learning_rate": "`optimizer.lr`",
 }
 
 # NumPy's functions that have another name here, or none; as `np.NAME`.
 NUMPY = {
-    **{f"arc{name}": f"`asyncsched.a{name}(t)`" for name in ("cos", "cosh", "sin", "sinh", "tan", "tan2", "tanh")},
+    **{f"arc{name}": f"`asyncsched.a{name}(t)`" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")},
+    "arctan2": "`asyncsched.atan2(t, other)`",
     **dict.fromkeys(("amax", "amin"), "`asyncsched.max(t)`, or `min`"),
     "absolute": "`asyncsched.abs(t)`",
     "concatenate": "`asyncsched.concat(ts)`",
-    "cumprod": "`asyncsched.cumulative_prod(t)`",
-    "cumsum": "`asyncsched.cumulative_sum(t)`",
+    **dict.fromkeys(("copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"), "`t[index] = value`"),
+    **dict.fromkeys(("savez", "savez_compressed"), "`await asyncsched.save(path, {'x': t})`, or `await t` first"),
+    **{name: f"`t {sign} other`" for name, sign in {"mod": "%", "true_divide": "/"}.items()},
+    "cumprod": "`asyncsched.cumulative_prod(t, axis=0)`",
+    "cumsum": "`asyncsched.cumulative_sum(t, axis=0)`",
     "linalg.norm": "`asyncsched.linalg.vector_norm(t)`, or `matrix_norm`",
     "ndim": "`t.ndim`",
     "save": "`await asyncsched.save(path, {'x': t})`, or `await t` first",
@@ -464,7 +643,11 @@ NUMPY = {
 
 # Of `array_api`, where nobody awaits anything, and of its arrays, which have the standard's few attributes.
 ARRAY_API = {
-    **{name: cure.replace("asyncsched.", "xp.") for name, cure in NUMPY.items() if "." not in name and name != "save"},
+    **{
+        name: cure.replace("asyncsched.", "xp.")
+        for name, cure in NUMPY.items()
+        if "." not in name and "save" not in name
+    },
     **dict.fromkeys(("array", "tensor"), "`xp.asarray(a)`"),
     **dict.fromkeys(("ravel", "flatten"), "`xp.reshape(x, (-1,))`"),
     **dict.fromkeys(("hstack", "vstack", "cat"), "`xp.concat(xs, axis=0)`, or `xp.stack`"),

@@ -36,6 +36,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
     (_instead.OPTIM, lambda s: optim),
     (_instead.TENSOR, lambda s: asc.ones(3)),
     (_instead.MODULE, lambda s: nn.ReLU()),
+    (_instead.OPTIMIZER, lambda s: optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)),
     (_instead.SUBMITTER, lambda s: s),
     (_instead.SCOPE, lambda s: s.scope()),
     (_instead.PIPELINE, lambda s: s.pipeline(range(3))),
@@ -62,16 +63,26 @@ async def test_a_dtype_by_pytorchs_name_is_that_dtype(x):
             getattr(x, name)
 
 
+AS_A_TASK = "which computes NumPy's as a task and waits for it"
+
+
 @pytest.mark.parametrize(
     ("owner", "name", "cure"),
     [
-        (asc, "unwrap", "`await s.call(np.unwrap, t)`, which computes NumPy's as a task and waits for it"),
-        (asc, "degrees", "`await s.call(np.degrees, t)`, which computes NumPy's as a task and waits for it"),
-        (asc.linalg, "lstsq", "`await s.call(np.linalg.lstsq, t)`, which computes NumPy's as a task and waits for it"),
-        (asc.fft, "fft2", "`await s.call(np.fft.fft2, t)`, which computes NumPy's as a task and waits for it"),
-        (asc, "cumsum", "`asyncsched.cumulative_sum(t)`"),
+        (asc, "unwrap", f"`await s.call(np.unwrap, t)`, {AS_A_TASK}"),
+        (asc, "degrees", f"`await s.call(np.degrees, t)`, {AS_A_TASK}"),
+        (
+            asc.linalg,
+            "lstsq",
+            "`await s.call(np.linalg.lstsq, a, b)`, which computes NumPy's as a task and waits for it",
+        ),
+        (asc, "fmod", f"`await s.call(np.fmod, t, other)`, {AS_A_TASK}"),
+        (asc, "fill_diagonal", "`t[index] = value`"),  # a task's arguments are read-only
+        (array_api, "kron", "`xp.asarray(np.kron(...))`, of what `np.asarray(x)` gives, which waits"),
+        (asc.fft, "fft2", f"`await s.call(np.fft.fft2, t)`, {AS_A_TASK}"),
+        (asc, "cumsum", "`asyncsched.cumulative_sum(t, axis=0)`"),
         (array_api, "degrees", "`xp.asarray(np.degrees(np.asarray(x)))`, which waits"),
-        (array_api, "cumsum", "`xp.cumulative_sum(t)`"),
+        (array_api, "cumsum", "`xp.cumulative_sum(t, axis=0)`"),
         (asc, "set_printoptions", None),
         (nn, "median", None),
     ],
@@ -143,6 +154,14 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
     (lambda x: x.std(unbiased=True), r"argument 'unbiased': use `ddof=`$"),
     (lambda x: asc.sum(x, axes=1), r"argument 'axes': use `axis=`$"),
     (lambda x: asc.sum(x, keep_dims=True), r"argument 'keep_dims': use `keepdims=`$"),
+    (lambda x: x.to(dtype=np.float32), r"argument 'dtype': use `t.astype\(dtype\)`$"),
+    (lambda x: x.flatten(1), r"2 were given: use `t.reshape\(\(t.shape\[0\], -1\)\)` for all but the first axis$"),
+    (lambda x: x.round(2), r"2 were given: use `\(t \* 100\).round\(\) / 100` for two decimals$"),
+    (lambda x: nn.softmax(x, dim=1), r"argument 'dim': use `axis=`$"),
+    (lambda x: nn.functional.log_softmax(x, dim=1), r"argument 'dim': use `axis=`$"),
+    (lambda x: nn.Softmax(dim=1), r"argument 'dim': use `axis=`$"),
+    (lambda x: nn.functional.dropout(x, p=0.5, training=True), r"'training': use `asc.nn.Dropout\(p\)`"),
+    (lambda x: nn.Linear(2, 2).to(dtype=np.float64), r"'dtype': use `dtype=` of the layers' constructors$"),
     (lambda x: asc.sum(x, axis="a"), r"cannot be interpreted as an integer$"),  # what the function itself raises
 ]
 
@@ -170,12 +189,24 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: s.pipeline([1]).map(str, num_workers=3), r"argument 'num_workers': use `workers=`$"),
     (lambda s: s.pipeline([1]).batch(batch_size=3), r"argument 'batch_size': use `size=`$"),
     (lambda s: s.pipeline([1]).batch(3, drop_remainder=True), r"argument 'drop_remainder': use `drop_last=`$"),
+    (lambda s: s.pipeline([1]).batch(3, True), r"3 were given: use `drop_last=`$"),
+    (lambda s: s.pipeline([1]).to_device("cpu"), r"2 were given: use `device=`$"),
+    (lambda s: s.pipeline([1]).to_device(2), r"2 were given: use `depth=`$"),
+    (lambda s: s.pipeline([1]).map(str, 2), r"3 were given: use `workers=`$"),
+    (
+        lambda s: optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1).step(print),
+        r"use `loss.backward\(\)`, then `optimizer.st",
+    ),
     (lambda s: s.pipeline([1]).batch(3, collate_fn=list), r"argument 'collate_fn': use `collate=`$"),
     (lambda s: s.pipeline([1]).to_device(prefetch=2), r"argument 'prefetch': use `depth=`$"),
     (lambda s: s.pipeline([1], sampler=[0]), r"argument 'sampler': use `order=`$"),
     (lambda s: s.pipeline([1]).shard(num_replicas=2, rank=0), r"argument 'num_replicas': use `count=`, `index=`$"),
     (lambda s: s.pipeline([1]).repeat(count=3), r"argument 'count': use `epochs=`$"),
-    (lambda s: s.pipeline([1], shuffle=True), r"argument 'shuffle': use `order=`$"),
+    (lambda s: s.pipeline([1], shuffle=True), r"use `order=` of a permutation, or `.shuffle\(1000, seed=0\)`$"),
+    (lambda s: s.pipeline([1], batch_size=8, num_workers=2), r"use `.batch\(size\)`, `.map\(fn, workers=4\)`$"),
+    (lambda s: s.pipeline([1], collate_fn=list, in_order=False), r"collate=fn\)`, `.map\(fn, workers=4, ordered=False"),
+    (lambda s: s.pipeline([1], 8), r"3 were given: use `.batch\(size\)`$"),
+    (lambda s: s.pipeline([1], worker_init_fn=print), r"argument 'worker_init_fn'$"),
     (lambda s: asc.quantile(asc.ones(3), 0.5, interpolation="nearest"), r"'interpolation': use `method=`$"),
     (lambda s: s.pipeline([1], prefetch=2), r"argument 'prefetch': use `buffer=`$"),
     (lambda s: Serving(print, timeout=3), r"argument 'timeout': use `deadline=`$"),
@@ -188,6 +219,15 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
 async def test_an_option_that_is_misspelt_or_of_elsewhere_names_ours(s, use, told):
     with pytest.raises(TypeError, match=told):
         use(s)
+
+
+@pytest.mark.parametrize(("name", "cure"), _instead.STAGES.items())
+async def test_what_is_said_of_a_data_loaders_arguments_can_be_written(s, name, cure):
+    with pytest.raises(TypeError, match=rf"argument '{name}': use {re.escape(cure)}$"):
+        s.pipeline([1], **{name: 1})
+    there = {"size": 2, "fn": str, "epochs": 2, "index": 0, "count": 2}
+    for stage in re.findall(r"`(\..*?)`", cure):
+        assert repr(eval(f"s.pipeline(range(6)){stage}", {"s": s} | there)).startswith("Pipeline(range, ")
 
 
 async def test_an_option_that_open_does_not_know_names_ours():
@@ -233,7 +273,8 @@ async def test_after_the_end_the_ways_to_open_another_are_named():
 
 async def test_a_method_that_is_a_function_names_the_function(x):
     for name in ("median", "degrees", "interp", "histogram"):  # which ours is, if there is one, and else NumPy's
-        cure = rf"use `asc.{name}\(t\)`$" if name in asc.__all__ else rf"use `await s.call\(np.{name}, t\)`"
+        given = r"t, xp, fp" if name == "interp" else "t"
+        cure = rf"use `asc.{name}\({given}\)`$" if name in asc.__all__ else rf"use `await s.call\(np.{name}, t\)`"
         with pytest.raises(AttributeError, match=rf"no attribute '{name}': {cure}"):
             getattr(x, name)
     with pytest.raises(AttributeError, match=r"no attribute 'set_printoptions'$"):
@@ -376,6 +417,13 @@ asc.permute_dims(t, (1, 0)); t.transpose(1, 0); asc.expand_dims(t, axis=0); asc.
 asc.sort(t)[..., -2:]; asc.argsort(t)[..., -2:]; asc.cumulative_sum(t, axis=0); asc.cumulative_prod(t, axis=0)
 asc.random.default_rng(0).normal(size=3); asc.random.default_rng(0).random(3); asc.random.default_rng(0).integers(3)
 asc.take_along_axis(t, asc.argsort(t)); t.flatten(); t.detach(); t.copy(); t.to("cpu"); t.device; t.ndim; t.size
+t.clip(min=1); t.clip(max=2); asc.where(t > 1, t, t); t.reshape((t.shape[0], -1)); (t * 100).round() / 100; t % 2
+asc.linalg.inv(t[:, :2]); asc.conj(t.mT); asc.topk(t, 2); asc.percentile(t, 50); asc.atan2(t, t); asc.add(t, t); -t
+asc.eye(3)[t.astype(asc.int64) % 3]; asc.linalg.outer(t[0], t[1]); isinstance(t, asc.Tensor); asc.result_type(t, t)
+s.devices[0].streams; asc.Trace; asc.Timer; asc.measure; s.graph(t); s.explain(); s.scope(deadline=3); asc.Batcher(list)
+sum(p.size for p in nn.Linear(2, 2).parameters()); next(nn.Linear(2, 2).parameters()).device; optim.SGD; asc.cluster
+nn.Dropout(0.5); nn.dropout(t, 0.5, seed=0); asc.pad(t, 1); asc.histogram(t, 3, range=(0, 1)); asc.digitize(t, [0, 1])
+s.pipeline(range(9)).state_dict()["epoch"]; s.pipeline(range(9)).open(); s.pipeline(range(9)).shard(0, 2); asc.nn.Module
 nn.relu(t); nn.softmax(t); nn.log_softmax(t); nn.sigmoid(t); nn.dropout(t, 0.5, seed=0); nn.Linear(3, 2).to("cpu")
 asc.autograd.grad; asc.observe; optim.schedules.StepLR; optim.schedules.CosineAnnealingLR; optim.schedules.OneCycleLR
 s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.load(); s.aclose; s.call; s.barrier

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
-from .._instead import MODULE, no_attribute
+from .._instead import MODULE, naming_arguments, no_attribute
 from ..tensors.tensor import Tensor
 
 P = ParamSpec("P")
@@ -100,6 +100,7 @@ class Module:
         fn(self)
         return self
 
+    @naming_arguments
     def to(self, device: object) -> Self:
         """Bring all tensors to another device of the same scheduler, and gradients with them. Returns the module.
 

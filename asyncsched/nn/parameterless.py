@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from .._instead import naming_arguments
 from ..tensors.tensor import Tensor
 from . import functional as F
 from .functional.common import Reduction
@@ -94,6 +95,7 @@ class Softplus(Module):
 class Softmax(Module):
     """exp(x) over its sum along an axis."""
 
+    @naming_arguments
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
@@ -104,6 +106,7 @@ class Softmax(Module):
 class LogSoftmax(Module):
     """The logarithm of the softmax along an axis."""
 
+    @naming_arguments
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 

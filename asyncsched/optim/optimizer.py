@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from itertools import count
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 
 from .._arguments import check_number
 from .._core.model import Value
+from .._instead import OPTIMIZER, naming_arguments, no_attribute
 from ..autograd import no_grad
 from ..runtime.transaction import transaction
 from ..tensors.functions import full
@@ -174,6 +175,7 @@ class Optimizer:
         self.parameters: list[Tensor] = [parameter for group in self.param_groups for parameter in group.params]
         self.state: list[State] = [{} for _ in self.parameters]
 
+    @naming_arguments
     def step(self) -> None:
         """Move every parameter that has a gradient, or none. Issues its tasks and returns at once.
 
@@ -213,6 +215,12 @@ class Optimizer:
             raise ValueError("zero_grad drops gradients, and writes no zeros: leave `set_to_none` out")
         for parameter in self.parameters:
             parameter.grad = None
+
+    if not TYPE_CHECKING:  # for which any name would be there then
+
+        def __getattr__(self, name: str) -> Any:
+            """Say what to write instead."""
+            raise no_attribute(f"{type(self).__name__!r} object", name, OPTIMIZER, type(self))
 
     def state_dict(self) -> dict[str, Any]:
         """The settings of all groups, and what is kept for each parameter, in order. Its tensors stay what they are."""

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._core.callsite import line_of
-from .._instead import TENSOR, is_numpys, no_attribute, numpys_cure
+from .._instead import TENSOR, given_to, is_numpys, naming_arguments, no_attribute, numpys_cure
 from ..devices.contract import Device
 from ..errors import ImplicitBarrierError
 from ..ops.meta import Shape
@@ -201,6 +201,7 @@ class Methods(Unread):
         lengths = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return self._op("reshape", shape=tuple(lengths))
 
+    @naming_arguments
     def flatten(self) -> Self:
         """A copy with one axis."""
         return self._op("reshape", shape=(-1,), copy=True)
@@ -236,10 +237,13 @@ class Methods(Unread):
         """A copy in the same layout."""
         return self._op("copy")
 
-    def clip(self, min: Any, max: Any) -> Self:
-        """The elements limited to between two others; `asc.clip` takes one alone."""
+    def clip(self, min: Any = None, max: Any = None) -> Self:
+        """The elements limited to between two others; None is no limit."""
+        if min is None or max is None:
+            return self.__array_namespace__().clip(self, min, max)  # type: ignore[attr-defined, no-any-return]
         return self._op("clip", min, max)
 
+    @naming_arguments
     def round(self) -> Self:
         """The nearest integers, ties to even."""
         return self._op("round")
@@ -279,7 +283,8 @@ class Methods(Unread):
         def __getattr__(self, name: str) -> Any:
             cures, numpys = TENSOR, is_numpys(np, name)
             if (name in TABLE or numpys) and name in self.__array_namespace__().__all__:
-                cures = {name: f"`asc.{name}(t)`"} | TENSOR
+                given = given_to(getattr(self.__array_namespace__(), name), "t")
+                cures = {name: f"`asc.{name}({given})`"} | TENSOR
             elif numpys:
                 cures = {name: numpys_cure(name)} | TENSOR
             elif name.endswith("_") and not name.startswith("_"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Task, Value, failure_above
+from .._instead import naming_arguments
 from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
@@ -264,6 +265,7 @@ class Tensor(Methods):
 
     # -- other devices -----------------------------------------------------------------------------------------
 
+    @naming_arguments
     def to(self, device: object) -> Tensor:
         """The tensor on another device of the same scheduler: itself if it is there already, else a copying task.
 

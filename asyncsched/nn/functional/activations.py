@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ..._instead import naming_arguments
 from ...tensors.functions import moveaxis
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
@@ -45,11 +46,13 @@ def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return op("softplus", x, beta=float(beta), threshold=float(threshold))
 
 
+@naming_arguments
 def softmax(x: Tensor, axis: int = -1) -> Tensor:
     """exp(x) over its sum along an axis, without overflow."""
     return _along(x, axis, log=False)
 
 
+@naming_arguments
 def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
     """The logarithm of `softmax`, without overflow or underflow."""
     return _along(x, axis, log=True)

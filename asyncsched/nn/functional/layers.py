@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import index
 from typing import Any
 
+from ..._instead import naming_arguments
 from ...tensors.functions import concat, expand_dims, squeeze
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
@@ -25,6 +26,7 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     return op("embedding", weight, indices)
 
 
+@naming_arguments
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
     """Each element set to 0 with probability `p`, or divided by 1 - p. The same seed drops the same elements.
 
