@@ -75,17 +75,23 @@ def is_coroutine_function(fn: Any) -> bool:
 
 def format_bytes(nbytes: float) -> str:
     """Bytes for people: text that `parse_bytes` takes, but for what rounding loses."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale:
+    for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if round(abs(nbytes) / scale * 1024, 1) >= 1024:  # or it would be 1024.0 of the next smaller
             return f"{nbytes / scale:.1f} {unit}"
     return f"{nbytes:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:
     """Seconds for people: three digits, in the unit that suits."""
-    unit, scale = ("s", 1.0) if seconds >= 1 else ("ms", 1e3) if seconds >= 1e-3 else ("us", 1e6)
-    value = seconds * scale
-    return f"{value:,.0f} {unit}" if value >= 100 else f"{value:.3g} {unit}"
+    size = abs(seconds) / 0.9995  # what is rounded to 1,000 of a unit is 1 of the next
+    unit, scale = ("s", 1.0) if size >= 1 else ("ms", 1e3) if size >= 1e-3 else ("us", 1e6)
+    return f"{format_number(seconds * scale)} {unit}"
+
+
+def format_number(value: float) -> str:
+    """A number that was measured, for people: three digits at least, and no more where it has a fraction."""
+    # Zero has no sign.
+    return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value + 0.0:.3g}"
 
 
 def counted(number: int, what: str) -> str:

@@ -526,7 +526,7 @@ MODULE = {
         ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"),
         "a `forward` of your own: there are no hooks",
     ),
-    **dict.fromkeys(("compile", "hybridize"), "`graph = await s.capture(model, x)`, which makes one task of a step"),
+    **dict.fromkeys(("compile", "hybridize"), "`graph = await s.capture(model, x)`, in a `with asc.no_grad():`"),
     **dict.fromkeys(("device", "dtype"), "`next(module.parameters()).device`, or `dtype`"),
     **dict.fromkeys(("get_parameter", "get_submodule"), "`dict(module.named_parameters())[name]`, or `named_modules`"),
     "collect_params": "`module.parameters()`",

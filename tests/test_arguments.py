@@ -30,14 +30,37 @@ def test_none_and_zero_where_they_mean_something() -> None:
     check_int("n", 0, 0)
 
 
-@pytest.mark.parametrize("text", ["1 B", "1023 B", "1.0 KiB", "1.5 MiB", "64.0 GiB", "2048.0 GiB"])
+@pytest.mark.parametrize("text", ["1 B", "1023 B", "1.0 KiB", "1.5 MiB", "64.0 GiB", "2.0 TiB", "2048.0 TiB"])
 def test_sizes_are_written_as_they_are_read(text: str) -> None:
     assert format_bytes(parse_bytes(text)) == text
 
 
 @pytest.mark.parametrize(
+    ("nbytes", "text"),
+    [
+        (0, "0 B"),
+        (2**20 - 1, "1.0 MiB"),
+        (2**40 - 1, "1.0 TiB"),
+        (2**20 - 2**10, "1023.0 KiB"),
+        (-5 * 2**30, "-5.0 GiB"),
+    ],
+)
+def test_what_is_rounded_to_a_unit_has_that_unit(nbytes: int, text: str) -> None:
+    assert format_bytes(nbytes) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
-    [(1234, "1,234 s"), (1, "1 s"), (0.0123456, "12.3 ms"), (9.997e-4, "1,000 us"), (4.21e-5, "42.1 us"), (0, "0 us")],
+    [
+        (1234, "1,234 s"),
+        (1, "1 s"),
+        (0.0123456, "12.3 ms"),
+        (9.997e-4, "1 ms"),
+        (0.99949, "999 ms"),
+        (-1.5, "-1.5 s"),
+        (4.21e-5, "42.1 us"),
+        (0, "0 us"),
+    ],
 )
 def test_durations_have_a_unit(seconds: float, text: str) -> None:
     assert format_seconds(seconds) == text

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
-from .._arguments import format_bytes, format_seconds
+from .._arguments import format_bytes, format_number, format_seconds
 from ..pictures.tables import aligned, preformatted, table
 
 Bytes: TypeAlias = int
@@ -23,6 +23,7 @@ _FORMATS: Final[dict[str, Callable[[float], str]]] = {  # the first whose name i
     "Seconds": format_seconds,
 }
 _SHOWN: Final = 12  # of a sequence; longer ones are counted
+_ROWS: Final = 50  # of a table
 
 
 class Record:
@@ -66,9 +67,16 @@ def _blocks(record: Record) -> Iterator[str]:
         if isinstance(value, Record):
             yield from (name, *_lines(value))
         elif _is_nested(value):
-            rows = [[_text(cell, unit) for _, cell, unit in _fields(row)] for row in value]
-            names = [column for column, *_ in _fields(value[0])]
-            yield from (name, *[f"  {line}" for line in _aligned([names, *rows])])
+            yield from (name, *[f"  {line}" for line in aligned(_columns(value[:_ROWS]))])
+            if len(value) > _ROWS:
+                yield f"  ... and {len(value) - _ROWS:,} more"
+
+
+def _columns(rows: tuple[Any, ...]) -> Iterator[tuple[bool, list[str]]]:
+    """The columns of a table of records of a kind: whether it is of numbers, and its texts."""
+    for name, _, unit in _fields(rows[0]):
+        cells = [getattr(row, name) for row in rows]
+        yield all(isinstance(cell, int | float) for cell in cells), [name, *[_text(cell, unit) for cell in cells]]
 
 
 def _is_nested(value: Any) -> bool:
@@ -88,9 +96,9 @@ def _text(value: Any, unit: str, plain: Callable[[Any], str] = str) -> str:
         return f"({', '.join([_text(one, unit, plain) for one in value])})"
     form = next((form for name, form in _FORMATS.items() if name in unit), None)
     if isinstance(value, str | bool) or value is None:
-        return plain(value)
+        return plain(value) if not isinstance(value, str) or value.isprintable() else repr(value)
     if form is not None:
         return form(value)
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+        return format_number(value)
     return f"{value:,}" if isinstance(value, int) and plain is str else plain(value)

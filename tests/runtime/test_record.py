@@ -84,9 +84,9 @@ def test_several_in_a_record_are_a_table():
         "  wait_seconds  200 ms",
         "  bottleneck    1: decode",
         "  stages",
-        "    name       workers  capacity  items   busy_seconds  input_wait_seconds  room_wait_seconds",
-        "    0: range   4        16        7       15 us         61 s                0 us",
-        "    1: decode  4        16        12,345  3.2 ms        61 s                0 us",
+        "    name       workers  capacity   items  busy_seconds  input_wait_seconds  room_wait_seconds",
+        "    0: range         4        16       7         15 us                61 s               0 us",
+        "    1: decode        4        16  12,345        3.2 ms                61 s               0 us",
     ]
     assert str(replace(PIPELINE, stages=())).splitlines()[1:] == [
         "  stages        ()",
@@ -94,6 +94,33 @@ def test_several_in_a_record_are_a_table():
         "  wait_seconds  200 ms",
         "  bottleneck    1: decode",
     ]
+
+
+def test_a_table_of_many_is_cut_and_what_would_break_its_lines_is_quoted():
+    some = [replace(STAGE, name=f"op\n{i}", workers=10**i, busy_seconds=nan if i else -1.5) for i in range(3)]
+    lines = str(replace(PIPELINE, stages=tuple(some * 50))).splitlines()
+    assert [line.split()[:5] for line in lines[6:9]] == [
+        [r"'op\n0'", "1", "16", "12,345", "-1.5"],
+        [r"'op\n1'", "10", "16", "12,345", "nan"],
+        [r"'op\n2'", "100", "16", "12,345", "nan"],
+    ]
+    assert (len(lines), lines[-1]) == (57, "    ... and 100 more")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (-0.0, "0"),
+        (1e300, "1e+300"),
+        (-12_345.6, "-12,346"),
+        (99.99, "100"),
+        (1e-9, "1e-09"),
+        (inf, "inf"),
+        (nan, "nan"),
+    ],
+)
+def test_a_number_is_short(value, text):
+    assert f"drain_rate_tasks={text}," in repr(replace(LOAD, drain_rate_tasks=value))
 
 
 async def test_the_records_of_a_scheduler_at_work(s):
@@ -123,7 +150,7 @@ def test_in_a_notebook_it_is_a_table_and_nested_ones_are_below():
     root = ET.fromstring(PIPELINE._repr_html_())
     rows = [["".join(cell.itertext()) for cell in row] for row in root.iter("tr")]
     assert rows == [["seconds", "2.35 s"], ["wait seconds", "200 ms"], ["bottleneck", "1: decode"]]
-    assert "1: decode  4" in "".join(root.find("pre").itertext())  # type: ignore[union-attr]
+    assert "1: decode        4" in "".join(root.find("pre").itertext())  # type: ignore[union-attr]
 
 
 def test_the_values_are_exact():
