@@ -67,6 +67,8 @@ class DaskDevice(RemoteDevice):
         workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
             When one is gone, others do its tasks until it is back, or (unless they were named) another has joined in
             its place; when all are gone, tasks wait for one. Who joins besides gets no task of its own.
+            (Dask's `LocalCluster` starts no other for one that is gone for 15 s, by its option
+            `distributed.deploy.lost-worker-timeout`.)
             With cards they are those that have to be there: Dask chooses among all that have the resource.
         most_per_worker: most tasks that Dask is told of at a time for a worker.
         gpu: True takes the workers that were started with Dask's resource `GPU=1`, and runs tasks on their cards, with

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 
-# What Dask's processes do of themselves, many times a second, while they wait.
+# What Dask's processes do of themselves while they wait: many times a second, or with workers that died.
 RESTS = {
     "DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED": "False",
     "DASK_DISTRIBUTED__ADMIN__TICK__INTERVAL": "1s",
     "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__INTERVAL": "10s",
+    # So long after a worker was lost, `LocalCluster` closes a nanny that is starting one again just then.
+    "DASK_DISTRIBUTED__DEPLOY__LOST_WORKER_TIMEOUT": "1h",
 }
 
 
