@@ -17,7 +17,7 @@ import gc
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,6 +25,7 @@ from math import inf
 from operator import itemgetter
 from time import thread_time
 from typing import Any
+from weakref import ref
 
 from .._core import audit
 from .._core.callsite import line_of
@@ -79,11 +80,50 @@ class _Held:
     queued: bool = False  # it lies in an asyncio queue
 
 
-def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float) -> dict[Account, Finding]:
+class Evidence:
+    """What a search on another thread is built on: to be looked at again before anybody is told.
+
+    Made on the loop's thread, before the search.
+    """
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.answered = _answered(runtime)
+        self.walk: Walk | None = None
+        # What those wait for who wait for who is parked here.
+        self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []
+        self._parked = list(runtime.parked)
+
+    def stands(self) -> bool:
+        """Whether nobody who was found to wait has gone on, and nobody else got hold of anything. On the loop's thread,
+        and true until something runs."""
+        parked = self._runtime.parked
+        if self.walk is None or any(future.done() or future not in parked for future in self._parked):
+            return False
+        for task, awaited in self.awaited:
+            future = awaited_by(task)
+            if future is None or future is not awaited() or future.done():
+                return False
+        future = None
+        return self.walk.stands(self._runtime.engine.admission.tasks())
+
+    def close(self) -> None:
+        """Let go of what was looked at: what is held here does not come free."""
+        self.walk = None
+        self.awaited.clear()
+
+
+def investigate(
+    runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, evidence: Evidence | None = None
+) -> dict[Account, Finding]:
     """Find who holds the bytes of accounts, and whether the first stuck task of each will ever be let in.
 
-    `budget` is the most seconds to search; what was not found by then counts as held outside. Of an account that is
-    not stuck, and has no such task, the tasks in flight are charged their part, and not looked for.
+    Of an account that is not stuck, and has no such task, the tasks in flight are charged their part, and not looked
+    for.
+
+    Args:
+        budget: the most seconds to search; what was not found by then counts as held outside.
+        evidence: where it is not the loop's thread that searches: what is found is true if this stands afterwards.
     """
     assert runtime.loop is not None
     deadline = thread_time() + budget
@@ -94,13 +134,13 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
     tape = _tape(chained)
     values.clear()  # these two lists would count as holders
     chained.clear()
-    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks(), handles)
+    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks(), handles, here=evidence is None)
     ends = walk.up(things, tape)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
     reserved = _reserved(runtime, stuck.keys())
     held += reserved
-    case = _Case(runtime, walk, stuck.keys(), held)
+    case = _Case(runtime, walk, stuck.keys(), held, _answered(runtime) if evidence is None else evidence.answered)
     waiting, moving, free = case.judged()
     findings = {}
     for account, first in stuck.items():
@@ -127,6 +167,8 @@ def investigate(runtime: Runtime, stuck: Mapping[Account, Task | None], budget: 
                 who, seconds = where_it_waits(timer.task), timer.seconds
                 what = f"a timer ends {who}, in {seconds:.3g} s" if seconds > 0 else f"{who}, is about to end"
                 finding.lines.append(f"{what}: then there will be room")
+    if evidence is not None:
+        evidence.walk, evidence.awaited = walk, [*case.awaited(waiting)]
     return findings
 
 
@@ -137,13 +179,20 @@ class _Case:
         unknown: bytes of each account of which nobody knows who holds them; below zero if some were counted twice.
     """
 
-    def __init__(self, runtime: Runtime, walk: Walk, accounts: Iterable[Account], held: list[_Held]) -> None:
+    def __init__(
+        self,
+        runtime: Runtime,
+        walk: Walk,
+        accounts: Iterable[Account],
+        held: list[_Held],
+        answered: Mapping[int, set[Any]],
+    ) -> None:
         self._root = runtime.engine.root
         self._held = held
         self._pending = runtime.engine.admission.tasks()
         self._parked = [
             (waiter, [task for task in tasks if task.state < DONE])
-            for future, (waiter, tasks) in runtime.parked.items()
+            for future, (waiter, tasks) in list(runtime.parked.items())
             if waiter is not None and not future.done()
         ]
         launched = audit.launched(runtime.engine.root)
@@ -155,8 +204,14 @@ class _Case:
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
-        self._answered = _answered(runtime)
+        self._answered = answered
         self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered)
+
+    def awaited(self, waiting: Waiters) -> Iterator[tuple[asyncio.Task[Any], ref[asyncio.Future[Any]]]]:
+        """What these wait for, but for who is parked here: with weak references, which do not count."""
+        for task in waiting.intersection(self._wakers):
+            if (future := awaited_by(task)) is not None:
+                yield task, ref(future)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
         """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;

@@ -18,7 +18,7 @@ import gc
 import inspect
 import sys
 import types
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from threading import get_ident
@@ -30,9 +30,9 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .awaiting import Chains, code_of, frame_of, referents, steps_of, variables_of, where_it_waits
+from .awaiting import Chains, code_of, frame_of, references_of, referents, steps_of, variables_of, where_it_waits
 
-MOST_OBJECTS = 200_000
+MOST_OBJECTS = 1_000_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
 _DESCRIBED = 100  # places in coroutines that are told with variable and line: a few are shown
@@ -66,15 +66,20 @@ class Walk:
         deadline: float,
         pending: Iterable[Task] = (),
         likely: list[Any] | None = None,
+        *,
+        here: bool = True,
     ) -> None:
         """`futures` are all that there are, and `likely` is what holds things most often: the walk's from now on.
 
         Where there are many things to ask for, what is likely is asked first, since a pass over the heap takes longer.
+
+        Args:
+            here: this is the loop's thread, on which nothing else runs until the walk ends.
         """
         self._deadline = deadline
         self._longest = 0.0  # seconds that one level took, and so the next may take
         self.queued: list[bool] = []  # which of the objects that were asked for last lie in an asyncio queue
-        self._asker = asyncio.current_task(loop)  # None where the scheduler itself asks
+        self._asker = asyncio.current_task(loop) if here else None  # None where the scheduler itself asks
         self._asking = {} if self._asker is None else _held_here(self._asker)
         # Pending tasks by the tuple in which they hold what they read, where nobody else has that tuple. Thousands of
         # tasks may read one value; found here, they need no nodes of their own.
@@ -85,6 +90,9 @@ class Walk:
         # Containers of the investigation itself, by identity.
         self._ours: dict[int, Sequence[Any]] = {id(those): those for those in (self._futures, self._likely)}
         self._described = 0
+        self._kept: list[Any] = []  # what was walked through without trouble
+        self._ours[id(self._kept)] = self._kept
+        self._found = set[int]()  # the identities of all that refers to something that was walked through
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
         self._cells: dict[int, int] = {}
@@ -119,9 +127,28 @@ class Walk:
             above = _above(nodes[key])
             found.append(_summary(above))
             self.queued.append(any(type(node.thing) in QUEUES for node in above))
+        self._kept += [node.thing for node in nodes.values() if node.trouble is None]
         for node in nodes.values():  # which go in circles where their objects do: left as garbage, they would pin these
             node.thing, node.up = None, []
         return found
+
+    def stands(self, pending: list[Task]) -> bool:
+        """Whether all references to what was walked through are those that were found, after others may have run.
+
+        It is asked of what was found alone, at one moment: who could reach one of these objects otherwise would have a
+        reference to it, or to one through which it is held.
+        """
+        kept = self._kept
+        counts = Counter(filter({*map(id, kept)}.__contains__, references_of(self._referrers_found(pending))))
+        return all(references(kept, i) <= counts[id(kept[i])] for i in range(len(kept)))
+
+    def _referrers_found(self, pending: list[Task]) -> Iterator[Any]:
+        """What was found to refer to that, and containers of the investigation itself: each once."""
+        seen = set[int]()
+        for thing in chain(self._known(), self._kept, pending, (task.reads for task in pending)):
+            if id(thing) not in seen and (id(thing) in self._found or id(thing) in self._ours):
+                seen.add(id(thing))
+                yield thing
 
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
         """Find what refers to each node of a level. Returns the next level."""
@@ -159,6 +186,7 @@ class Walk:
             if type(referrer) is _Node:
                 continue
             if (reader := self._readers.get(id(referrer))) is not None:
+                self._found.add(id(referrer))
                 for key in map(id, referrer):
                     if (node := at.get(key)) is not None:
                         node.found += 1
@@ -171,6 +199,7 @@ class Walk:
                     node.found += 1
                     below[key] = node
             if id(referrer) not in self._ours:
+                self._found.add(id(referrer))
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
 

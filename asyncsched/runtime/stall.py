@@ -18,6 +18,10 @@ Then, as long as the signature stays:
    the loop stands still meanwhile, and holders outside may take hours. If the collection freed some, cycles have
    outlived those of young garbage, and more will: from then on a stall need only last as long as a whole one takes.
    Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last.
+
+   Where more than `MANY` wait another thread searches, so that the loop goes on, and the collection comes after that.
+   Who runs meanwhile may let go of something, or get hold of it. So before anybody is told, what was found is compared
+   with what is: those who wait have not moved, and each object has the references that were found, and no other.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
 
@@ -40,8 +44,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import inf
+from threading import Thread
 from time import perf_counter, thread_time
 from typing import Final
 
@@ -51,7 +57,7 @@ from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from .._log import Log
 from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
-from .deadlock import BUDGET, Finding, investigate
+from .deadlock import BUDGET, Evidence, Finding, investigate
 from .runtime import Runtime
 
 log: Final = Log("asyncsched")
@@ -60,6 +66,7 @@ FIRST_LOOK = 0.25  # seconds without change before holders are looked for
 NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
+MANY = 1000  # asyncio tasks that wait here: the loop would stand still for long, so another thread searches
 COLLECTING = 0.05  # the share of the loop's time that collections of young garbage may take which free nothing
 
 
@@ -81,6 +88,7 @@ class StallWatch:
         self._may_collect = 0.0  # when young garbage may be collected again
         self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
+        self._searching = False  # on another thread
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -123,18 +131,13 @@ class StallWatch:
     def _look(self, thorough: bool) -> None:
         """Free what dead cycles hold. If nothing comes of that, find out whether this is a deadlock."""
         runtime, signature = self._runtime, self._signature
-        whole = self._wasted <= BUDGET and (thorough or perf_counter() - self._began >= self._patience)
-        early = 0.0 if whole else self._may_collect - perf_counter()
-        spent = 0.0 if early > 0 else self._collect(whole)
-        runtime.dispatch()
-        freed = self._signature != signature
-        if whole:
-            self._wasted = 0.0 if freed else spent
-            self._patience = spent if freed else 2 * self._patience
-            if self._patience >= FIRST_LOOK:
-                self._patience = inf
-        elif spent and not freed:
-            self._may_collect = perf_counter() + spent / COLLECTING
+        assert runtime.loop is not None
+        elsewhere = thorough and len(runtime.parked) > MANY
+        if elsewhere and self._searching:  # for what was stuck before
+            self._later = runtime.loop.call_later(NEXT_LOOK, self._look, True)
+            return
+        late = thorough or perf_counter() - self._began >= self._patience
+        freed, early = self._collected(late and not elsewhere)
         if signature is None or freed:
             return
         if not thorough:
@@ -147,8 +150,28 @@ class StallWatch:
             if self._only_pending_hold(task.scope.account):
                 self._tell(task, self._deadlock(task, None))
                 return
-        if thorough:
-            self._search(stuck)
+        if elsewhere:
+            self._search_elsewhere(stuck)
+        elif thorough:
+            self._judge(stuck, investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET))
+
+    def _collected(self, whole: bool) -> tuple[bool, float]:
+        """Collect garbage, unless that is too costly now. Returns whether that freed some of what is lacked, and how
+        many seconds too early it was."""
+        signature = self._signature
+        whole = whole and self._wasted <= BUDGET
+        early = 0.0 if whole else self._may_collect - perf_counter()
+        spent = 0.0 if early > 0 else self._collect(whole)
+        self._runtime.dispatch()
+        freed = self._signature != signature
+        if whole:
+            self._wasted = 0.0 if freed else spent
+            self._patience = spent if freed else 2 * self._patience
+            if self._patience >= FIRST_LOOK:
+                self._patience = inf
+        elif spent and not freed:
+            self._may_collect = perf_counter() + spent / COLLECTING
+        return freed, early
 
     def _collect(self, whole: bool) -> float:
         """Collect all garbage, or what was made lately. Returns the seconds it took of this thread.
@@ -177,16 +200,45 @@ class StallWatch:
         if self._later is None:
             self._later = loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
 
-    def _search(self, stuck: Sequence[Task]) -> None:
-        """Look for holders; tell of a deadlock, or of a stall that lasts."""
+    def _search_elsewhere(self, stuck: Sequence[Task]) -> None:
+        """Search on a thread of its own, and see whether what was found still stands."""
+        runtime, signature, evidence = self._runtime, self._signature, Evidence(self._runtime)
+        loop = runtime.loop
+        assert loop is not None
+
+        def search() -> None:
+            findings: dict[Account, Finding] = {}
+            with suppress(RuntimeError):  # of what changed its size while it was looked at
+                findings = investigate(runtime, {task.scope.account: task for task in stuck}, inf, evidence)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence)
+
+        self._searching = True
+        Thread(target=search, name="asyncsched looks for a deadlock", daemon=True).start()
+
+    def _found(
+        self, signature: object, stuck: Sequence[Task], findings: dict[Account, Finding], evidence: Evidence
+    ) -> None:
+        """A search on another thread has ended."""
+        self._searching = False
+        same = signature == self._signature
+        deadlock = same and any(finding.deadlock for finding in findings.values()) and evidence.stands()
+        evidence.close()
+        if not same or (not deadlock and self._collected(True)[0]):
+            return
+        for finding in findings.values():
+            finding.deadlock &= deadlock
+        self._judge(stuck, findings)
+
+    def _judge(self, stuck: Sequence[Task], findings: Mapping[Account, Finding]) -> None:
+        """Tell of a deadlock, or of a stall that lasts."""
         runtime = self._runtime
         waited = perf_counter() - self._since
         late = self._timeout is not None and waited >= self._timeout
         if log_it := waited >= self._logged:
             self._logged = waited + NEXT_LOG
-        findings = investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET)
         for task in stuck:
-            finding = findings[task.scope.account]
+            finding = findings.get(task.scope.account, Finding())
             if finding.deadlock and finding.caller is not None:
                 finding.caller.set_exception(self._deadlock(task, finding))
                 break
