@@ -273,6 +273,7 @@ async def test_statistics_name_the_bottleneck(s: asc.Scheduler, gate: threading.
 
 async def test_a_slow_consumer_is_the_bottleneck(s: asc.Scheduler) -> None:
     pipe = s.pipeline(range(10)).map(same).map(same_in_thread)
+    assert pipe.statistics().bottleneck == ""
     async with pipe.open() as items:
         await anext(items)
         await until(lambda: pipe.statistics().stages[2].items >= 10)
@@ -293,6 +294,8 @@ async def test_misuse_is_told() -> None:
         for misuse, error, text in (
             (lambda: s.pipeline(3), TypeError, "not int"),  # type: ignore[arg-type]
             (lambda: s.pipeline(asc.ones(3)), TypeError, "not Tensor"),
+            (lambda: s.pipeline(np.float64(3)), TypeError, "not float64"),  # type: ignore[arg-type]
+            (lambda: s.pipeline(np.array(3)), TypeError, "not ndarray"),
             (lambda: s.pipeline(lambda: [1]), TypeError, r"takes? .*too many.*pass `lambda epoch: <lambda>\(\)`"),  # type: ignore[arg-type]
             (lambda: pipe.map(same, workers=0), ValueError, "workers must be at least 1, not 0"),
             (lambda: pipe.map(same, buffer=True), TypeError, "buffer must be an int, not bool"),

@@ -216,7 +216,7 @@ async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, ma
 
 async def test_a_source_that_breaks_is_an_error_that_says_where(s: asc.Scheduler) -> None:
     with pytest.raises(TypeError, match="unsized") as caught:
-        await drain(s.pipeline(np.array(3)))
+        await drain(s.pipeline(lambda epoch: np.array(3)))
     assert "stage 0 (source), at item 0" in caught.value.__notes__[0]
     source = list(range(9))
     with pytest.raises(IndexError) as shorter:

@@ -58,7 +58,7 @@ class PipelineStatistics(Record):
     wait_seconds: Seconds
     """How long the consumer has waited for items. The rest of `seconds` is the consumer's own work."""
     bottleneck: str
-    """The name of what was busiest, per worker: a stage, or "the consumer"."""
+    """The name of what was busiest, per worker: a stage, or "the consumer". Empty before the first epoch."""
 
 
 class Items(AsyncIterator[T], OnlyAsync):
@@ -266,7 +266,7 @@ def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> Pi
     seconds = now - started if stages else 0.0
     waited = out.for_items.seconds(now)
     load = {stage.name: stage.busy_seconds / stage.workers for stage in found} | {"the consumer": seconds - waited}
-    return PipelineStatistics(found, seconds, waited, max(load, key=load.__getitem__))
+    return PipelineStatistics(found, seconds, waited, max(load, key=load.__getitem__) if stages else "")
 
 
 def _of(stage: Stage, now: float) -> StageStatistics:

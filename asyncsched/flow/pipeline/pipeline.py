@@ -163,7 +163,7 @@ class Pipeline(Generic[T]):
             size: items per batch.
             collate: makes a batch of a list of items. By default arrays, numbers and PyTorch's tensors are stacked
                 along a new first axis, each field of tuples and mappings by itself; anything else stays a list. Those
-                of a large batch are copied into it as they come, which takes half the memory.
+                of a large batch are copied into it as they come, which takes less memory.
             drop_last: leave out a last batch that is not full.
         """
         check_int("size", size)
@@ -373,7 +373,8 @@ def make_pipeline(
     submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int, order: Order | None
 ) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source is nothing that can be read, or not in that order."""
-    if isinstance(source, Pipeline | Handle) or (not is_iterable(source) and not callable(source)):
+    single = getattr(source, "shape", None) == ()  # a number of NumPy's, which has `__getitem__` all the same
+    if isinstance(source, Pipeline | Handle) or single or (not is_iterable(source) and not callable(source)):
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
             f" returns one, not {type(source).__name__}"
