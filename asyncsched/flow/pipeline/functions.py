@@ -180,7 +180,11 @@ class BatchStage(ThreadStage):
                 origins.append(origin)
                 items.append(item)
                 if packed and not len(items) % part and len(items) < size:
-                    await self._pack(packed)
+                    await self._caught_up()
+                    self._behind += 1
+                    self._calls.put(Call((), packed.pack))
+            if part < size:
+                await self._caught_up()
             del item, packed
             if len(items) < size and (self._drop_last or source.error is not None):
                 self._drop(origins)
@@ -189,12 +193,10 @@ class BatchStage(ThreadStage):
             self.give(tuple(origins), items)
             del items
 
-    async def _pack(self, packed: Packed) -> None:
-        """Have a part of a batch packed, when all before is: where the thread lags, fewer items are taken."""
+    async def _caught_up(self) -> None:
+        """Wait until what the thread was given is done: where it lags, no more items are taken."""
         while self._behind and self.error is None:
             await self._ended.wait()
-        self._behind += 1
-        self._calls.put(Call((), packed.pack))
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         super().fail(origin, error, given)
