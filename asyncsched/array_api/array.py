@@ -61,6 +61,9 @@ class Array:
     What was read or issued before keeps what it was given. A write that fails where it runs, as by an index tensor that
     is out of range, fails all of the memory: whoever reads it gets the error.
 
+    `np.asarray(x)` is a copy, and whoever gets it may write to that. So SciPy's functions with `output=x` leave `x` as
+    it is: write `x[...] = scipy.ndimage.laplace(y)`.
+
     >>> from asyncsched import array_api as xp
     >>> x = xp.zeros((2, 3))
     >>> column = x[:, 1]

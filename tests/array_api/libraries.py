@@ -34,7 +34,8 @@ SKLEARN = (
 )  # fmt: skip
 PACKAGES = (*[f"scipy.{name}" for name in SCIPY], *[f"sklearn.{name}" for name in SKLEARN])
 
-_OUTPUT = "SciPy writes to `np.asarray(output)`, as its remark `XXX: output arrays` has it; that is a copy here"
+# It is read-only in no case: sosfilt, detrend and others write to such a copy and return it.
+_OUTPUT = "SciPy writes to `np.asarray(output)`, see its remark `XXX: output arrays`; that is a copy here"
 _WRITTEN_TO = (
     "_overlap", "test_correlate14", "test_correlate20", "test_correlate22", "test_correlate23", "test_correlate24",
     "test_correlate25", "gradient_magnitude02", "laplace02", "test_generic_laplace01", "test_prewitt02",
@@ -42,7 +43,7 @@ _WRITTEN_TO = (
 )  # fmt: skip
 REASONS: dict[str, str] = {  # by a part of the test's name
     **dict.fromkeys(_WRITTEN_TO, _OUTPUT),
-    "TestVectorizedFilter::test_input_validation": "text as `cval` raises here too, in other words than it names",
+    "TestVectorizedFilter::test_input_validation": "text as `cval` raises here, too, in other words than it knows",
 }
 _HEADS = ("passed", "by ours", "told", "not", "failed")
 

@@ -188,6 +188,13 @@ def test_numpys_functions_give_its_own_arrays():
         np.add.at(x, [0], 1.0)
 
 
+def test_what_numpy_makes_of_them_is_a_copy_that_can_be_written_to():
+    x = xp.asarray(ROOT)
+    for found in (np.asarray(x), np.asarray(x[0]), np.asarray(x, dtype=np.float32), np.array(x.T), np.zeros(2) + x):
+        found[...] = 5
+    np.testing.assert_array_equal(np.asarray(x), ROOT)
+
+
 def test_copies_and_pickles_are_arrays_of_their_own():
     x = xp.asarray([1.0, 2.0])
     copies = [copy.copy(x), copy.deepcopy(x), copy.deepcopy({"x": [x]})["x"][0], pickle.loads(pickle.dumps(x))]
