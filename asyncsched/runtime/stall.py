@@ -63,7 +63,7 @@ from .runtime import Runtime
 log: Final = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before holders are looked for
-NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that
+NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that, unless many wait
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
 MANY = 1000  # asyncio tasks that wait here: the loop would stand still for long, so another thread searches
@@ -111,8 +111,8 @@ class StallWatch:
                 told[account] = used, before
         self.stop()
         self._signature, self._told = signature, told
-        if told:
-            self._pause = NEXT_LOOK
+        if told:  # a search on another thread holds what it looks at: those who were told are to let go of theirs first
+            self._pause = NEXT_LOOK if len(self._runtime.parked) <= MANY else FIRST_LOOK
         else:
             self._since, self._pause, self._logged, self._at_a_time = perf_counter(), FIRST_LOOK, FIRST_LOG, 1
         assert self._runtime.loop is not None
@@ -224,7 +224,9 @@ class StallWatch:
         same = signature == self._signature
         deadlock = same and any(finding.deadlock for finding in findings.values()) and evidence.stands()
         evidence.close()
-        if not same or (not deadlock and self._collected(True)[0]):
+        if same:
+            self._runtime.dispatch()  # takes in what only the search held
+        if signature != self._signature or (not deadlock and self._collected(True)[0]):
             return
         for finding in findings.values():
             finding.deadlock &= deadlock
