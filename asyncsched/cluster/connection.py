@@ -15,11 +15,11 @@ from importlib import import_module
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from .._core.model import Task
+from .._core.model import Task, Value
 from ..errors import AsyncSchedError
 from ..ops.program import ref
 from .card import RESOURCE, look
-from .work import NUMBERS, Work, describe, failed_at, over, perform
+from .work import NUMBERS, Work, describe, over, perform
 
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name
@@ -113,30 +113,34 @@ class Call:
         name: for its key: of the last work.
         home: the worker that is to do it.
         operands: arrays, and the calls whose results they are.
-        task: ours, if it is for one: of the last work. It is not sent if that has failed.
-        sent: set when it has gone to Dask, or never will. Works, operands and task are let go then.
+        tasks: ours, if it is for some, whose results it gives. It is not sent if all have failed.
+        small: whether it gives the results of all its works, which are small.
+        sent: set when it has gone to Dask, or never will. Works, operands and tasks are let go then.
         last: the number of the last work.
         future: Dask's, once it has gone there.
         error: why it could not.
+        owner: what is charged for small results, for as long as one of them is held.
     """
 
     name: str
     home: Any
     works: list[Work]
     operands: list[Any]
-    task: Task | None
+    tasks: list[Task]
+    small: bool
     sent: asyncio.Event
     last: int = 0
     key: str = ""
     future: Any = None
     error: BaseException | None = None
+    owner: Value | None = None
 
     def lost(self) -> bool:
         """Whether its result is known to be gone."""
         return self.future is not None and bool(self.future.cancelled())
 
     def let_go(self) -> None:
-        self.works, self.operands, self.task = [], [], None
+        self.works, self.operands, self.tasks = [], [], []
 
 
 class Connection:
@@ -157,6 +161,7 @@ class Connection:
         self._addresses: dict[Any, str] = {}  # of the chosen workers, by name: where each is, or was last
         self._calls: list[Call] = []  # submitted in this turn of the loop
         self._sent: asyncio.Event  # of those
+        self.small: dict[Any, Call] = {}  # the last small one of each stream among them
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
         self._ending: asyncio.Task[Any] | None = None
@@ -232,7 +237,9 @@ class Connection:
         running.add_done_callback(self._running.discard)
         return running
 
-    def submit(self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None) -> Call:
+    def submit(
+        self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None, small: bool = False
+    ) -> Call:
         """Give Dask a work, for a worker if that is there, at the end of this turn of the event loop.
 
         Raises:
@@ -244,7 +251,7 @@ class Connection:
         if not self._calls:
             self._sent = asyncio.Event()
             self.loop.call_soon(self._send)
-        call = Call(name, home, [work], list(operands), task, self._sent)
+        call = Call(name, home, [work], list(operands), [] if task is None else [task], small, self._sent)
         self._calls.append(call)
         return call
 
@@ -252,10 +259,11 @@ class Connection:
         """Give Dask what was submitted in this turn, but for tasks that were cancelled since. What reads a result that
         is gone would take all of its graph along."""
         calls, self._calls = self._calls, []
+        self.small.clear()
         together: list[Call] = []
         alone: list[Call] = []
         for call in calls:
-            if call.task is None or call.task.failure is None:
+            if not call.tasks or any(task.failure is None for task in call.tasks):
                 reads = [a for a in call.operands if type(a) is Call]
                 (alone if any(a.lost() or a in alone for a in reads) else together).append(call)
         try:
@@ -287,8 +295,9 @@ class Connection:
                 dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}),
                 annotate(**{"resources": {RESOURCE: 1}} if self.gpu else chosen),
             ):
-                works, keys = [call.works for call in calls], [call.key for call in calls]
-                futures = self.client.map(perform, works, operands, key=keys, pure=False, fifo_timeout=0)
+                columns = zip(*[(call.key, call.works, call.small) for call in calls], strict=True)
+                keys, works, small = map(list, columns)
+                futures = self.client.map(perform, keys, works, operands, small, key=keys, pure=False, fifo_timeout=0)
         except Exception as error:
             for call in calls if len(calls) > 1 else ():
                 self._map([call])
@@ -299,8 +308,8 @@ class Connection:
             for call, future in zip(calls, futures, strict=True):
                 call.future = future
 
-    async def outcome(self, call: Call, number: int = 0) -> BaseException | None:
-        """Wait until a call has ended. Returns why this work of it failed, if it did."""
+    async def outcome(self, call: Call) -> BaseException | None:
+        """Wait until a call has ended. Returns why it failed, if it did: see `failed_at`."""
         await call.sent.wait()
         if call.future is None:
             return call.error
@@ -309,7 +318,7 @@ class Connection:
             error = error.with_traceback(await call.future.traceback())
         elif call.lost():
             error = _lost(call.name)
-        return error if error is None or number == failed_at(error, call.last) else None
+        return error
 
     async def gathered(self, call: Call) -> Any:
         """Fetch a result from the cluster."""

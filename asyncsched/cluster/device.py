@@ -42,8 +42,8 @@ class DaskDevice(RemoteDevice):
             total = await y.sum().item()    # a number travels
 
     An operation takes milliseconds on the way. Operations issued in one turn of the event loop, each of which alone
-    reads the one before, travel as one task of Dask's; `s.capture` makes one of a step, `s.submit(fn, ...)` of a
-    function.
+    reads the one before, travel as one task of Dask's, and so do tiny ones, up to 32 with results of 1 KiB; `s.capture`
+    makes one of a step, `s.submit(fn, ...)` of a function.
 
     *Workers may die.* What is lost Dask computes again, from what was put: that is kept with Dask's scheduler for as
     long as anything that came from it is held. So no death of workers loses anything, and data larger than the
@@ -149,10 +149,11 @@ class DaskDevice(RemoteDevice):
         return min(task.lanes, key=lambda lane: missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected))
 
     def stop(self, task: Task) -> None:
-        """Have Dask drop a task. One that runs goes on: its worker says when its thread is free."""
+        """Have Dask drop a task, unless it is small. One that runs goes on: its worker says when its thread is free."""
         found = None if task.value is None else task.value.block
-        if isinstance(found, Remote) and found.future is not None and not found.over.is_set():
-            self.connection.stop(found.future)
+        call = found.call if isinstance(found, Remote) and not found.over.is_set() else None
+        if call is not None and call.future is not None and not call.small:
+            self.connection.stop(call.future)
 
     async def bring(self, array: Any) -> Any:
         if isinstance(array, Remote):

@@ -11,7 +11,7 @@ from .._core.completions import Completions
 from .._core.model import Value
 from ..devices.memory import Memory
 from .connection import Call
-from .work import Step
+from .work import Item, Step
 
 CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
 
@@ -40,7 +40,7 @@ class Remote:
         self.home: Any = home
         self.call: Call | None = None
         self.number: int = 0
-        self.views: tuple[Step, ...] = ()
+        self.views: tuple[Step | Item, ...] = ()
         self.nbytes: int = 0
         self.depth: int = 0
         self.sent: asyncio.Event = asyncio.Event()
@@ -54,7 +54,7 @@ class Remote:
     @property
     def kept(self) -> bool:
         """Whether it stays on the worker, and is not only what the next work of its call reads."""
-        return self.call is None or self.number == self.call.last
+        return self.call is None or self.call.small or self.number == self.call.last
 
     def become(self, other: Remote, step: Step) -> None:
         """Become a view of another result."""

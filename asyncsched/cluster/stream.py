@@ -9,8 +9,15 @@ and the way to the scheduler and back is waited for once. Three kinds of task wa
 - views, which are no task of Dask's at all, and end when their base does.
 
 How many of a worker's tasks Dask knows of is bounded (`most`): the rest of those that are launched wait here. They take
-their place after what they read was sent, so whoever has one never waits for somebody without. A task that goes on with
-a call of this turn, see `_feeding`, shares its place.
+their place after what they read was sent, so whoever has one never waits for somebody without.
+
+A task of Dask's takes its scheduler and its worker a millisecond, and the next one milliseconds more if it reads that.
+So several tasks of a stream, launched in one turn of the event loop, go as one call (and share a place) in two cases,
+where nobody has to wait for it. (1) *A chain*: an operation whose result the next alone reads, which waits for nothing
+else. That result never is anybody's. (2) *Small ones*: quick operations with little results. These stay together on the
+worker until nobody holds one of them, and so long all are charged, as what the views of one array are. Where one fails,
+which is rare with these, and where Dask fails a task for what was then done again, the others are called once more,
+each alone.
 
 Dask runs what it is sent in this order, but a worker with several threads side by side. So the tasks of a stream do not
 end in order, and the count of those that ended, for which other devices' streams wait, goes on with the oldest.
@@ -29,7 +36,7 @@ from typing import Any
 import numpy as np
 
 from .._core.failure import Failure
-from .._core.model import Task, Value, failure_above
+from .._core.model import Task, Value, failure_above, new_value
 from .._core.refcounts import references
 from ..devices import execution
 from ..devices.contract import Point
@@ -42,8 +49,9 @@ from ..runtime.threads import in_thread
 from .card import OnCard
 from .connection import Call, Connection
 from .memory import DaskMemory, Remote, standing
-from .work import MADE, Step, Work, hold, is_captured
+from .work import Item, Step, Work, failed_at, hold, is_captured, view_of
 
+SMALL, MOST_TOGETHER = 1024, 32  # bytes of a result, and results, that go as one; guesses
 DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
 _SECONDS_PER_TASK = 1e-3  # a guess
 _LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
@@ -123,7 +131,7 @@ class DaskStream:
         self._end(task, remote, number)
 
     async def _compute(self, task: Task, remote: Remote) -> None:
-        connection, view = self._connection, _view_made(task)
+        view = _view_made(task)
         for operand in _remote(task.inputs):
             await (operand.sent if view is None else operand.over).wait()
         if self._not_wanted(task):
@@ -133,55 +141,86 @@ class DaskStream:
             remote.become(standing(task.inputs[0]), view)
             execution.finish(task, task.value, remote, 0)
             return
-        before = _feeding(task)
-        async with self._slots if before is None else nullcontext():
+        for before in (self._before(task), None):
+            async with self._slots if before is None else nullcontext():
+                if self._not_wanted(task):
+                    return
+                call = await self._packed(task, remote, before)
+                error = await self._called(task, remote, call)
+            await _all_over(task.inputs)  # Dask fails it for what it reads: that is told first, though it may be late
             if self._not_wanted(task):
                 return
-            await self._pack(task, remote, before)
-            remote.sent.set()
-            observer, sent = self._memory.observer, perf_counter()
-            if observer is not None:
-                observer.body_began(task)
-            call = remote.call
-            assert call is not None
-            error = await connection.outcome(call, remote.number)
-            if task.cancelled:
-                await connection.stopped()
-            now = perf_counter()
-            if observer is not None:
-                observer.body_ended(task, sent, now)
-            self._durations.took(task.name, (now - max(sent, self._ran_dry)) / (call.last + 1))
-            self._ran_dry = now
-        await _all_over(task.inputs)  # Dask fails a task for what it reads: that is told first, though it may be late
-        if self._not_wanted(task):
-            return
+            mine, number = failed_at(error, call.key, call.last)
+            if error is None or (mine and number == remote.number):
+                break
+            if mine and not remote.kept:  # it was there for the next alone, and that has failed
+                error = None
+                break
         if error is not None:
             raise error
         if remote.kept:
-            await self._finish(task, remote)
+            await self._finish(task, remote, call)
 
-    async def _pack(self, task: Task, remote: Remote, before: Call | None) -> None:
-        """Submit a task whose operands were submitted: as a call of its own, or as the next work of the one before."""
+    async def _called(self, task: Task, remote: Remote, call: Call) -> BaseException | None:
+        """Wait for the call of a task. Returns why it failed, if it did."""
+        remote.sent.set()
+        observer, sent = self._memory.observer, perf_counter()
+        if observer is not None:
+            observer.body_began(task)
+        error = await self._connection.outcome(call)
+        if task.cancelled:
+            await self._connection.stopped()
+        now = perf_counter()
+        if observer is not None:
+            observer.body_ended(task, sent, now)
+        self._durations.took(task.name, (now - max(sent, self._ran_dry)) / (call.last + 1))
+        self._ran_dry = now
+        return error
+
+    def _before(self, task: Task) -> Call | None:
+        """The call of this turn that a task goes on with, if there is one."""
+        call = _feeding(task)
+        if call is None and _small(task):
+            call = self._connection.small.get(self)
+            if call is None or call.last >= MOST_TOGETHER - 1:
+                return None
+            if call.tasks[0].scope.account is not task.scope.account:
+                return None
+            if not all(_there(value) or _small_too(standing(value), call) for value in task.inputs):
+                return None
+        return call
+
+    async def _packed(self, task: Task, remote: Remote, before: Call | None) -> Call:
+        """Submit a task whose operands were submitted: as a call of its own, or as the next work of another."""
         gpu, operands = self._connection.gpu, [] if before is None else before.operands
         reads: list[int] = []
-        views: list[tuple[Step, ...]] = []
+        views: list[tuple[Step | Item, ...]] = []
+        depth = 1
         for value in task.inputs:
             found = await _operand(value)
-            made = before is not None and isinstance(found, Remote) and found.call is before
-            reads.append(MADE if made else len(operands))
-            views.append(found.views if isinstance(found, Remote) else ())
             if isinstance(found, Remote):
-                remote.depth = max(remote.depth, found.depth + (not made))
-            if not made:
-                operands.append(found.call if isinstance(found, Remote) else _for_card(found) if gpu else found)
+                made = before is not None and found.call is before
+                depth = max(depth, found.depth + (not made))
+                reads.append(-1 - found.number if made else len(operands))
+                views.append(() if made else found.views)
+                operands += [] if made else [found.call]
+            else:
+                reads.append(len(operands))
+                views.append(())
+                operands.append(_for_card(found) if gpu else found)
         work = _work(task, tuple(reads), tuple(views), gpu)
         if before is None:
-            remote.depth = remote.depth or 1
-            remote.call = self._connection.submit(task.name, remote.home, work, operands, task)
+            call = self._connection.submit(task.name, remote.home, work, operands, task, _small(task))
+            if call.small:
+                self._connection.small[self] = call
         else:
-            before.works.append(work)
-            before.name, before.task, before.last = task.name, task, before.last + 1
-            remote.call, remote.number = before, before.last
+            call = before
+            call.works.append(work)
+            call.tasks = [*(call.tasks if call.small else ()), task]
+            call.name, call.last = task.name, call.last + 1
+        remote.call, remote.number, remote.depth = call, call.last, depth
+        remote.views = (Item(call.last),) if call.small else ()
+        return call
 
     @staticmethod
     def _not_wanted(task: Task) -> bool:
@@ -191,12 +230,11 @@ class DaskStream:
             execution.fail(task, upstream.passed_to(task.name, task.site))
         return upstream is not None or task.failure is not None
 
-    async def _finish(self, task: Task, remote: Remote) -> None:
+    async def _finish(self, task: Task, remote: Remote, call: Call) -> None:
         """Give the value what stands for it, and the task its refund."""
         value = task.value
         assert value is not None
-        connection, call, nbytes = self._connection, remote.call, value.nbytes
-        assert call is not None
+        connection, nbytes = self._connection, value.nbytes
         if value.meta is None:  # as declared, or as its worker measured it
             nbytes = (task.options and task.options["unmeasured"]) or await connection.nbytes(call)
         elif not value.meta.known:
@@ -206,12 +244,18 @@ class DaskStream:
             return
         remote.nbytes = nbytes
         if remote.depth >= DEEPEST:  # it is put anew, so that Dask forgets what it comes from
+            found = view_of(await connection.gathered(call), remote.views)
             work = Work(hold, (ref(0),), {}, (0,), ((),), gpu=connection.gpu)
-            anew = connection.submit(task.name, remote.home, work, [await connection.gathered(call)])
-            if (error := await connection.outcome(anew)) is not None:
+            call = connection.submit(task.name, remote.home, work, [found])
+            if (error := await connection.outcome(call)) is not None:
                 raise error
-            remote.call, remote.number, remote.depth = anew, 0, 0
+            remote.call, remote.number, remote.views, remote.depth = call, 0, (), 0
         execution.finish(task, value, remote, nbytes)
+        if call.small:  # the others are there for as long as it is
+            owner = call.owner = call.owner or new_value(value.account, value.device, None)
+            value.base, value.charge = owner, 0
+            owner.charge += nbytes
+            owner.nbytes += nbytes
 
     def _end(self, task: Task, remote: Remote, number: int) -> None:
         """In the order of the contract: drop references, count, report."""
@@ -242,8 +286,8 @@ async def _all_over(values: Sequence[Value]) -> None:
 
 
 def _feeding(task: Task) -> Call | None:
-    """The call that a task goes on with: of the value that it waits for, if that is the only one, nobody else reads it,
-    and Dask was not told of the call yet. No other stream would begin anything sooner."""
+    """The call of the value that a task waits for, if that is the only one, nobody else reads it, and Dask was not told
+    of the call yet. No other stream would begin anything sooner."""
     inputs = task.inputs  # in no variables: references are counted
     waits = [i for i, value in enumerate(inputs) if not _there(value)]
     if not waits or any(inputs[i] is not inputs[waits[0]] for i in waits):
@@ -253,10 +297,26 @@ def _feeding(task: Task) -> Call | None:
     if producer is None or not isinstance(producer.call, Op) or producer.lane is not task.lane or not form.known:
         return None
     call = remote.call
-    if call is None or call.sent.is_set() or call.task is not producer:
+    if call is None or call.sent.is_set() or call.small or call.tasks != [producer]:
         return None
     alone = references(inputs, place) == len(waits) + (inputs is not task.reads) + 1  # its own task has it, too
     return call if alone else None
+
+
+def _small(task: Task) -> bool:
+    """Whether it takes less than any way, gives little, and does not fail for what it finds."""
+    op, value, plan = task.call, task.value, task.plan
+    if task.move is not None or not isinstance(op, Op) or not op.out or op.checks or is_captured(op):
+        return False
+    return plan.small and value is not None and value.meta.known and value.nbytes <= SMALL
+
+
+def _small_too(found: Any, call: Call) -> bool:
+    """Whether what a small call is to read as well is its own, or another's that ends soon and does not wait for this
+    one: nothing more is added there."""
+    if not isinstance(found, Remote) or found.call is None or found.call is call:
+        return isinstance(found, Remote) and found.call is call
+    return found.call.small and (found.call.sent.is_set() or found.call.last == MOST_TOGETHER - 1)
 
 
 def _there(value: Value) -> bool:
@@ -265,7 +325,7 @@ def _there(value: Value) -> bool:
     return found.over.is_set() if isinstance(found, Remote) else value.device.remote or value.device.inline
 
 
-def _work(task: Task, reads: tuple[int, ...], views: tuple[tuple[Step, ...], ...], gpu: bool) -> Work:
+def _work(task: Task, reads: tuple[int, ...], views: tuple[tuple[Step | Item, ...], ...], gpu: bool) -> Work:
     if not isinstance(task.call, Op):
         return Work(task.call, task.args, {}, reads, views, _form(task), gpu)
     args = task.args if task.args is None or not gpu else tuple([_for_card(a) for a in task.args])

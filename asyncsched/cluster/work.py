@@ -1,8 +1,8 @@
 """What travels to a worker, and what is done there.
 
 A task of Dask's is `perform` with the `Work` of one task of ours, which says what to call, and the results of other
-tasks, which Dask brings to the worker; or with that of several of ours, each of which only feeds the next. On a
-worker's card it is called with CuPy's arrays, and else with NumPy's.
+tasks, which Dask brings to the worker; or with that of several of ours, see `stream`. On a worker's card it is called
+with CuPy's arrays, and else with NumPy's.
 
 Views make no task. A value that is a view is held as its base and the steps that lead from there, and these are taken
 where it is used (`Step`).
@@ -36,7 +36,6 @@ from ..ops.program import Program, Ref
 from ..ops.table import TABLE
 from . import card
 
-MADE = -1  # see `Work`
 NUMBERS = (type(None), bool, int, float, complex, np.generic)  # results that are not worth being counted
 _FAILED = "_asyncsched_work"  # an attribute of errors
 _KEPT_PROGRAMS = 64
@@ -62,6 +61,16 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Item:
+    """One of the results of a call that gives them all, where a `Step` would stand."""
+
+    number: int
+
+    def of(self, results: Any, xp: Any) -> Any:
+        return results[self.number]
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What a worker is to do with its operands.
 
@@ -69,7 +78,8 @@ class Work:
         call: an operation of the table, or a user's function.
         args: the arguments, with a reference by place for each operand; None if they are the operands.
         options: of an operation.
-        reads: the operands, by their places among all of the task's; `MADE` for the result of the work before.
+        reads: the operands, by their places among all of the call's; -1 for the result of its first work, -2 for that
+            of the next, and so on.
         views: for each operand the steps to the view of it that is meant.
         form: shape and dtype of what a function is to return, if that was said; and of what a captured step gives.
         gpu: whether it is done on the worker's card.
@@ -79,37 +89,41 @@ class Work:
     args: Any
     options: Mapping[str, Any]
     reads: tuple[int, ...]
-    views: tuple[tuple[Step, ...], ...]
+    views: tuple[tuple[Step | Item, ...], ...]
     form: tuple[tuple[int, ...], np.dtype[Any]] | None = None
     gpu: bool = False
 
 
-def perform(works: Sequence[Work], operands: Sequence[Any]) -> Any:
-    """Do one work after the other, on the worker. Gives the result of the last."""
-    made = None
+def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_them: bool) -> Any:
+    """Do one work after the other, on the worker. Gives all their results; or that of the last, where each of the
+    others is read by the next alone."""
+    made: list[Any] = []
     try:
         for number in range(len(works)):
             work = works[number]
-            found = [made if i == MADE else operands[i] for i in work.reads]
-            made = _perform_on_card(work, found) if work.gpu else _perform(work, found, np)
-        return made
+            found = [operands[i] if i >= 0 else made[-1 - i] for i in work.reads]
+            if not all_of_them:
+                made = [None] * number
+            made.append(_perform_on_card(work, found) if work.gpu else _perform(work, found, np))
+        return made if all_of_them else made[-1]
     except BaseException as error:
         failed = card.told(error) if work.gpu else error
     add_note(failed, f"raised on the worker {_worker()}")
-    setattr(failed, _FAILED, number)
+    setattr(failed, _FAILED, (key, number))
     try:
         raise failed  # here, where it has no context: Dask pickles that, too
     finally:
         del failed
 
 
-def failed_at(error: BaseException, last: int) -> int:
-    """The number of the work that raised this. What Dask itself raised counts as the last's."""
-    number: int = getattr(error, _FAILED, last)
-    return number
+def failed_at(error: BaseException | None, key: str, last: int) -> tuple[bool, int]:
+    """Whether an error is that of the call with this key, and not of what it reads; and by which work. What Dask itself
+    raised counts as the last's."""
+    found, number = getattr(error, _FAILED, (key, last))
+    return found == key, number
 
 
-def view_of(array: Any, steps: Sequence[Step], xp: Any = np) -> Any:
+def view_of(array: Any, steps: Sequence[Step | Item], xp: Any = np) -> Any:
     """The view of an array that these steps lead to."""
     for step in steps:
         array = step.of(array, xp)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import asyncsched as asc
 from asyncsched.cluster.connection import ResultLost
 from asyncsched.cluster.device import DaskDevice
+from asyncsched.ops.table import TABLE
+from asyncsched.tensors.tensor import apply
 from tests.test_readme import blocks, run
 from tests.waiting import until
 
@@ -58,7 +61,8 @@ async def test_views_are_no_tasks_of_dasks_and_shapes_that_depend_on_data_come_b
 
 @pytest.mark.one_loop
 async def test_what_only_feeds_the_next_is_one_task_of_dasks(d):
-    x = await d.put(A)
+    large = np.arange(800.0).reshape(40, 20) / 800
+    x = await d.put(large)
     sent = []
     way = d.devices[0].connection
     submit, way.submit = way.submit, lambda name, *rest: sent.append(name) or submit(name, *rest)
@@ -66,7 +70,7 @@ async def test_what_only_feeds_the_next_is_one_task_of_dasks(d):
     for _ in range(10):
         y = asc.tanh(y) * 1.5
     y = asc.sum(y * y, axis=0)
-    expected = A
+    expected = large
     for _ in range(10):
         expected = np.tanh(expected) * 1.5
     assert np.array_equal(await y, (expected * expected).sum(axis=0))
@@ -74,9 +78,54 @@ async def test_what_only_feeds_the_next_is_one_task_of_dasks(d):
     assert d.statistics().peak_tasks_in_flight == 22  # each counts
     held = x + 1
     both = (held * 2) @ (x * 3).T  # two that it waits for, and one that somebody else may read
-    assert np.array_equal(await both, (A + 1) * 2 @ (A * 3).T)
-    assert np.array_equal(await held, A + 1)
+    assert np.array_equal(await both, (large + 1) * 2 @ (large * 3).T)
+    assert np.array_equal(await held, large + 1)
     assert sorted(sent) == ["add", "matmul", "multiply", "multiply", "tanh"]
+
+
+@pytest.mark.one_loop
+async def test_small_ones_go_together_and_are_charged_until_the_last_is_dropped(address):
+    async with asc.Scheduler(DaskDevice(address, workers=1)) as s:
+        x, client = await s.put(A), s.devices[0].connection.client
+        found = [x + i for i in range(20)]
+        found += [a * 2 for a in found]
+        assert [a.tolist() for a in await asc.gather(*found)] == [
+            *((A + i).tolist() for i in range(20)),
+            *(((A + i) * 2).tolist() for i in range(20)),
+        ]
+        assert len(client.futures) == 3  # of 40
+        assert s.statistics().bytes_retained == 41 * A.nbytes
+        sums = [await a.sum().item() for a in found[:3]]
+        assert sums == [(A + i).sum() for i in range(3)]
+        del found[1:]
+        await until(lambda: s.statistics().bytes_retained == 33 * A.nbytes)  # what lies there with the first
+        assert np.array_equal(await found[0].T, A.T)
+        del found[:]
+        await until(lambda: s.statistics().bytes_retained == A.nbytes)
+        await until(lambda: len(client.futures) == 1)
+
+
+@pytest.mark.one_loop
+async def test_one_that_fails_among_small_ones_does_so_alone(d, monkeypatch):
+    def broken(xp: Any, a: Any, **_: Any) -> Any:
+        raise LookupError("broken")
+
+    def as_negative(op: Any, *args: Any) -> Any:
+        return TABLE["negative"].rule(TABLE["negative"], *args)
+
+    x = await d.put(A)
+    bad = replace(TABLE["negative"], name="bad", kernel=broken, rule=as_negative)
+    monkeypatch.setattr("asyncsched.cluster.stream.is_captured", lambda op: False)
+    found = [x + i for i in range(4)]
+    failed = apply(bad, (x,))
+    found += [a * 2 for a in found]
+    worse = failed + 1
+    large = [asc.repeat(a, 400, axis=0) for a in found]  # which Dask was told of, too
+    assert [a.tolist() for a in await asc.gather(*found[4:])] == [((A + i) * 2).tolist() for i in range(4)]
+    assert np.array_equal(await large[7], np.repeat((A + 3) * 2, 400, axis=0))
+    for task in (failed, worse):
+        with pytest.raises(LookupError, match="broken"):
+            await task
 
 
 @pytest.mark.one_loop
