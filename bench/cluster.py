@@ -1,16 +1,17 @@
 """What an operation costs on a cluster of processes, and from which size on one pays.
 
 Independent products of square matrices of several sizes, on this machine's streams and on a local cluster of as many
-workers of one thread each; and twenty operations on one array, one by one and as a captured step. The cluster pays from
-where its column is the smaller one, which is nowhere if its workers have but the processors that the streams have; the
-rest of the table says what a task costs there however small it is.
+workers of one thread each; twenty operations on one array, one by one and as a captured step; and bursts of functions
+and of tiny operations. The cluster pays from where its column is the smaller one, which is nowhere if its workers have
+but the processors that the streams have; the rest of the table says what a task costs there however small it is.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -23,19 +24,15 @@ from .harness.subjects import Together
 from .harness.turns import Turns
 
 SIZES = (8, 256, 512, 1024)
-TASKS, STEPS = 16, 20
+TASKS, STEPS, BURST = 16, 20, 1_000
 WARM = 3  # seconds: by then numba, where it is installed, has compiled a captured step
 MACHINE, CLUSTER = "this machine", "cluster"
 
+Timed = tuple[str, int, Callable[[], Any]]  # title, tasks, and what issues them
 
-async def products(s: asc.Scheduler, n: int) -> float:
-    """So many products at once: milliseconds a task."""
-    xs = [await s.put(np.random.default_rng(i).random((n, n), np.float32)) for i in range(4)]
-    began = perf_counter()
-    found = [xs[i % 4] @ xs[(i + 1) % 4] for i in range(TASKS)]
-    await s.barrier()
-    del found
-    return 1e3 * (perf_counter() - began) / TASKS
+
+def products(xs: list[asc.Tensor]) -> list[asc.Tensor]:
+    return [xs[i % 4] @ xs[(i + 1) % 4] for i in range(TASKS)]
 
 
 def chain(x: asc.Tensor) -> asc.Tensor:
@@ -44,20 +41,27 @@ def chain(x: asc.Tensor) -> asc.Tensor:
     return x
 
 
-async def steps(s: asc.Scheduler, captured: bool, rounds: int) -> list[float]:
-    """Milliseconds of twenty operations one after the other, until the result is there."""
-    x = await s.put(np.ones((256, 256), np.float32))
-    step = await s.capture(chain, x) if captured else chain
-    times: list[float] = []
-    warm = perf_counter() + (WARM if rounds > 1 else 0)
-    while len(times) < rounds:
-        began = perf_counter()
-        y = step(x)
-        await s.barrier()
-        del y
-        if began > warm:
-            times.append(1e3 * (perf_counter() - began))
-    return times
+async def works(s: asc.Scheduler, sizes: tuple[int, ...]) -> dict[str, Timed]:
+    found: dict[str, Timed] = {}
+    for n in sizes:
+        xs = [await s.put(np.random.default_rng(i).random((n, n), np.float32)) for i in range(4)]
+        found[f"product-{n}"] = f"a product of {n} x {n}", TASKS, partial(products, xs)
+    small = await s.put(np.ones((8, 8), np.float32))
+    x, title = await s.put(np.ones((256, 256), np.float32)), f"{STEPS} operations on 256 x 256, "
+    found["one-by-one"] = f"{title}one by one", 1, partial(chain, x)
+    found["captured"] = f"{title}captured", 1, partial(await s.capture(chain, x), x)
+    found["burst"] = f"a function, {BURST:,} at once", BURST, lambda: [s.submit_nowait(int, i) for i in range(BURST)]
+    found["small"] = f"an operation on 8 x 8, {BURST:,} at once", BURST, lambda: [small + i for i in range(BURST)]
+    return found
+
+
+async def timed(s: asc.Scheduler, work: Timed) -> float:
+    """Milliseconds a task, until all results are there."""
+    _, tasks, issue = work
+    began, made = perf_counter(), issue()
+    await s.barrier()
+    del made
+    return 1e3 * (perf_counter() - began) / tasks
 
 
 def measured(turns: Turns) -> Iterator[Result]:
@@ -72,14 +76,13 @@ async def _measured(sizes: tuple[int, ...], rounds: int) -> list[Result]:
     async with LocalCluster(asynchronous=True, silence_logs=50, **options) as cluster:
         device = asc.cluster.DaskDevice(cluster.scheduler_address, workers)
         async with asc.Scheduler("cpu", streams=workers) as here, asc.Scheduler(device) as there:
-            await products(there, 8), await products(here, 8)
-            for n in sizes:
-                both = [(await products(here, n), await products(there, n)) for _ in range(rounds)]
+            mine, theirs = await works(here, sizes), await works(there, sizes)
+            for key, (title, *_) in mine.items():
+                until, both = perf_counter() + (WARM if rounds > 1 else 0), list[tuple[float, float]]()
+                while len(both) < rounds:
+                    pair = await timed(here, mine[key]), await timed(there, theirs[key])
+                    both += [pair] if perf_counter() > until else []
                 values = {MACHINE: [a for a, _ in both], CLUSTER: [b for _, b in both]}
-                found.append(Row(f"product-{n}", f"a product of {n} x {n}", "ms").result(values))
-            for key, captured in (("one-by-one", False), ("captured", True)):
-                title = f"{STEPS} operations on 256 x 256, {key.replace('-', ' ')}"
-                values = {MACHINE: await steps(here, captured, rounds), CLUSTER: await steps(there, captured, rounds)}
                 found.append(Row(key, title, "ms").result(values))
     return found
 

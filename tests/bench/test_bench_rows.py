@@ -36,7 +36,7 @@ OWN = {
         for limit in ("smallest", "between", "most")
         for what in ("time", "peak")
     ),
-    "cluster": "product-8; one-by-one; captured",
+    "cluster": "product-8; one-by-one; captured; burst; small",
 }
 TOGETHER = [subject for subject in SUBJECTS if subject not in ("gpu", *OWN)]
 
