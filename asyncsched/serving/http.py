@@ -161,9 +161,9 @@ TABLE: Final = (
 """What is answered where a handler lets an exception out. What is not here is the framework's to answer, with 500."""
 
 
-def find_problem(error: BaseException, retry_after: float | None) -> Problem | None:
+def find_problem(error: BaseException, retry_after: Callable[[], float | None]) -> Problem | None:
     """What to answer; None for what is not in the table, as a bug in a group is not, whatever else there is in it.
-    `retry_after` is used where the error does not say."""
+    `retry_after` is asked where the error does not say."""
     if isinstance(error, BaseExceptionGroup):
         _, causes = error.split(errors.TaskCancelled)
         found = [find_problem(cause, retry_after) for cause in causes.exceptions] if causes else []
@@ -174,6 +174,6 @@ def find_problem(error: BaseException, retry_after: float | None) -> Problem | N
         if isinstance(error, row.error):
             if row.logged:
                 logger.warning("answered with %d: %s: %s", row.status, type(error).__name__, error)
-            after = getattr(error, "retry_after", None) or retry_after or 1.0
-            return Problem(row.status, row.detail, retry_after=after if row.retry else None)
+            after = (getattr(error, "retry_after", None) or retry_after() or 1.0) if row.retry else None
+            return Problem(row.status, row.detail, retry_after=after)
     return None

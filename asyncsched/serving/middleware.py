@@ -96,7 +96,7 @@ async def _attend(work: asyncio.Task[None], exchange: Exchange, seconds: float |
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     """Whether the exception was one to be answered. Here, since no frame that it passed through may hold it: that is a
     cycle, and under overload the collector would stop the loop for the sake of refusals."""
-    problem = find_problem(error, service.estimated_wait())
+    problem = find_problem(error, service.estimated_wait)
     if problem is not None:
         await problem.answer(exchange)
     return problem is not None
