@@ -294,16 +294,18 @@ def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
 
 
 def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
-    """Write to an array. If others hold what it is now, there is room for two, or it waits until no task does."""
+    """Write to an array. If others hold what it is now, there is room for two, or it waits until nobody does."""
     with suppress(TaskTooLarge):
-        return _patiently(Background.issue, write, *args)
-    return _patiently(partial(_after_reads, place.storage), write, *args)
+        return _patiently((Held,), Background.issue, write, *args)
+    return _patiently((Held, TaskTooLarge), partial(_after_reads, place.storage), write, *args)
 
 
-def _patiently(call: Callable[..., None], write: Callable[..., None], *args: Any) -> None:
-    """Write, after a little while if somebody holds the array: they are seldom to hold it for longer."""
+def _patiently(
+    refusals: tuple[type[Exception], ...], call: Callable[..., None], write: Callable[..., None], *args: Any
+) -> None:
+    """Write, after a little while if it is refused: nobody holds an array for long."""
     for pause in _PAUSES:
-        with suppress(Held):
+        with suppress(*refusals):
             return _asked(write, *args, call=call)
         sleep(pause)
     return _asked(write, *args, True, call=call)
@@ -422,11 +424,16 @@ def there(value: Value) -> Value:
 
 def host(x: Array) -> np.ndarray[Any, Any]:
     """A copy on the host."""
-    value = there(x._place.storage.value)  # held, so that it is not written over meanwhile
-    device, path = value.device, x._place.path
-    if device.remote:
-        return np.array(through(np, device.fetch(value.array), path))
-    return cast("np.ndarray[Any, Any]", device.fetch(through(device.xp, value.array, path)))
+    storage, path = x._place.storage, x._place.path
+    storage.copies.append(None)  # first: a write that finds it held knows why
+    try:
+        value = there(storage.value)  # held, so that it is not written over meanwhile
+        device = value.device
+        if device.remote:
+            return np.array(through(np, device.fetch(value.array), path))
+        return cast("np.ndarray[Any, Any]", device.fetch(through(device.xp, value.array, path)))
+    finally:
+        storage.copies.pop()
 
 
 async def _done(value: Value) -> None:

@@ -42,18 +42,19 @@ _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem"
 
 
 class Held(Exception):
-    """Somebody holds an array for a moment: another thread that copies it to the host, or a stream's that lets go."""
+    """Somebody holds an array for a moment, such as a stream's thread that lets go of it."""
 
 
 class Storage:
     """What arrays share: the newest version, and views of it by their paths."""
 
-    __slots__ = ("value", "views", "written")
+    __slots__ = ("copies", "value", "views", "written")
 
     def __init__(self, value: Value) -> None:
         self.value: Value = value
         self.written: bool = False  # whether the newest version is one that `write` made
         self.views: dict[Path, Value] = {}
+        self.copies: list[None] = []  # one for each thread that copies a version to the host: they take long
 
     def move(self, value: Value, written: bool = False) -> None:
         """Go on to the next version."""
@@ -96,7 +97,7 @@ class Storage:
         readers = _readers_of(value)
         if readers is None or _hold(readers, value, count):
             return readers
-        if alone:
+        if alone and not self.copies:
             raise Held
         return None
 

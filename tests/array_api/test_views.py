@@ -15,6 +15,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import array_api as xp
+from asyncsched.array_api import array
 from asyncsched.array_api.array import kept
 from asyncsched.runtime.waiting import drained
 from tests.waiting import held
@@ -399,6 +400,43 @@ def test_a_view_that_others_hold_costs_one_copy():
         equal(x, a)
         assert np.all(out == 1)
         assert statistics().peak_bytes < 2.5 * a.nbytes
+
+
+@pytest.mark.parametrize("for_long", [False, True])
+def test_what_is_held_for_a_moment_is_waited_for(for_long, monkeypatch):
+    a = np.ones((200, 1000))
+    x = xp.asarray(a)
+    holders, pauses = [x._place.storage.value], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        if not for_long:
+            holders.clear()
+
+    monkeypatch.setattr(array, "sleep", sleep)
+    x[0] = 2
+    a[0] = 2
+    equal(x, a)
+    assert (len(pauses) > 1) == for_long
+    assert (statistics().peak_bytes > 1.5 * a.nbytes) == for_long
+
+
+def test_a_write_beside_a_copy_to_the_host_waits_for_nothing(monkeypatch):
+    a = np.ones((200, 1000))
+    x, background = xp.asarray(a), kept.get()
+    fetch, written = background.runtime.devices[0].fetch, []
+
+    def fetch_beside_a_write(array):  # as if by another thread
+        if not written:
+            written.append(1)
+            x[0] = 2
+        return fetch(array)
+
+    monkeypatch.setattr(background.runtime.devices[0], "fetch", fetch_beside_a_write)
+    monkeypatch.setattr(array, "sleep", lambda seconds: pytest.fail("it waited"))
+    equal(x, a)
+    a[0] = 2
+    equal(x, a)
 
 
 def test_an_update_of_a_part_is_one_task():
