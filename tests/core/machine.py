@@ -6,7 +6,7 @@ Streams are lists; a task runs, is posted, and is taken in at three different mo
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -53,11 +53,23 @@ class EngineMachine(Promises):
         bounded=st.booleans(),
         hold=st.booleans(),
         keep=st.sampled_from([True, True, False]),
+        after=st.lists(PICK, max_size=2),
     )
-    def submit(self, room: int, cost: int, inputs: list[int], kind: str, bounded: bool, hold: bool, keep: bool) -> None:
+    def submit(
+        self,
+        room: int,
+        cost: int,
+        inputs: list[int],
+        kind: str,
+        bounded: bool,
+        hold: bool,
+        keep: bool,
+        after: Sequence[int] = (),
+    ) -> None:
         if len(self.jobs) >= MOST_JOBS:
             return
         job = self.job_to_be(room, cost, inputs, kind, keep)
+        self.let_wait(job, after)
         task, ledger = job.task, self.ledger
         if bounded or not hold:  # as it does itself: what failed since may have had dependents in the backlog
             self.engine.drain()
@@ -105,6 +117,14 @@ class EngineMachine(Promises):
         assert task.scope.account is where.account
         return Job(task, where, value if keep else None, read, read[0] if view else None)
 
+    def let_wait(self, job: Job, picks: Sequence[int]) -> None:
+        """Have a task wait for the end of others, as one that writes over what they read."""
+        others = [other for other in self.jobs if other.task.state < DONE and other.batch is None and other.returned]
+        chosen = dict.fromkeys(others[pick % len(others)] for pick in picks if others)
+        job.after = [other for other in chosen if other not in job.inputs]
+        if job.after:
+            job.task.after = [other.task for other in job.after]
+
     def edge(self, cost: int, read: list[Job], account: Account) -> int:
         """`REST` and so on, in bytes."""
         if account.limit is None:
@@ -144,6 +164,7 @@ class EngineMachine(Promises):
                 bounded=dice.random() < 0.5,
                 hold=dice.random() < holds,
                 keep=dice.random() < 0.6,
+                after=[dice.randrange(10_000) for _ in range(dice.choice([0, 0, 0, 1, 2]))],
             )
             if dice.random() < moves:
                 self.run_some(dice.randint(1, 3))
@@ -417,7 +438,8 @@ class EngineMachine(Promises):
         self.quiet = False
         streams = list(self.rig.streams.values())
         for stream in streams[lane % len(streams) :] + streams[: lane % len(streams)]:
-            if stream and all(job.ran or job.task.state >= DONE for job in self.job_of(stream[0]).inputs):
+            before = [*self.job_of(stream[0]).inputs, *self.job_of(stream[0]).after] if stream else []
+            if stream and all(job.ran or job.task.state >= DONE for job in before):
                 break
         else:
             raise AssertionError("launched in topological order, some stream can always go on")

@@ -65,6 +65,7 @@ class Job:
         self.handle = value
         self.returned = True  # from `submit`; before that nobody else has the handle
         self.inputs = inputs
+        self.after: list[Job] = []  # whose end it waits for, however that is
         self.base = base
         self.nbytes = task.cost  # of its result, as far as is known
         self.charge = 0  # of its result, once that is there
@@ -88,7 +89,7 @@ class Job:
 
     @property
     def blocked(self) -> bool:
-        return any(job.task.state == PENDING for job in self.inputs)
+        return any(job.task.state == PENDING for job in (*self.inputs, *self.after))
 
     @property
     def granted(self) -> bool:

@@ -270,7 +270,8 @@ class Promises(RuleBasedStateMachine):
         """Whether a task that was admitted runs on the loop's thread: a quick one, if all that it reads is there."""
         if not job.quick or job.batch is not None or not self.rig.loop_is_free:
             return False
-        return all(read.array is not None and not read.failed for read in job.inputs)
+        there = all(read.array is not None and not read.failed for read in job.inputs)
+        return there and all(other.task.state >= DONE for other in job.after)
 
     def _admitted(self, task: Task) -> Job:
         """A task is to run: it is the one whose turn it is, or finds nobody waiting; and it did not run before."""

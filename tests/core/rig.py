@@ -63,7 +63,8 @@ class Rig(Host):
     def loop_lane(self, task: Task) -> Lane | None:
         if not self.loop_is_free or task.move is not None or failure_above(task.inputs) is not None:
             return None
-        return None if any(value.array is None for value in task.inputs) else self.loop
+        there = all(value.array is not None for value in task.inputs)
+        return self.loop if there and all(other.state >= DONE for other in task.after or ()) else None
 
     def run_here(self, task: Task) -> None:
         self.ran.append(task)
