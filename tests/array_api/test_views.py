@@ -17,6 +17,7 @@ import asyncsched as asc
 from asyncsched import array_api as xp
 from asyncsched.array_api import array
 from asyncsched.array_api.array import kept
+from asyncsched.devices import execution
 from asyncsched.runtime.waiting import drained
 from tests.waiting import held
 
@@ -307,10 +308,10 @@ def sums(m, x):
 
 
 @contextmanager
-def streams_held():
+def streams_held(count=2):
     """What is issued inside waits: no stream begins anything before the end."""
     gate, background = threading.Event(), kept.get()
-    slow = [background.issue(background.scheduler.submit_nowait, held, gate) for _ in range(2)]
+    slow = [background.issue(background.scheduler.submit_nowait, held, gate) for _ in range(count)]
     try:
         yield
     finally:
@@ -386,6 +387,40 @@ def test_threads_write_to_parts_of_one_array_within_a_limit(streams, max_ops):
             churns(np, a, 100 * i, random.Random(i))
         equal(x, a)
         assert statistics().peak_bytes <= 2.5 * a.nbytes
+
+
+def test_a_write_waits_for_the_streams_of_reads():
+    with xp.using("cpu", streams=4):
+        x, streams, waits = xp.zeros((200, 1000)), kept.get().runtime.devices[0].streams, {}
+        x[0] = 1
+        assert float(x[0, 0]) == 1  # no more to wait for than what reads it
+        with streams_held(4):
+            read = [xp.sqrt(x) for _ in range(4)]
+            busy = {y._place.storage.value.task.lane.stream for y in read}
+            for stream in streams:
+                launch = stream.launch
+                stream.launch = lambda task, points, here=stream, launch=launch: (
+                    waits.update({here: {other for other, _ in points}}) or launch(task, points)
+                )
+            x[1] = 2
+        ((here, others),) = waits.items()
+        assert others == busy - {here}
+        assert len(busy) > 1
+        assert float(xp.sum(x)) == 3000
+        assert all(float(xp.sum(y)) == 1000 for y in read)
+
+
+def test_a_write_that_finds_its_array_held_looks_again(monkeypatch):
+    a = np.ones((200, 1000))
+    with xp.using("cpu", streams=2):
+        x = xp.asarray(a)
+        with streams_held():
+            x[0] = 2
+            holders = [x._place.storage.value.task.inputs[0]]
+            monkeypatch.setattr(execution, "sleep", lambda seconds: holders.clear())
+        a[0] = 2
+        equal(x, a)
+        assert statistics().peak_bytes < 1.5 * a.nbytes
 
 
 def test_a_view_that_others_hold_costs_one_copy():
