@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -108,19 +109,23 @@ class _Screen:
         self._console = console
         self._last = first
         self._over = False
-        self._fresh = threading.Event()
+        self._fresh: SimpleQueue[None] = SimpleQueue()  # one sign at most. Not an event: see `runtime.loops`
         self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
         self._thread.start()
         atexit.register(self._finish)
 
     def show(self, snapshot: Snapshot) -> None:
         self._last = snapshot
-        self._fresh.set()
+        self._wake()
 
     def end(self) -> None:
         """After what it was given. It is not waited for."""
         self._over = True
-        self._fresh.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._fresh.empty():
+            self._fresh.put(None)
 
     def _finish(self) -> None:
         self.end()
@@ -143,11 +148,11 @@ class _Screen:
         with Display(console=self._console, auto_refresh=False, vertical_overflow="crop") as display:
             while not over:
                 late = 0.0
-                if self._fresh.wait(_LATE):
-                    self._fresh.clear()
+                try:
+                    self._fresh.get(timeout=_LATE)
                     over = self._over
                     now, before, came = self._last, now, perf_counter()
-                else:
+                except Empty:
                     late = perf_counter() - came
                 size = self._console.size
                 text = draw(now, None if over else before, size.width, size.height - 1, late)

@@ -57,12 +57,12 @@ class LoopGuard(Instrument):
     def __init__(self, threshold: float = 0.05) -> None:
         check_number("threshold", threshold, "seconds")
         self._threshold = threshold
-        self._stopped: threading.Event | None = None  # set when its scheduler has closed; None without one
+        self._stopped: SimpleQueue[None] | None = None  # gets a sign when its scheduler closes; None without one
 
     def attached(self, scheduler: Any) -> None:
         if self._stopped is not None:
             raise RuntimeError("this LoopGuard has a scheduler already: make another")
-        self._stopped = threading.Event()
+        self._stopped = SimpleQueue()
 
     def opened(self) -> None:
         assert self._stopped is not None
@@ -72,14 +72,14 @@ class LoopGuard(Instrument):
 
     def detached(self) -> None:
         assert self._stopped is not None
-        self._stopped.set()
+        self._stopped.put(None)
         self._stopped = None
 
 
-def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: threading.Event) -> None:
-    """Tell of each block of a loop, which runs on the thread of this number, until `stopped` is set."""
+def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: SimpleQueue[None]) -> None:
+    """Tell of each block of a loop, which runs on the thread of this number, until there is a sign in `stopped`."""
     pause = threshold / _SIGNS
-    while not (stopped.wait(pause) or loop.is_closed()):
+    while not (_comes(stopped, pause) or loop.is_closed()):
         pause = threshold / _SIGNS
         if not loop.is_running():
             continue
@@ -101,7 +101,7 @@ def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stoppe
             "".join(traceback.format_list(stack)),
         )
         while not _comes(sign, threshold):
-            if stopped.is_set() or loop.is_closed():
+            if not stopped.empty() or loop.is_closed():
                 return
         log.warning("the event loop was blocked for %.3f s, at %s", perf_counter() - asked, where)
         pause = _EVERY

@@ -104,7 +104,7 @@ class Trace(Instrument):
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self._file.ended.is_set():  # the scheduler has not closed
+        if not self._file.ended:  # the scheduler has not closed
             self._runtime.instruments.remove(self)
 
     async def __aenter__(self) -> Trace:

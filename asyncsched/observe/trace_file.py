@@ -15,6 +15,8 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import IO, Any, Final
 
 from .._log import Log
@@ -39,7 +41,7 @@ class TraceFile:
     Attributes:
         notes: each a method of `Events` and its arguments.
         released: times, numbers of tasks, bytes. Many are one event.
-        ended: set when nothing more is noted.
+        ended: whether nothing more is noted.
     """
 
     def __init__(self, path: str | os.PathLike[str], details: int) -> None:
@@ -49,7 +51,8 @@ class TraceFile:
         self.released: deque[tuple[float, int, int]] = deque()
         self._details = details
         self._lost = 0
-        self.ended: threading.Event = threading.Event()
+        self.ended: bool = False
+        self._end: SimpleQueue[None] = SimpleQueue()  # gets a sign then. Not an event: see `runtime.loops`
         self._thread: threading.Thread | None = None
 
     # -- its life -------------------------------------------------------------------------------------------------
@@ -63,7 +66,8 @@ class TraceFile:
 
     def end(self) -> None:
         """Nothing more is noted: the thread writes what is left, and ends."""
-        self.ended.set()
+        self.ended = True
+        self._end.put(None)
         if self._thread is None:  # it was never opened
             self._raw.close()
 
@@ -86,7 +90,7 @@ class TraceFile:
                 zipped = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=_LEVEL)
             with self._raw, zipped as file:
                 file.write(self._events.head.encode())
-                while not self.ended.wait(_PAUSE):
+                while not self._ends_within(_PAUSE):
                     self._write(file)
                 self._write(file)
                 file.write(self._events.end(self._lost).encode())
@@ -94,10 +98,15 @@ class TraceFile:
             log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
             ended = False
             while not ended:
-                ended = self.ended.wait(_PAUSE)
+                ended = self._ends_within(_PAUSE)
                 self.notes.clear()
                 self.released.clear()
         atexit.unregister(self._at_exit)
+
+    def _ends_within(self, seconds: float) -> bool:
+        with suppress(Empty):
+            self._end.get(timeout=seconds)
+        return self.ended
 
     def _write(self, file: IO[bytes]) -> None:
         while self.notes or self.released:

@@ -8,6 +8,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
@@ -118,9 +119,9 @@ def test_a_threshold_is_checked(threshold: Any) -> None:
 
 
 def test_a_loop_that_does_not_run_is_not_blocked(told: Told) -> None:
-    loop, stopped = asyncio.new_event_loop(), threading.Event()
+    loop, stopped = asyncio.new_event_loop(), SimpleQueue[None]()
     looked = iter(range(5))
-    loop.is_running = lambda: next(looked, None) is None and bool(stopped.set())  # type: ignore[method-assign]
+    loop.is_running = lambda: next(looked, None) is None and bool(stopped.put(None))  # type: ignore[method-assign]
     watch(loop, threading.get_ident(), 0.001, stopped)
     loop.close()
     assert told.lines == []
@@ -142,16 +143,16 @@ class Loop:
         self.signs.append(lambda: callback(argument))
 
 
-class Stopped(threading.Event):
+class Stopped(SimpleQueue[None]):
     """Notes how long it is waited for, and lets nobody wait."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.pauses: list[float | None] = []
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def get(self, block: bool = True, timeout: float | None = None) -> None:
         self.pauses.append(timeout)
-        return self.is_set() or len(self.pauses) == 2
+        if self.empty() and len(self.pauses) < 2:
+            raise Empty
 
 
 @pytest.mark.parametrize("comes", [True, False])
@@ -160,7 +161,7 @@ async def test_after_a_block_it_rests_and_without_its_end_it_ends_with_the_sched
     watching = threading.Thread(target=watch, args=(loop, threading.get_ident(), 0.02, stopped))
     watching.start()
     block(lambda: told.lines)
-    loop.signs[0]() if comes else stopped.set()
+    loop.signs[0]() if comes else stopped.put(None)
     block(lambda: not watching.is_alive())
     assert stopped.pauses == [0.005, 1.0][: 1 + comes]
     heads = [line.partition(",")[0].rpartition(" for ")[0] or line.partition(",")[0] for line in told.lines]
