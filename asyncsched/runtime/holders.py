@@ -138,17 +138,12 @@ class Walk:
         It is asked of what was found alone, at one moment: who could reach one of these objects otherwise would have a
         reference to it, or to one through which it is held.
         """
-        kept = self._kept
-        counts = Counter(filter({*map(id, kept)}.__contains__, references_of(self._referrers_found(pending))))
+        kept, found = self._kept, self._found | self._ours.keys()
+        those = chain(self._known(), kept, pending, (task.reads for task in pending))
+        asked = {id(one): one for one in those if id(one) in found}  # each once
+        counts = Counter(filter({*map(id, kept)}.__contains__, references_of(asked.values())))
+        asked.clear()  # it holds them, too
         return all(references(kept, i) <= counts[id(kept[i])] for i in range(len(kept)))
-
-    def _referrers_found(self, pending: list[Task]) -> Iterator[Any]:
-        """What was found to refer to that, and containers of the investigation itself: each once."""
-        seen = set[int]()
-        for thing in chain(self._known(), self._kept, pending, (task.reads for task in pending)):
-            if id(thing) not in seen and (id(thing) in self._found or id(thing) in self._ours):
-                seen.add(id(thing))
-                yield thing
 
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
         """Find what refers to each node of a level. Returns the next level."""
