@@ -14,7 +14,8 @@ their place after what they read was sent, so whoever has one never waits for so
 A task of Dask's takes its scheduler and its worker a millisecond, and the next one milliseconds more if it reads that.
 So several tasks of a stream, launched in one turn of the event loop, go as one call (and share a place) in two cases,
 where nobody has to wait for it. (1) *A chain*: an operation whose result the next alone reads, which waits for nothing
-else. That result never is anybody's. (2) *Small ones*: quick operations with little results. These stay together on the
+else. That result never is anybody's. (2) *Small ones*: quick operations with little results, which wait for each other
+alone: a call waits for no other to which something may be added, so none waits for itself. These stay together on the
 worker until nobody holds one of them, and so long all are charged, as what the views of one array are. Where one fails,
 which is rare with these, and where Dask fails a task for what was then done again, the others are called once more,
 each alone.
@@ -180,14 +181,9 @@ class DaskStream:
     def _before(self, task: Task) -> Call | None:
         """The call of this turn that a task goes on with, if there is one."""
         call = _feeding(task)
-        if call is None and _small(task):
-            call = self._connection.small.get(self)
-            if call is None or call.last >= MOST_TOGETHER - 1:
-                return None
-            if call.tasks[0].scope.account is not task.scope.account:
-                return None
-            if not all(_there(value) or _small_too(standing(value), call) for value in task.inputs):
-                return None
+        if call is None and (small := self._connection.small.get(self)) is not None:
+            alike = small.last < MOST_TOGETHER - 1 and small.tasks[0].scope.account is task.scope.account
+            call = small if alike and _small(task, small) else None
         return call
 
     async def _packed(self, task: Task, remote: Remote, before: Call | None) -> Call:
@@ -210,7 +206,7 @@ class DaskStream:
                 operands.append(_for_card(found) if gpu else found)
         work = _work(task, tuple(reads), tuple(views), gpu)
         if before is None:
-            call = self._connection.submit(task.name, remote.home, work, operands, task, _small(task))
+            call = self._connection.submit(task.name, remote.home, work, operands, task, _small(task, None))
             if call.small:
                 self._connection.small[self] = call
         else:
@@ -303,20 +299,20 @@ def _feeding(task: Task) -> Call | None:
     return call if alone else None
 
 
-def _small(task: Task) -> bool:
-    """Whether it takes less than any way, gives little, and does not fail for what it finds."""
+def _small(task: Task, call: Call | None) -> bool:
+    """Whether a task may be in a small call, this or a new one: it takes less than any way, gives little, does not fail
+    for what it finds, and waits for nothing but this call, and others to which nothing is added any more."""
     op, value, plan = task.call, task.value, task.plan
     if task.move is not None or not isinstance(op, Op) or not op.out or op.checks or is_captured(op):
         return False
-    return plan.small and value is not None and value.meta.known and value.nbytes <= SMALL
+    if value is None or not value.meta.known or value.nbytes > SMALL or not plan.small:
+        return False
+    found = [standing(value) for value in task.inputs if not _there(value)]
+    return all(isinstance(one, Remote) and one.call is not None and _ends_soon(one.call, call) for one in found)
 
 
-def _small_too(found: Any, call: Call) -> bool:
-    """Whether what a small call is to read as well is its own, or another's that ends soon and does not wait for this
-    one: nothing more is added there."""
-    if not isinstance(found, Remote) or found.call is None or found.call is call:
-        return isinstance(found, Remote) and found.call is call
-    return found.call.small and (found.call.sent.is_set() or found.call.last == MOST_TOGETHER - 1)
+def _ends_soon(read: Call, call: Call | None) -> bool:
+    return read is call or (read.small and (read.sent.is_set() or read.last == MOST_TOGETHER - 1))
 
 
 def _there(value: Value) -> bool:
