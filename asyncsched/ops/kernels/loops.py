@@ -18,6 +18,7 @@ _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; not: t
 _IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(4)]
 _OUT = [types.Array(types.float32, ndim, "C") for ndim in range(4)]
 _TARGETS = types.Array(types.int64, 1, "C", readonly=True)
+_PAIR = types.UniTuple(types.int64, 2)
 
 
 def _loop(*signature: Any) -> Any:
@@ -279,9 +280,18 @@ def _is_nan(v: Any) -> Any:
     return v != v
 
 
+@_part
+def _last_nan(x: Any, p: Any, top: Any, bottom: Any, left: Any, right: Any) -> Any:
+    for r in range(bottom - 1, top - 1, -1):
+        for c in range(right - 1, left - 1, -1):
+            if _is_nan(x[p, r, c]):
+                return r, c
+    return top, left
+
+
 @_loop(_IN[3], _IN[3], _IN[3], _OUT[3])
 def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
-    """To the first of the largest elements of a window, but to the last NaN; `at` is the number of its place."""
+    """Of windows of two by two, side by side: to the first of the largest elements, but to the last NaN."""
     pairs, given = x.view(np.complex64), out.view(np.complex64)
     out[:, 2 * y.shape[1] :] = 0
     for p in range(y.shape[0]):
@@ -293,13 +303,45 @@ def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
                 given[p, 2 * i + 1, j] = _shared(below.real, below.imag, rows.imag)
                 if _is_nan(y[p, i, j]):
                     given[p, 2 * i, j] = given[p, 2 * i + 1, j] = 0
-                    at = 3
-                    while at > 0 and not _is_nan(x[p, 2 * i + (at >> 1), 2 * j + (at & 1)]):
-                        at -= 1
-                    out[p, 2 * i + (at >> 1), 2 * j + (at & 1)] = grad[p, i, j]
+                    row, column = _last_nan(x, p, 2 * i, 2 * i + 2, 2 * j, 2 * j + 2)
+                    out[p, row, column] = grad[p, i, j]
 
 
-_ALL = (gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy, max_pool2d, max_pool2d_backward)
+@_part
+def _if_larger(a: Any, b: Any, place: Any, at: Any) -> Any:
+    return place if b > a else at
+
+
+@_loop(_PAIR, _PAIR, _PAIR, _IN[3], _IN[3], _IN[3], _OUT[3])
+def max_pool2d_backward_any(kernel: Any, stride: Any, padding: Any, x: Any, y: Any, grad: Any, out: Any) -> None:
+    """The same of any windows, the last first: so sums where they overlap are the plain kernel's, but those of NaN."""
+    out[:] = 0
+    height, width = x.shape[1:]
+    for p in range(y.shape[0]):
+        plane, given = x[p].reshape(-1), out[p].reshape(-1)
+        for i in range(y.shape[1] - 1, -1, -1):
+            top = i * stride[0] - padding[0]
+            first, last = max(top, 0), min(top + kernel[0], height)
+            for j in range(y.shape[2] - 1, -1, -1):
+                left = j * stride[1] - padding[1]
+                start, stop = max(left, 0), min(left + kernel[1], width)
+                at = np.uint64(first * width + start)
+                peak = plane[at]
+                for r in range(first, last):
+                    for c in range(start, stop):
+                        place = np.uint64(r * width + c)
+                        at = _if_larger(peak, plane[place], place, at)
+                        peak = _max(peak, plane[place])
+                if _is_nan(y[p, i, j]):
+                    r, c = _last_nan(x, p, first, last, start, stop)
+                    at = np.uint64(r * width + c)
+                given[at] += grad[p, i, j]
+
+
+_ALL = (
+    gelu, gelu_tanh, layer_norm, softmax, log_softmax, cross_entropy,
+    max_pool2d, max_pool2d_backward, max_pool2d_backward_any,
+)  # fmt: skip
 LOOPS = {one.__name__: one for one in _ALL}
 
 

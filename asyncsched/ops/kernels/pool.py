@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -59,13 +60,16 @@ def max_pool2d_backward(
         if total is not result:
             result[...] = total[windows.inside(x.shape)]
 
-    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if _by_two(x, kernel, stride, padding) else None
+    by_two = _by_two(x, kernel, stride, padding)
+    run = compiled.loop("max_pool2d_backward" if by_two else "max_pool2d_backward_any", xp, x, y, grad)
+    if run is not None and not by_two:
+        run = partial(run, kernel, stride, padding)
     _by_planes(xp, run or some, x, y, grad, out)
     return out
 
 
 def _by_two(x: Any, kernel: Pair, stride: Pair, padding: Pair) -> bool:
-    """Whether windows are of those that are compiled, which leave no column over."""
+    """Whether windows are two by two, side by side, with no column left over."""
     return kernel == stride == (2, 2) and padding == (0, 0) and x.shape[-1] % 2 == 0
 
 
