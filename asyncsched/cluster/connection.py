@@ -162,6 +162,8 @@ class Connection:
         self._calls: list[Call] = []  # submitted in this turn of the loop
         self._sent: asyncio.Event  # of those
         self.small: dict[Any, Call] = {}  # the last small one of each stream among them
+        self._beginning: int = 0  # tasks that were launched, and have not begun to be sent
+        self._begun: Any = None  # the last that has: its stream, and its number there
         self._running: set[asyncio.Task[Any]] = set()
         self._stopped: list[Any] = []  # futures of tasks to be ended soon
         self._ending: asyncio.Task[Any] | None = None
@@ -255,10 +257,26 @@ class Connection:
         self._calls.append(call)
         return call
 
+    def launched(self) -> None:
+        """A task was launched: it begins to be sent in the next turn, with all the others of this one."""
+        self._beginning += 1
+
+    def begins(self, stream: Any, number: int) -> None:
+        """A task begins to be sent."""
+        self._beginning, self._begun = self._beginning - 1, (stream, number)
+
+    def submitted(self, stream: Any, number: int) -> None:
+        """A task was submitted. With the last that begins in a turn all go to Dask: what is sent there a moment after
+        anything else, as after what was dropped in the turn, waits for 10 ms in Dask's client."""
+        if not self._beginning and self._begun == (stream, number):
+            self._send()
+
     def _send(self) -> None:
         """Give Dask what was submitted in this turn, but for tasks that were cancelled since. What reads a result that
         is gone would take all of its graph along."""
         calls, self._calls = self._calls, []
+        if not calls:
+            return
         self.small.clear()
         together: list[Call] = []
         alone: list[Call] = []

@@ -110,12 +110,14 @@ class DaskStream:
         remote = task.value.block = Remote(next(self._turns))
         expected = self._durations.expected(task.name)
         self.expected += expected
+        self._connection.launched()
         self._connection.keep(self._run(task, remote, waits, self.launched, expected))
         return self.launched
 
     async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int, expected: float) -> None:
         """Take a task from its launch to its end. What it raises is the task's failure."""
         task.refund = task.cost
+        self._connection.begins(self, number)
         try:
             for stream, count in waits:
                 if not isinstance(stream, DaskStream):
@@ -165,6 +167,7 @@ class DaskStream:
     async def _called(self, task: Task, remote: Remote, call: Call) -> BaseException | None:
         """Wait for the call of a task. Returns why it failed, if it did."""
         remote.sent.set()
+        self._connection.submitted(self, task.number)
         observer, sent = self._memory.observer, perf_counter()
         if observer is not None:
             observer.body_began(task)
