@@ -79,7 +79,9 @@ class EngineMachine(Promises):
         fits = limit is None or 0 <= used <= limit - sum(other.cost for other in self.pending()) - task.cost
         too_large = limit is not None and needed > limit and not fits
         failing = any(read.failed for read in job.inputs)
-        assert self.overcharge or failing or limit is None or needed <= limit or not fits
+        # What a commit has yet to hand on, since it was given up, takes no room, and is promised none.
+        handed_on = any(read.batch is not None and read.task.state < DONE for read in job.inputs)
+        assert self.overcharge or failing or handed_on or limit is None or needed <= limit or not fits
         full = bounded and ledger.limits.max_pending is not None and ledger.pending >= ledger.limits.max_pending
         passes = fits and not failing and not hold and not self.pending() and ledger.free > 0
         self.jobs.append(job)
