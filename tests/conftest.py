@@ -60,8 +60,9 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """This process alone where there may be a card: the tests on it measure what it holds."""
-    return 0 if importlib.util.find_spec("cupy") is not None else min(os.cpu_count() or 1, 8)
+    """One more than processors, since some tests wait. This process alone where there may be a card: the tests on it
+    measure what it holds."""
+    return 0 if importlib.util.find_spec("cupy") is not None else min((os.cpu_count() or 1) + 1, 8)
 
 
 @pytest.fixture(autouse=True, scope="module")
