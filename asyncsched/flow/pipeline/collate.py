@@ -19,7 +19,7 @@ from ...tensors.handles import Handle
 
 PACKED: Final = object()  # in place of a batch: a part of one was packed
 _PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
-_PARTS = 4  # of a batch, at most
+_PARTS = 2  # of a batch, at most
 
 
 class Row(NamedTuple):
