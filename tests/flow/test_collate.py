@@ -169,7 +169,7 @@ async def test_where_there_is_no_room_to_pack_they_are_stacked_in_the_end(
     assert (batch[:, 0, 0].tolist(), len(made)) == (list(range(SIZE)), 1)
 
 
-async def test_a_batch_takes_little_more_than_what_is_made_of_it(s: asc.Scheduler) -> None:
+async def test_few_items_live_beside_what_is_made_of_them(s: asc.Scheduler) -> None:
     """An item is free when it is packed, and where that takes long no more are read."""
     alive: set[int] = set()
     most = 0
@@ -184,7 +184,7 @@ async def test_a_batch_takes_little_more_than_what_is_made_of_it(s: asc.Schedule
 
     pipe = s.pipeline(range(512)).map(make, workers=1, buffer=3).batch(128)
     assert [batch[:, 0].tolist() for batch in await drain(pipe)] == np.arange(512).reshape(4, 128).tolist()
-    assert most <= 2 * 32 + 4  # a part that is packed, one that waits, and what the stage before has
+    assert most <= 2 * 64 + 4  # a part that is packed, one that waits, and what the stage before has
     assert not alive
 
 
