@@ -186,6 +186,8 @@ class BatchStage(ThreadStage):
             if part < size:
                 await self._caught_up()
             del item, packed
+            if self.error is not None:  # of the batch before, which was waited for
+                return
             if len(items) < size and (self._drop_last or source.error is not None):
                 self._drop(origins)
                 return
