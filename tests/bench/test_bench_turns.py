@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from bench import render  # noqa: E402
 from bench.harness.pictures import draw_bars  # noqa: E402
 
 pytestmark = pytest.mark.one_loop
+needs_git = pytest.mark.skipif(which("git") is None, reason="needs git")
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests
 TARGET = {"asyncsched": Target(2.0, "a reason")}
 
@@ -118,6 +120,7 @@ def test_a_row_is_chosen_by_its_name():
 # -- two revisions ------------------------------------------------------------------------------------------------
 
 
+@needs_git
 @pytest.mark.timeout(120)
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
 def test_a_revision_is_measured_beside_this_tree(capsys):
@@ -130,6 +133,7 @@ def test_a_revision_is_measured_beside_this_tree(capsys):
     assert "skipped" not in printed
 
 
+@needs_git
 def test_what_another_revision_cannot_run_is_named(monkeypatch, tmp_path, capsys):
     _old_repository(tmp_path, "__version__ = '0'\n")
     monkeypatch.setattr(against, "ROOT", tmp_path)
@@ -137,6 +141,7 @@ def test_what_another_revision_cannot_run_is_named(monkeypatch, tmp_path, capsys
         against.compare("HEAD", chosen(["heart.issue"]), Turns(rounds=1, quick=True, install=False))
 
 
+@needs_git
 def test_a_revision_that_there_is_not(monkeypatch, tmp_path):
     _old_repository(tmp_path, "")
     monkeypatch.setattr(against, "ROOT", tmp_path)

@@ -53,7 +53,8 @@ class Server:
             with urllib.request.urlopen(self.url + path, body, timeout=30) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as error:
-            return error.code, error.read()
+            with error:
+                return error.code, error.read()
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)

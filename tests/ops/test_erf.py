@@ -13,6 +13,14 @@ from asyncsched.ops import TABLE, plan, resolve
 special = pytest.importorskip("scipy.special", reason="SciPy is not installed")
 BOUNDS = {"erf": 5e-16, "erfinv": 1e-15}  # of SciPy's, which is off itself
 rng = np.random.default_rng(0)
+
+
+def scipys(name, x):
+    """SciPy's result. From 1.18 on that of `erf` is float32 for bool, small integers and float16: it was float64."""
+    x = np.asarray(x)
+    return getattr(special, name)(x.astype("f8") if name == "erf" and x.dtype != np.float32 else x)
+
+
 _SIZES = 10.0 ** rng.uniform(-300, 0, 2000) * rng.choice([-1, 1], 2000)
 _NEAR_ONE = np.concatenate([1 - 2.0 ** -np.arange(1, 54), 1 - 10.0 ** rng.uniform(-16, 0, 2000)])
 NUMBERS = {
@@ -53,13 +61,13 @@ def test_single_precision_is_rounded_once(name):
 def test_ends_and_what_is_no_number(name):
     for dtype in ("f2", "f4", "f8"):
         found = resolve(TABLE[name], np)(ENDS.astype(dtype))
-        np.testing.assert_allclose(found, getattr(special, name)(ENDS.astype(dtype)), rtol=5e-16)
+        np.testing.assert_allclose(found, scipys(name, ENDS.astype(dtype)), rtol=5e-16)
         assert np.signbit(found[3])
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_dtypes_and_layouts_are_scipys(name):
-    function, kernel = getattr(special, name), resolve(TABLE[name], np)
+    kernel = resolve(TABLE[name], np)
     for dtype in (*DTYPES, "u2", "i2", "u4", "u8", "g"):
         for array in layouts("f8").values():
             x = np.clip(array, -0.9, 0.9).astype(dtype, order="K") if array.size else array.astype(dtype)
@@ -67,7 +75,7 @@ def test_dtypes_and_layouts_are_scipys(name):
                 with pytest.raises(TypeError, match="real numbers of at most 64 bits"):
                     plan(TABLE[name], (meta_of(x),), {})
                 continue
-            expected, found = function(x), np.asarray(kernel(x))
+            expected, found = scipys(name, x), np.asarray(kernel(x))
             planned = plan(TABLE[name], (meta_of(x),), {}).meta
             assert planned.dtype == found.dtype == expected.dtype
             assert planned.shape == found.shape == expected.shape
@@ -83,9 +91,9 @@ def test_dtypes_and_layouts_are_scipys(name):
 def test_numbers_are_operands(name):
     for number in (True, 0, 0.5, np.float32(0.5), np.int8(0)):
         found = resolve(TABLE[name], np)(number)
-        assert found.dtype == getattr(special, name)(number).dtype
+        assert found.dtype == scipys(name, number).dtype
         assert plan(TABLE[name], (number,), {}).meta.dtype == found.dtype
-        np.testing.assert_allclose(found, getattr(special, name)(number), rtol=1e-7)
+        np.testing.assert_allclose(found, scipys(name, number), rtol=1e-7)
 
 
 def test_blocks_are_alike():

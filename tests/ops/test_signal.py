@@ -155,7 +155,7 @@ async def test_gradient_at_coordinates(s, order):
         await compare(s, lambda m, f, x: m.gradient(f, x, edge_order=order), EVEN[:n] ** 2, ODD[:n])
 
 
-async def test_what_gradient_refuses(s):
+async def test_what_gradient_refuses(s, gate):
     f = await s.put(values((4, 4), "f4"))
     with pytest.raises(TypeError, match="3 spacings for 2 axes"):
         asc.gradient(f, 1, 2, 3)
@@ -165,8 +165,10 @@ async def test_what_gradient_refuses(s):
         asc.gradient(f, ODD, 1)
     with pytest.raises(ValueError, match=r"coordinates must be of shape \(4,\), as axis 1 is"):
         asc.gradient(f, 1, f[0, :3])
+    late = await s.submit(held, gate, values((4,), "f4"), shape=4, dtype="f4")
     with pytest.raises(ValueError, match="`await` it first"):
-        asc.gradient(f[f > 0])
+        asc.gradient(late[late > 0])
+    gate.set()
     await s.barrier()
 
 
