@@ -2,8 +2,8 @@
 
 Python 3.14 handles signals between a lock's `__enter__` and the block, so that Ctrl-C leaves the lock taken for good:
 nobody who asks for it later goes on. (A loop of `with lock: pass` under a timer left it so in half of all interrupts;
-3.11, 3.13 and 3.15 in none; but on 3.15 a profiler's exception comes there, too.) Where `__enter__` is written in Python,
-it does not handle them there. `__exit__` stays C's, which nothing interrupts before the lock is free.
+3.11, 3.13 and 3.15 in none; but on 3.15 a profiler's exception comes there, too.) Where `__enter__` is written in
+Python, it does not handle them there. `__exit__` stays C's, which nothing interrupts before the lock is free.
 """
 
 from __future__ import annotations
