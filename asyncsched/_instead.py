@@ -171,10 +171,10 @@ def _numpys(module: str, name: str) -> str | None:
 
 def numpys_cure(dotted: str) -> str:
     """What to write for a function that is NumPy's, as "linalg.norm"."""
+    if (cure := NUMPY.get(dotted)) is not None:
+        return cure
     given = given_to(attrgetter(dotted)(np))
-    return (
-        NUMPY.get(dotted) or f"`await s.call(np.{dotted}, {given})`, which computes NumPy's as a task and waits for it"
-    )
+    return f"`await s.call(np.{dotted}, {given})`, which computes NumPy's as a task and waits for it"
 
 
 def given_to(function: Any, first: str = "") -> str:

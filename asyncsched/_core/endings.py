@@ -51,7 +51,7 @@ class Endings:
         dependents = task.dependents
         self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
         for dependent in dependents:
-            if failure is not None and dependent.state == PENDING and task not in (dependent.after or ()):
+            if failure is not None and dependent.state == PENDING and not dependent.only_follows(task):
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def end(self, task: Task, state: int) -> None:
@@ -89,8 +89,8 @@ class Endings:
             above = producer.failure
             assert above is not None
             for dependent in producer.dependents:
-                if producer in (dependent.after or ()):
-                    continue  # it waits for the end alone
+                if dependent.only_follows(producer):
+                    continue
                 if dependent.move is not None:
                     self._give_up(dependent.move.commit)
                 elif dependent.state == PENDING:
@@ -135,7 +135,7 @@ class Endings:
             awaited = awaited or bool(task.waiters)
             dependents = []
             for dependent in task.dependents:
-                if dependent.move is None and task not in (dependent.after or ()):
+                if dependent.move is None and not dependent.only_follows(task):
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
                 else:  # it runs all the same, and need not wait for this task any more
                     if dependent.move is not None:

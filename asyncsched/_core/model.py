@@ -251,6 +251,10 @@ class Task:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
 
+    def only_follows(self, other: Task) -> bool:
+        """Whether it waits for the end of another, however that is, and reads nothing of its."""
+        return self.after is not None and other in self.after
+
     def let_go(self) -> None:
         """Drop all that it works on, since it has run, or never will. (Its part in a commit it keeps until it ends.)"""
         self.value = self.args = self.call = self.context = self.options = None

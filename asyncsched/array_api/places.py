@@ -107,8 +107,7 @@ class Storage:
             await awaited(runtime, tasks, ENDED)
 
     def _concerns(self, task: Task) -> bool:
-        value = self.value
-        return task is value.task or any(read.owner is value for read in task.inputs)
+        return task is self.value.task or _reads(task, self.value)
 
     def keep(self, path: Path, view: Value) -> None:
         """Keep a view of the newest version for whoever asks for it next."""
@@ -217,9 +216,8 @@ class Place:
         check_in_place(here, found.meta)
         if self.path or (whole.meta.contiguous and not found.meta.contiguous):
             del whole
-            return self.assign(
-                ..., Tensor(found), shared
-            )  # a path may lead through what is a view in this layout alone
+            # A path may lead through what is a view in this layout alone.
+            return self.assign(..., Tensor(found), shared)
         return self.storage.move(found)
 
     def _write(self, new: Any, indices: Sequence[Tensor], shared: bool, **options: Any) -> None:
@@ -258,12 +256,17 @@ def _readers_of(value: Value) -> list[Task] | None:
     for task in reversed(value.account.runtime.engine.root.tasks):
         if task is value.task:
             break  # older ones cannot read it
-        if any(read.owner is value for read in task.inputs):
+        if _reads(task, value):
             op = task.call  # None, if a stream's thread is about to drop what the task reads, too
             if op is not None and (op.name in _MAY_BE_VIEWS or (op.view and task.plan.nbytes)):
                 return None
             readers.append(task)
     return readers
+
+
+def _reads(task: Task, value: Value) -> bool:
+    """Whether a task reads a value, or a view of it."""
+    return any(read.owner is value for read in task.inputs)
 
 
 def _hold(readers: Sequence[Task], value: Value, count: int) -> bool:

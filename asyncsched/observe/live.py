@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from .._arguments import check_number, require_package
 from .._log import Log
 from ..runtime import context
+from ..runtime.loops import comes
 from .summary import Snapshot, Summary
 
 if TYPE_CHECKING:
@@ -148,11 +149,10 @@ class _Screen:
         with Display(console=self._console, auto_refresh=False, vertical_overflow="crop") as display:
             while not over:
                 late = 0.0
-                try:
-                    self._fresh.get(timeout=_LATE)
+                if comes(self._fresh, _LATE):
                     over = self._over
                     now, before, came = self._last, now, perf_counter()
-                except Empty:
+                else:
                     late = perf_counter() - came
                 size = self._console.size
                 text = draw(now, None if over else before, size.width, size.height - 1, late)

@@ -15,13 +15,14 @@ import traceback
 from contextlib import suppress
 from functools import partial
 from os.path import dirname, join
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Final
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
 from .._log import Log
+from ..runtime.loops import comes
 
 log: Final = Log("asyncsched")
 
@@ -79,7 +80,7 @@ class LoopGuard(Instrument):
 def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: SimpleQueue[None]) -> None:
     """Tell of each block of a loop, which runs on the thread of this number, until there is a sign in `stopped`."""
     pause = threshold / _SIGNS
-    while not (_comes(stopped, pause) or loop.is_closed()):
+    while not (comes(stopped, pause) or loop.is_closed()):
         pause = threshold / _SIGNS
         if not loop.is_running():
             continue
@@ -87,7 +88,7 @@ def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stoppe
         sign: SimpleQueue[None] = SimpleQueue()
         with suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(sign.put, None)
-        if _comes(sign, threshold) or not loop.is_running() or (stack := stack_of(thread)) is None:
+        if comes(sign, threshold) or not loop.is_running() or (stack := stack_of(thread)) is None:
             continue
         last = next((frame for frame in reversed(stack) if not frame.filename.startswith(_PACKAGE)), None)
         where = (
@@ -100,19 +101,11 @@ def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stoppe
             where,
             "".join(traceback.format_list(stack)),
         )
-        while not _comes(sign, threshold):
+        while not comes(sign, threshold):
             if not stopped.empty() or loop.is_closed():
                 return
         log.warning("the event loop was blocked for %.3f s, at %s", perf_counter() - asked, where)
         pause = _EVERY
-
-
-def _comes(sign: SimpleQueue[None], seconds: float) -> bool:
-    """Whether a sign comes within so many seconds."""
-    with suppress(Empty):
-        sign.get(timeout=seconds)
-        return True
-    return False
 
 
 def stack_of(thread: int) -> list[traceback.FrameSummary] | None:

@@ -15,11 +15,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import IO, Any, Final
 
 from .._log import Log
+from ..runtime.loops import comes
 from ..runtime.runtime import Runtime
 from .trace_events import Events
 
@@ -104,9 +104,7 @@ class TraceFile:
         atexit.unregister(self._at_exit)
 
     def _ends_within(self, seconds: float) -> bool:
-        with suppress(Empty):
-            self._end.get(timeout=seconds)
-        return self.ended
+        return comes(self._end, seconds) or self.ended
 
     def _write(self, file: IO[bytes]) -> None:
         while self.notes or self.released:

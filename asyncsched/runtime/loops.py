@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from contextvars import Context
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from .life import running_loop
@@ -53,6 +54,14 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
+
+
+def comes(sign: SimpleQueue[None], seconds: float) -> bool:
+    """Whether a sign comes within so many seconds. On a thread that runs no loop."""
+    with suppress(Empty):
+        sign.get(timeout=seconds)
+        return True
+    return False
 
 
 def ask(loop: asyncio.AbstractEventLoop, fn: Callable[[], T], context: Context | None = None) -> Answer[T]:

@@ -2,9 +2,9 @@
 
 Theory of operation. To stack arrays takes as much again as they have, and meanwhile those of the next batch come: with
 a batch that the consumer has, that is four. So the arrays of a large batch are copied, a part at a time, into what the
-batch will be (`Packed`), and are free for the items to come: then it is three at most. Each is replaced by a
-`Row`, and where `collate` finds all rows of an array, in order, that is the stack of them. What does not fit stays an
-array, and so does what `numpy.stack` would not just copy, one behind the other; then `collate` stacks all of them.
+batch will be (`Packed`), and are free for the items to come: then it is three at most. Each is replaced by a `Row`, and
+where `collate` finds all rows of an array, in order, that is the stack of them. What does not fit stays an array, and
+so does what `numpy.stack` would not just copy, one behind the other; then `collate` stacks all of them.
 """
 
 from __future__ import annotations
