@@ -7,6 +7,7 @@ import gc
 import importlib.util
 import logging
 import os
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
@@ -78,6 +79,16 @@ def nothing_unhandled() -> Iterator[None]:
     _unhandled.clear()
     yield
     assert not _unhandled
+
+
+@pytest.fixture(autouse=True)
+def nothing_kept() -> Iterator[None]:
+    """`array_api` and `cluster.get` keep a scheduler open for whoever calls them next: not for the next test."""
+    yield
+    for module, name in (("array_api.array", "kept"), ("cluster.compute", "_kept")):
+        kept = getattr(sys.modules.get(f"asyncsched.{module}"), name, None)
+        if kept is not None and kept._current is not None:
+            kept.replace(kept._options)
 
 
 class FailingLog(logging.Handler):
