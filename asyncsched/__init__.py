@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any
 # stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
 try:
     import numpy as _numpy  # noqa: F401
-except ImportError as error:
-    if "subinterpreters" in str(error) or "once per process" in str(error):  # the latter where they share a GIL
+except ImportError as _error:
+    if "subinterpreters" in str(_error) or "once per process" in str(_error):  # the latter where they share a GIL
         raise ImportError(
             "asyncsched cannot be used in a subinterpreter, since NumPy cannot: use threads, which NumPy computes"
             " beside, or processes, each with a scheduler of its own"
-        ) from error
+        ) from _error
     raise
 
 from . import _instead

@@ -88,7 +88,7 @@ class Evidence:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.answered = _answered(runtime)
+        self.answered: Mapping[int, set[Any]] = _answered(runtime)
         self.walk: Walk | None = None
         # What those wait for who wait for who is parked here.
         self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []

@@ -96,7 +96,7 @@ class Walk:
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
         self._cells: dict[int, int] = {}
-        self.chains = Chains(loop)
+        self.chains: Chains = Chains(loop)
         for task, steps in self.chains.steps.items():
             self._likely += steps
             for step in steps:

@@ -6,7 +6,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Final
 
 from ..._core.failure import Failure
@@ -23,7 +23,7 @@ _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
 # that is recorded within a capture would become part of the graph, and so would whoever waits for it.
-capturing: Final = Lock()
+capturing: Final[AbstractContextManager[bool]] = Lock()
 
 
 def of_capture(error: Exception) -> bool:
