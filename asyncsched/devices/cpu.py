@@ -43,6 +43,7 @@ from .counter import Counter
 from .host import blas
 from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
+from .host.slices import take_long_slices
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
@@ -101,6 +102,7 @@ class CPUStream:
         return self.worker.is_alive() and (counter is None or counter.count >= self._waits_until)
 
     def _run(self) -> None:
+        take_long_slices()
         with stream_thread(self.name, self._memory.completions, self.finished):
             self._serve()
 

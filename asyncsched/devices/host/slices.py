@@ -1,0 +1,56 @@
+"""Long turns for the threads of streams, so that the event loop's thread gets a processor as soon as it wakes.
+
+Linux (6.6 and newer) runs the thread with the earliest deadline, which is when it would have had its slice of time.
+Threads that wake often, as a loop's, and threads that only compute have the same slice by default, 1 to 3 ms: so a loop
+that wakes beside as many computing threads as there are processors mostly waits until one has had its slice. Since 6.12
+each thread may ask for a slice of its own, without a privilege, and streams ask for the longest: their deadlines are
+later than the loop's. Shares of the processors stay as they were, unlike with niceness, also beside other processes.
+
+https://docs.kernel.org/scheduler/sched-eevdf.html, and `sched_setattr(2)`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from ctypes import CDLL, Structure, byref, c_int32, c_uint32, c_uint64, sizeof
+from typing import Final
+
+LONGEST: Final = 100_000_000  # nanoseconds; the kernel takes no more
+# The numbers of sched_getattr and sched_setattr, since a C library names them only from glibc 2.41 on.
+_CALLS: Final = {"x86_64": (315, 314), "aarch64": (275, 274), "riscv64": (275, 274)}
+_FAIR: Final = (0, 3)  # SCHED_OTHER and SCHED_BATCH: others have no slices
+
+
+class Attributes(Structure):
+    """How a thread is scheduled: Linux's `struct sched_attr`, as the first version has it."""
+
+    _fields_ = [
+        *[(name, c_uint32) for name in ("size", "policy")],
+        ("flags", c_uint64),
+        ("nice", c_int32),
+        ("priority", c_uint32),
+        *[(name, c_uint64) for name in ("slice", "deadline", "period")],
+    ]
+
+
+def attributes(thread: int = 0) -> Attributes | None:
+    """How a thread is scheduled, by its native number: by default the calling one. None where that is not known."""
+    found = Attributes()
+    return found if _call(0, thread, byref(found), sizeof(found), 0) else None
+
+
+def take_long_slices() -> None:
+    """Have the calling thread compute on, unless another wakes. Nothing happens where that cannot be asked for."""
+    found = attributes()
+    if found is not None and found.policy in _FAIR:
+        found.slice = LONGEST
+        _call(1, 0, byref(found), 0)
+
+
+def _call(which: int, *args: object) -> bool:
+    """Make one of `_CALLS`, and say whether it succeeded."""
+    if sys.platform != "linux" or sys.maxsize < 2**32:
+        return False
+    numbers = _CALLS.get(os.uname().machine)
+    return numbers is not None and CDLL(None).syscall(numbers[which], *args) == 0
