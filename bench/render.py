@@ -1,13 +1,14 @@
 """Renders what is in bench/results: `python -m bench.render`.
 
-The tables of all subjects go into bench/README.md, two into the README (the peers, and what each bench found), and
-pictures beside the results. No number is typed.
+The tables of all subjects go into bench/README.md, below what they come to; a short one into the README, and pictures
+beside the results. No number is typed.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any, Final
 
 from .harness.pictures import draw_bars, draw_growth
@@ -17,10 +18,11 @@ from .harness.subjects import SUBJECTS, module_of
 
 README: Final = ROOT / "README.md"
 ALL: Final = ROOT / "bench" / "README.md"
+FRONT: Final = ROOT / "bench" / "front.md"
+"""The README's table: `{subject.row column}` stands for a cell's ratio, with `; value` for what was measured."""
 FOUND: Final = ROOT / "bench" / "found.md"
-"""What each bench found: `{subject.row column}` stands for a cell's ratio, with `; value` for what was measured."""
+"""What each bench found, in the same way."""
 _REFERENCE: Final = re.compile(r"\{(\w+)\.([\w-]+) ([^};]+)(; value)?\}")
-_ISSUE_LESS = "Dask, distributed and Ray issue a tenth of the smallest operations: ratios are of the time of one"
 _HEAD = """# What the benches measured
 
 `python -m bench` measures all of it, `python -m bench SUBJECT` or `SUBJECT.ROW` some, `--help` says how, and `python -m
@@ -51,23 +53,14 @@ def _load(subject: str) -> Result:
 
 
 def rendered(readme: str) -> str:
-    """The README with both tables, each between its two marks."""
-    for name, text in (("peers", peers_table(_load("peers"))), ("found", found_table())):
-        begin, end = f"<!-- bench.render: {name} -->", f"<!-- bench.render: end of {name} -->"
-        before, rest = readme.split(begin)
-        readme = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
-    return readme
+    """The README with its table between the two marks."""
+    begin, end = "<!-- bench.render: front -->", "<!-- bench.render: end of front -->"
+    before, rest = readme.split(begin)
+    return f"{before}{begin}\n{filled(FRONT)}\n{end}{rest.split(end)[1]}"
 
 
-def peers_table(result: Result) -> str:
-    text = "\n\n".join(map(markdown, tables(result)))
-    missing = "".join(f" {peer}: {reason}." for peer, reason in result["missing"].items())
-    why = "A dash: no number, for the reason in `bench/results/peers.json`."
-    return f"{text}\n\n{setting(result)}. {contestants(result)}. {_ISSUE_LESS}. {why}{missing}"
-
-
-def found_table() -> str:
-    """What each bench found, with its numbers, and when and where."""
+def filled(template: Path) -> str:
+    """A table with its numbers, a dash where there is none, and when and where."""
     used: dict[str, Result] = {}
 
     def value(found: re.Match[str]) -> str:
@@ -75,9 +68,11 @@ def found_table() -> str:
         result = used.setdefault(subject, _load(subject))
         row = next(row for row in result["rows"] if row["key"] == key)
         cell: dict[str, Any] = row["cells"][column]
+        if "value" not in cell:
+            return "-"
         return amount(cell["value"], row["unit"]) if value else f"{number(cell['ratio'])}x"
 
-    text = _REFERENCE.sub(value, FOUND.read_text("utf-8")).strip()
+    text = _REFERENCE.sub(value, template.read_text("utf-8")).strip()
     dates = sorted(result["date"][:10] for result in used.values())
     cpus = sorted({result["machine"]["cpus"] for result in used.values()})
     when = dates[0] if dates[0] == dates[-1] else f"{dates[0]} to {dates[-1]}"
@@ -86,7 +81,7 @@ def found_table() -> str:
 
 def page() -> str:
     """All tables of all subjects that have results, each with its picture."""
-    parts = [_HEAD]
+    parts = [_HEAD, f"## What they come to\n\n{filled(FOUND)}\n"]
     for path in sorted(RESULTS.glob("*.json"), key=lambda path: SUBJECTS.index(path.stem.partition("-")[0])):
         result = _load(path.stem)
         parts.append(f"## {path.stem}\n\n{module_of(result['bench']).__doc__.strip()}\n\n{setting(result)}.\n")

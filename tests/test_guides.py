@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn, optim
+from asyncsched.testing import lifespan
 
 pytestmark = pytest.mark.usefixtures("may_block")
 ROOT = Path(__file__).parents[1]
@@ -66,18 +68,83 @@ async def test_the_cells_of_a_guide_run_in_their_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"asc": asc, "np": np, "nn": nn, "optim": optim, "asyncio": asyncio, "Path": Path, "s": s}
-    exec(BEFORE.get(room, ""), names)
     for cell in blocks(ROOT / room / "README.md")[1:]:
         if all(map(_is_there, cell.needs)):
-            compiled = compile(cell.code, f"{room}/README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-            if inspect.iscoroutine(waiting := eval(compiled, names)):
-                await waiting
+            await run(cell, names)
             assert set(said(cell.code)) <= set(capsys.readouterr().out.splitlines())
     names.clear()
 
 
-# What the cells of a guide find there.
-BEFORE: dict[str, str] = {}
+async def run(cell: Block, names: dict[str, Any]) -> None:
+    """Run a cell, as a notebook does: it may await, and its names stay."""
+    compiled = compile(cell.code, "README.md", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if inspect.iscoroutine(waiting := eval(compiled, names)):
+        await waiting
+
+
+def needing(room: str, *needs: str) -> list[Block]:
+    return [block for block in blocks(ROOT / room / "README.md") if block.needs == [*needs]]
+
+
+async def test_the_guests_of_the_guide_train(s: asc.Scheduler) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    names: dict[str, Any] = {"asc": asc, "np": np, "s": s}
+    for cell in needing("asyncsched/devices", "torch"):
+        await run(cell, names)
+    assert {name for name, _ in names["cost"]._known} == {"forward", "backward", "move"}
+    assert isinstance(names["model"], torch.nn.Module)
+    names.clear()
+
+
+async def test_the_server_of_the_guide_answers() -> None:
+    pytest.importorskip("fastapi", reason="asyncsched[test]")
+    httpx = pytest.importorskip("httpx", reason="asyncsched[test]")
+    names: dict[str, Any] = {}
+    for cell in needing("asyncsched/serving", "fastapi"):
+        await run(cell, names)
+    async with (
+        lifespan(names["app"]) as started,
+        httpx.AsyncClient(transport=httpx.ASGITransport(started), base_url="http://test") as client,
+    ):
+        answer = await client.post("/predict", json=[0.0, 2.0, 1.0])
+        refused = await client.post("/predict", json=[0.0])
+    assert (answer.status_code, answer.json()) == (200, {"class": 1})
+    assert (refused.status_code, refused.json()["detail"]) == (422, "A row has 3 numbers, not 1.")
+
+
+def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
+    conftest, tests = [block.code for block in needing("asyncsched/observe", "conftest")]
+    (tmp_path / "conftest.py").write_text(conftest)
+    (tmp_path / "test_mine.py").write_text(f"import pytest\nimport numpy as np\n{tests}\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "error"]
+    command += [
+        "-p",
+        "no:hypothesispytest",
+        "--asyncio-mode",
+        "auto",
+        "-o",
+        "asyncio_default_fixture_loop_scope=function",
+    ]
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTEST_ADDOPTS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=there, capture_output=True, text=True, check=False)
+    assert "101 passed" in done.stdout, done.stdout
+
+
+async def test_a_checkpoint_of_the_guide_is_gone_on_from(
+    s: asc.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("safetensors", reason="asyncsched[test]")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"asc": asc, "np": np, "nn": nn, "optim": optim, "Path": Path, "s": s}
+    names["model"] = nn.Linear(3, 2, rng=0)
+    first = await names["model"].state_dict()["weight"].numpy()
+    for _ in range(2):  # a first run saves, the second goes on from there
+        for cell in needing("asyncsched/nn", "safetensors"):
+            await run(cell, names)
+        found = await names["model"].state_dict()["weight"].numpy()
+        assert (found == first).all()
+        names["model"] = nn.Linear(3, 2, rng=1)
+    names.clear()
 
 
 def _is_there(module: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -166,12 +167,12 @@ def test_no_number_of_the_pages_is_typed():
     assert render.ALL.read_text("utf-8") == render.page()
 
 
-def test_the_table_of_peers_has_ratios_where_there_are_some_and_names_who_is_missing():
+def test_a_table_has_ratios_values_and_a_dash_where_there_is_no_number(tmp_path, monkeypatch):
     row = Row("tiny", "`x + 1`", "us").result({"NumPy": [0.5], "Ray": [80.2]}, {"JAX": "no"})
     on = {"cpus": 2, "processor": "a processor", "system": "Linux", "python": "3.11.7", "load": 3.0}
     found = {"date": "2026-11-22T10:00", "rounds": 7, "machine": on, "rows": [row], "contestants": {"ray": "ray 2"}}
-    table = render.peers_table(found | {"missing": {"mxnet": "no wheels for Python 3.14"}})
-    assert table.splitlines()[:3] == ["| what | NumPy | Ray |", "| --- | --- | --- |", "| `x + 1` | 0.50 us | 160x |"]
-    assert "2026-11-22, 2 processors (a processor), Linux, Python 3.11.7, busy with other work (load 3.0)" in table
-    assert "medians of 7 rounds, fewer of what takes seconds. ray 2." in table
-    assert table.endswith("mxnet: no wheels for Python 3.14.")
+    (tmp_path / "peers.json").write_text(json.dumps(found))
+    (tmp_path / "front.md").write_text("{peers.tiny Ray}, {peers.tiny NumPy; value}, {peers.tiny JAX}\n")
+    monkeypatch.setattr(render, "RESULTS", tmp_path)
+    table = render.filled(tmp_path / "front.md")
+    assert table == "160x, 0.50 us, -\n\nMeasured 2026-11-22 on 2 processors; medians of a run."

@@ -17,7 +17,7 @@ from tests.thorough import thoroughly
 
 DEMOS = Path(__file__).parents[2] / "demos"
 WAYS = ["barrier", "window(2)", "bounded", "unbounded"]
-README = (DEMOS.parent / "README.md").read_text()
+README = (DEMOS / "README.md").read_text()
 PNG = b"\x89PNG\r\n"
 # Threads that spin while they wait would take the processors from other tests.
 ALONE = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
