@@ -19,6 +19,7 @@ from typing import Final
 LONGEST: Final = 100_000_000  # nanoseconds; the kernel takes no more
 # The numbers of sched_getattr and sched_setattr, since a C library names them only from glibc 2.41 on.
 _CALLS: Final = {"x86_64": (315, 314), "aarch64": (275, 274), "riscv64": (275, 274)}
+_LIBRARY: Final = CDLL(None) if sys.platform == "linux" and sys.maxsize > 2**32 else None  # one: each is a cycle
 _FAIR: Final = (0, 3)  # SCHED_OTHER and SCHED_BATCH: others have no slices
 
 
@@ -50,7 +51,7 @@ def take_long_slices() -> None:
 
 def _call(which: int, *args: object) -> bool:
     """Make one of `_CALLS`, and say whether it succeeded."""
-    if sys.platform != "linux" or sys.maxsize < 2**32:
+    if _LIBRARY is None or (numbers := _CALLS.get(os.uname().machine)) is None:
         return False
-    numbers = _CALLS.get(os.uname().machine)
-    return numbers is not None and CDLL(None).syscall(numbers[which], *args) == 0
+    made: int = _LIBRARY.syscall(numbers[which], *args)
+    return made == 0
