@@ -98,6 +98,7 @@ class Op:
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
     inplace: bool = False
     releasing_gil: Kernel | None = None  # what a stream of the host runs, where `kernel` would hold the GIL for long
+    on_cupy: Kernel | None = None  # what calls CuPy's function of the kernel's name, where that alone is not NumPy's
     view: bool = False  # the result is a view of the first operand
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
@@ -171,7 +172,8 @@ def resolve(op: Op, xp: Any) -> Kernel:
     """
     found = op.kernels.get(xp)
     if found is None:
-        found = op.kernels[xp] = bind(op.releasing_gil if xp is np and op.releasing_gil else op.kernel, xp)
+        found = bind(op.releasing_gil if xp is np and op.releasing_gil else op.kernel, xp)
+        found = op.kernels[xp] = partial(op.on_cupy, found) if op.on_cupy and xp is not np else found
     return found
 
 

@@ -97,7 +97,8 @@ async def test_every_function_of_every_dtype(has_card, dtype):
         if np.dtype(dtype).kind == "i":
             pair[1] = abs(pair[1] // 2) % 7  # shifts by negative numbers are nobody's promise
         await compare(s, all_rows, *pair)
-        assert len([run for run in runs_of(s) if run is None]) <= 4, "all are fused, but for the remainder"
+        alone = len([run for run in runs_of(s) if run is None])
+        assert alone <= (8 if dtype == "f8" else 4), "all are fused, but for the remainder, and pow and logaddexp of f8"
 
 
 def networks(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:

@@ -20,6 +20,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width).
 
+    On CUDA rows of the gradient that belong to one index are added up by atomics, in any order: of two runs the last
+    bits may differ.
+
     Raises:
         IndexError: where awaited, for an index below 0 or too large.
     """

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import parallel
+from .. import halves, parallel
 
 BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many go into a processor's own cache
 LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
@@ -108,7 +108,9 @@ def totals(xp: Any, array: Any) -> Any:
     width = array.shape[-1]
     if xp is not np or width < _LONG:
         ones = _ones(xp, width, array.dtype)
-        return np.dot(array, ones) if xp is np and array.ndim == 2 else array @ ones
+        if xp is not np:
+            return halves.matmul(xp.matmul, array, ones)
+        return np.dot(array, ones) if array.ndim == 2 else array @ ones
     piece = _piece(width)
     count = width // piece
     pieces = array[..., : count * piece].reshape(*array.shape[:-1], count, piece)

@@ -20,7 +20,10 @@ _zeros = constant(0)
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
-    """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both."""
+    """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both.
+
+    On CUDA by atomics, in an order that differs from run to run.
+    """
     out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
     place = decode_key(key, indices)
     require_key(xp, out.shape, key, indices)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.linalg import LinAlgError
 
 from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
+from ..halves import in_single
 from ..op import resolve
 from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
@@ -115,7 +116,8 @@ def matrix_power(xp: Any, x: Any, *, n: int) -> Any:
 
 def matrix_norm(xp: Any, x: Any, *, ord: Any = "fro", keepdims: bool = False) -> Any:
     """A norm of matrices."""
-    return xp.linalg.norm(x, ord=ord, axis=(-2, -1), keepdims=keepdims)
+    function = partial(xp.linalg.norm, ord=ord, axis=(-2, -1), keepdims=keepdims)
+    return function(x) if xp is np else in_single(function, x)
 
 
 def vector_norm(xp: Any, x: Any, *, axis: Any = None, ord: Any = 2, keepdims: bool = False) -> Any:
@@ -126,7 +128,7 @@ def vector_norm(xp: Any, x: Any, *, axis: Any = None, ord: Any = 2, keepdims: bo
     axes = tuple([one % x.ndim for one in axes])
     rest = tuple([one for one in range(x.ndim) if one not in axes])
     lines = xp.transpose(x, (*axes, *rest)).reshape((prod([x.shape[one] for one in axes]), *[x.shape[i] for i in rest]))
-    found = xp.linalg.norm(lines, ord=ord, axis=0)
+    found = in_single(partial(xp.linalg.norm, ord=ord, axis=0), lines)
     return found.reshape([1 if i in axes else n for i, n in enumerate(x.shape)]) if keepdims else found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, with_out
+from ..halves import reducing
 from ..rules import as_meta
 from .checks import require
 from .reduce import arg_reduction_rule, mean_rule, reduction_rule, variance_rule
@@ -21,7 +22,8 @@ def filling(name: str, fill: float) -> Kernel:
     """The reduction of that name, of a copy with a number in the place of NaN."""
 
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
-        return getattr(xp, name)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
+        function = reducing(xp, name) if name in ("sum", "prod") else getattr(xp, name)
+        return function(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
 
     return reduce
 
@@ -58,7 +60,7 @@ def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: A
     if x.dtype.kind not in "fc":
         return xp.mean(x, axis=axis, keepdims=keepdims, out=out)
     count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
-    return _over(xp, xp.sum(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
+    return _over(xp, reducing(xp, "sum")(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
 
 
 def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
@@ -68,12 +70,13 @@ def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims
     missing = xp.isnan(x)
     deviations = _filled(xp, x, 0)
     count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)
-    mean = _over(xp, xp.sum(deviations, axis=axis, keepdims=True), count)
+    total = reducing(xp, "sum")
+    mean = _over(xp, total(deviations, axis=axis, keepdims=True), count)
     xp.subtract(deviations, mean, out=deviations, casting="unsafe")
     xp.copyto(deviations, 0, where=missing)
     conjugate = deviations.conj() if x.dtype.kind == "c" else deviations
     squares = xp.multiply(deviations, conjugate, out=deviations).real
-    found = xp.sum(squares, axis=axis, keepdims=keepdims, out=out)
+    found = total(squares, axis=axis, keepdims=keepdims, out=out)
     free = count.reshape(found.shape) - correction
     found = _over(xp, found, free)
     xp.copyto(found, nan, where=free <= 0)

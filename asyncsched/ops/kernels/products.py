@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from .. import cut
+from .. import cut, halves
 from ..cost_model import has_blas
 from ..declare import (
     PRODUCT_BOUND,
@@ -38,13 +39,15 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
     if xp is np:
         return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
     x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
-    return xp.matmul(x[..., None, :], y[..., None])[..., 0, 0]
+    return halves.matmul(xp.matmul, x[..., None, :], y[..., None])[..., 0, 0]
 
 
 def dot(xp: Any, x: Any, y: Any) -> Any:
     """NumPy's `dot`: that of two matrices is cut for several threads, as `matmul` is."""
-    if xp is not np or threads() < 2 or not np.ndim(x) == np.ndim(y) == 2:
-        return xp.dot(x, y)
+    if xp is not np:
+        return halves.product(xp.dot, x, y, prod(np.shape(x)[-1:]))
+    if threads() < 2 or not np.ndim(x) == np.ndim(y) == 2:
+        return np.dot(x, y)
     dtype = np.result_type(x, y)
     if not has_blas(dtype):
         return np.dot(x, y)
@@ -55,9 +58,11 @@ def dot(xp: Any, x: Any, y: Any) -> Any:
 
 def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
     """Both operands laid out as matrices, as NumPy does it, and their product."""
-    if xp is not np or threads() < 2:
-        return xp.tensordot(x, y, axes)
+    if xp is np and threads() < 2:
+        return np.tensordot(x, y, axes)
     first, second = tensordot_axes(axes, x.ndim, y.ndim)
+    if xp is not np:
+        return halves.product(partial(xp.tensordot, axes=axes), x, y, prod([x.shape[axis] for axis in first]))
     kept_first = [axis for axis in range(x.ndim) if axis not in first]
     kept_second = [axis for axis in range(y.ndim) if axis not in second]
     x, y = x.transpose([*kept_first, *first]), y.transpose([*second, *kept_second])
@@ -69,7 +74,8 @@ def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
 
 def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
     """Products summed over axes. What would be a view of one operand is copied: the result is an array of its own."""
-    found = xp.einsum(subscripts, *arrays)
+    function = partial(xp.einsum, subscripts)
+    found = function(*arrays) if xp is np else halves.in_single(function, *arrays)
     return found.copy(order="K") if len(arrays) == 1 else found
 
 
@@ -155,8 +161,10 @@ def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
             elif length != 1:
                 raise ValueError(f"einsum: {letter!r} has length {known} and {length} in {options['subscripts']!r}")
     dtype = np.result_type(*[as_meta(operand).dtype for operand in operands])
-    workspace = sum(cast_bytes(operand, dtype) for operand in operands)
-    return Inferred(meta(tuple([sizes[letter] for letter in output]), dtype, False), workspace)
+    inside = np.promote_types(dtype, np.float32) if dtype == np.float16 else dtype
+    result = meta(tuple([sizes[letter] for letter in output]), dtype, False)
+    workspace = sum(cast_bytes(operand, inside) for operand in operands) + cast_bytes(result, inside)
+    return Inferred(result, workspace)
 
 
 def einsum_letters(subscripts: str, ndims: Sequence[int]) -> tuple[list[str], str]:
@@ -226,7 +234,14 @@ def _cut_inside(kernel: Kernel, rule: Any, doc: str) -> Op:
 
 
 _MATMUL = product(
-    with_out("matmul", matmul_rule, "The matrix product.", Cost.MULTIPLICATION, releasing_gil=releasing_gil.matmul),
+    with_out(
+        "matmul",
+        matmul_rule,
+        "The matrix product.",
+        Cost.MULTIPLICATION,
+        releasing_gil=releasing_gil.matmul,
+        on_cupy=halves.matmul,
+    ),
     Cut.PRODUCT_NN,
 )
 OPS = (

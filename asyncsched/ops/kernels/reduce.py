@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
+from .. import halves
 from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
 from ..op import resolve
 from ..rules import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk
@@ -23,12 +24,17 @@ def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, 
 
 
 def averaging(name: str) -> Kernel:
-    """`mean`, `var` or `std`; in half precision they round twice if given `out`, so there it is filled afterwards."""
+    """`mean`, `var` or `std`; in half precision they round twice if given `out`, so there it is filled afterwards.
+
+    CuPy adds up the squares of halves as halves.
+    """
 
     def average(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
         if "correction" in options:
             options = {"ddof": options["correction"]}
         function = getattr(xp, name)
+        if xp is not np and name != "mean":
+            return halves.in_single(function, x, axis=axis, keepdims=keepdims, out=out, **options)
         if out is None or x.dtype != xp.float16:
             return function(x, axis=axis, keepdims=keepdims, out=out, **options)
         return into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
@@ -202,8 +208,8 @@ OPS = (
     with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT),
     with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT),
     with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT),
-    with_out("prod", reduction_rule, "The product along the axes.", Cost.FUNCTION),
-    with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT),
+    with_out("prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, on_cupy=halves.reduction),
+    with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, on_cupy=halves.reduction),
     with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, name="mean"),
     with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, name="std"),
     with_out(averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var"),

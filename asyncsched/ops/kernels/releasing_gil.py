@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .. import halves
 from ..meta import Meta
 
 LARGE: Final = 1 << 20  # elements gone over: with so many the GIL is held for about a millisecond
@@ -24,8 +25,10 @@ _WIDE: Final = 64  # elements in one piece that a copy repeats, or repeats of on
 
 def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     """The matrix product. `dot` releases the GIL; of matrices and vectors in one piece it calls the same BLAS."""
-    if xp is not np or x.size + y.size < _PRODUCTS or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
-        return xp.matmul(x, y, out=out)
+    if xp is not np:
+        return halves.matmul(xp.matmul, x, y, out=out)
+    if x.size + y.size < _PRODUCTS or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
+        return np.matmul(x, y, out=out)
     if prod(x.shape[:-1]) * prod(y.shape[1:]) > _FEW or not (x.flags.forc and y.flags.forc):
         return np.matmul(x, y, out=out)
     found = np.dot(x, y)

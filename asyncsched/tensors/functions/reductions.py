@@ -1,6 +1,18 @@
 """Functions that reduce or accumulate along axes, and products that sum over axes.
 
 In those that reduce `axis` is one axis, several, or None for all; with `keepdims` the axes remain, at length one.
+
+What they add up and multiply in: float32, float64 and complex numbers in their own dtype, integers in 64 bits, or all
+of them in `dtype`. Half precision ends at 65,504, and loses ones from 2,048 on. So of float16 it is
+
+| | on the CPU, as NumPy | on CUDA |
+|---|---|---|
+| `mean`, `var`, `std`, `matmul`, `vecdot`, `dot`, `tensordot` | float32 | float32 |
+| `sum`, `prod`, `nansum`, ..., `einsum`, norms | float32 along the contiguous axis, float16 along others | float32 |
+| `cumulative_sum`, `cumulative_prod` | float16 | float16 |
+| gradients of indexing and of `embedding` | float16 | float16, in any order |
+
+and what is in float32 is rounded once. `asc.sum(x, axis=0, dtype=asc.float32)` adds up in float32 everywhere.
 """
 
 from __future__ import annotations
@@ -57,7 +69,10 @@ def prod(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: boo
 
 
 def sum(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool = False) -> Tensor:
-    """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits
+    """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits.
+
+    Of float16 give `dtype=asc.float32` where an axis is long: it ends at 65,504, and NumPy adds up in it along all axes
+    but the contiguous one. On CUDA float16 is added up in float32.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

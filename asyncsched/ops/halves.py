@@ -1,0 +1,51 @@
+"""Half precision on CUDA: what CuPy would add up as halves is added up in single precision, and rounded once.
+
+CuPy leaves sums and products over the last axes to CUB, which adds halves up as halves. CuPy itself does so with the
+squares of a variance or a norm, and with the products of two vectors. There a half loses every one from 2,048 on, and
+ends at 65,504. NumPy adds halves up in single precision, too, but for sums along other axes than the last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+Function = Callable[..., Any]
+
+
+def reduction(function: Function, x: Any, *, dtype: Any = None, **options: Any) -> Any:
+    """CuPy's `sum` or `prod`. Asked for single precision, it reads halves and leaves nothing to CUB."""
+    if x.dtype != np.float16 or (dtype is not None and dtype != np.float16):
+        return function(x, dtype=dtype, **options)
+    return function(x, dtype=np.float32, **options).astype(np.float16, copy=False)
+
+
+def reducing(xp: Any, name: str) -> Function:
+    """The `sum` or `prod` of an array namespace."""
+    function: Function = getattr(xp, name)
+    return function if xp is np else partial(reduction, function)
+
+
+def matmul(function: Function, x: Any, y: Any, **options: Any) -> Any:
+    """CuPy's `matmul`."""
+    return product(function, x, y, x.shape[-1], **options)
+
+
+def product(function: Function, x: Any, y: Any, inner: int, **options: Any) -> Any:
+    """A product of CuPy's that sums over `inner` elements. cuBLAS adds up in single precision, but one number alone is
+    no work for cuBLAS."""
+    if np.size(x) == np.size(y) == inner:
+        return in_single(function, x, y, **options)
+    return function(x, y, **options)
+
+
+def in_single(function: Function, *arrays: Any, **options: Any) -> Any:
+    """What a function of CuPy's makes of arrays; of halves, of copies in single precision."""
+    found = [array for array in arrays if hasattr(array, "dtype")]  # others are Python numbers
+    if not found or np.result_type(*[array.dtype for array in found]) != np.float16:
+        return function(*arrays, **options)
+    singles = [array.astype(np.float32) if hasattr(array, "dtype") else array for array in arrays]
+    return function(*singles, **options).astype(np.float16, copy=False)
