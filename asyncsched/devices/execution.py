@@ -29,7 +29,13 @@ _WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  #
 
 
 class Lesson(Protocol):
-    """Learns the memory that a callable takes. Called on the stream's thread."""
+    """Learns the memory that a callable takes. Called on the stream's thread.
+
+    Attributes:
+        allocated: what PyTorch's allocator will give it at most, in bytes, as far as is known.
+    """
+
+    allocated: int
 
     def wanted(self) -> bool:
         """Whether this task is to be measured."""

@@ -44,6 +44,27 @@ def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
     return torch_interop.counted(torch) if device is None else torch_interop.counted_on(torch, device)
 
 
+def is_guest(function: Callable[..., Any]) -> bool:
+    """Whether it is a PyTorch module or a function that JAX has jitted: what it makes comes from their allocators."""
+    torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
+    return (torch is not None and isinstance(function, torch.nn.Module)) or (
+        jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled)
+    )
+
+
+def cached(device: int) -> int:
+    """Bytes of a CUDA device that PyTorch keeps for tensors to come."""
+    torch = _loaded("torch", "nn")
+    return 0 if torch is None else torch_interop.cached(torch, device)
+
+
+def empty_caches() -> None:
+    """Have PyTorch give the devices what it keeps for tensors to come. May block."""
+    torch = _loaded("torch", "nn")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
 def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any) -> Any:
     """Call a jitted function, and wait for what it computes.
 

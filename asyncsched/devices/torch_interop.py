@@ -124,6 +124,13 @@ def counted_on(torch: Any, device: int) -> Iterator[Allocated]:
     found.kept = max(0, cuda.memory_allocated(device) - before)
 
 
+def cached(torch: Any, device: int) -> int:
+    """Bytes of a CUDA device that PyTorch's allocator has and no tensor uses."""
+    if not torch.cuda.is_available():
+        return 0
+    return int(torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device))
+
+
 @cache
 def _counter(torch: Any, base: Any) -> Any:
     """The class that watches operations; its base is PyTorch's."""

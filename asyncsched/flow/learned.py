@@ -64,13 +64,14 @@ class LearnedCost:
     def __init__(self, first: int | str | None = None) -> None:
         self._first = None if first is None else parse_bytes(first, "first")
         self._known: dict[Kind, Known] = {}
+        self._allocated: dict[Kind, int] = {}  # of that, what PyTorch's allocator gave
 
     def known(self, name: str) -> tuple[Known, ...]:
         """What was learned of the calls with a name, a record for each kind."""
         return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
 
     def _lesson(self, name: str, forms: tuple[Hashable, ...]) -> Lesson:
-        return Lesson(self._known, (name, forms), self._first)
+        return Lesson(self._known, self._allocated, (name, forms), self._first)
 
     def __repr__(self) -> str:
         kinds = dict.fromkeys(kind[0] for kind in list(self._known))
@@ -81,8 +82,11 @@ class LearnedCost:
 class Lesson:
     """One call, which is charged by what is known of its kind, and may add to that."""
 
-    def __init__(self, all_known: dict[Kind, Known], kind: Kind, first: int | None) -> None:
-        self._all, self._kind = all_known, kind
+    def __init__(
+        self, all_known: dict[Kind, Known], all_allocated: dict[Kind, int], kind: Kind, first: int | None
+    ) -> None:
+        self._all, self._all_allocated, self._kind = all_known, all_allocated, kind
+        self.allocated: int = all_allocated.get(kind, 0)
         known = all_known.get(kind)
         self.nbytes: int | None = first if known is None else known.nbytes
         self.workspace: int | None = None if known is None else known.workspace
@@ -100,4 +104,6 @@ class Lesson:
             found = found._replace(calls=known.calls + 1)
         elif len(self._all) >= _REMEMBERED:
             self._all.clear()  # what is still in use is soon there again
+            self._all_allocated.clear()
         self._all[self._kind] = found
+        self._all_allocated[self._kind] = max(peak, self._all_allocated.get(self._kind, 0))

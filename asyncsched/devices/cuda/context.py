@@ -71,7 +71,7 @@ class CUDAContext:
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
-        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.follow)
+        self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.free_at_start, self.follow)
 
     def cublas_workspace(self) -> int:
         """Bytes that a handle of cuBLAS's takes to work in, since CuPy gives it none.

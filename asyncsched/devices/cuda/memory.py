@@ -17,7 +17,7 @@ from ..._locks import Lock
 from ...ops.kernels import checks
 from ...ops.op import Op, resolve
 from .. import execution
-from ..guests import call
+from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
@@ -147,6 +147,7 @@ class CUDAMemory(Memory):
         if pending is not None:
             # No other thread can name a thread's own default stream. But the null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
+        self._make_room(task)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:
@@ -165,6 +166,16 @@ class CUDAMemory(Memory):
                 f" {result.device}: copy it over in the function, or submit it with device="
             )
         return result
+
+    def _make_room(self, task: Task) -> None:
+        """Before a guest that takes more than its allocator will find: the device gets what this pool has idle."""
+        lesson: execution.Lesson | None = task.options["lesson"] if task.options else None
+        nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
+        if not nbytes or not self.pool.reserved():
+            return
+        free = int(self.xp.cuda.runtime.memGetInfo()[0])
+        if nbytes > free:
+            self.pool.make_room(nbytes - free - cached(self.number))
 
     # -- what leaves --------------------------------------------------------------------------------------------
 

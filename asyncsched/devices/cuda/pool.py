@@ -17,7 +17,8 @@ in use go back to the device, or the pool grows a little above the limit.
 
 A block dies on any thread and in the middle of anything, and its piece only joins a bin then. A block is out of the
 collector's sight (see `untracked`), so it dies after all finalisers that can reach its array. Slabs go back to the
-device on the thread of a stream that needs room, and after the close on the janitor's.
+device on the thread of a stream that needs room, for itself or for a guest's allocator that has less than it will take
+(`make_room`), and after the close on the janitor's.
 
 Not taken: CuPy's pool, which has an arena for each stream (one stream's free memory serves another only through the
 device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks of fixed
@@ -33,12 +34,16 @@ from contextlib import suppress
 from typing import Any
 
 from ..._locks import Lock
-from .. import execution
+from .. import execution, guests
 from .heap import Bin, Heap, Piece, Slab
 from .untracked import untracked
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of what is reserved. Guesses
+# What is left of the memory that was free when the scheduler opened, for modules and libraries that are loaded late and
+# for what they work in: so many bytes, or an eighth of it if that is less. Guesses: PyTorch's own context and kernels
+# take a few hundred MiB.
+MARGIN, SHARE_OF_MARGIN = 512 << 20, 8
 _FULL = 2  # cudaErrorMemoryAllocation
 
 
@@ -59,10 +64,13 @@ class PrivatePool:
     Args:
         cupy, number: CuPy, and which device.
         max_bytes: the scheduler's limit.
+        free: bytes that are free on the device.
         follow: has a stream wait for what another has by now, by its pointer, and says whether it could.
     """
 
-    def __init__(self, cupy: Any, number: int, max_bytes: int | None, follow: Callable[[Any, int], bool]) -> None:
+    def __init__(
+        self, cupy: Any, number: int, max_bytes: int | None, free: int, follow: Callable[[Any, int], bool]
+    ) -> None:
         self._cuda = cupy.cuda
         self._stream: Callable[[], Any] = cupy.cuda.get_current_stream
         self._pointer, self._unowned = cupy.cuda.MemoryPointer, cupy.cuda.UnownedMemory
@@ -78,9 +86,10 @@ class PrivatePool:
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
-        # Kernels need memory for themselves, and some is lost between pieces: both come on top of what is tracked. The
-        # numbers are guesses.
-        self._most = self._limit + max(self._limit // 4, 64 << 20) if self._limit else 0
+        # Kernels need memory for themselves, and some is lost between pieces: both come on top of what is tracked, as
+        # far as there is more than the margin. The numbers are guesses.
+        most = min(self._limit + max(self._limit // 4, 64 << 20), free - min(MARGIN, free // SHARE_OF_MARGIN))
+        self._most = max(self._limit, most) if self._limit else 0
 
     def malloc(self, nbytes: int) -> Any:
         """CuPy's allocator. This device is current.
@@ -122,6 +131,11 @@ class PrivatePool:
         """Give slabs that nobody uses back to the device. May block."""
         while self._give_back(0):
             pass
+
+    def make_room(self, nbytes: int) -> None:
+        """Give slabs that nobody uses back to the device until it has so many bytes more, or all of them. May block."""
+        while nbytes > 0 and (given := self._give_back(nbytes) or self._give_back(0)):
+            nbytes -= given
 
     def close(self, tell: Callable[[], None]) -> None:
         """Nobody asks for memory any more. `tell` is called whenever a block comes back, and has `free` called."""
@@ -225,6 +239,7 @@ class PrivatePool:
             if piece is not None:
                 return piece
             self.free()
+            guests.empty_caches()
             slab = self._slab(size)
             if slab is None:
                 error = self._cuda.memory.OutOfMemoryError(size, self._reserved, self._most)
@@ -267,19 +282,19 @@ class PrivatePool:
         self._slabs[slab] = memory
         return slab
 
-    def _give_back(self, wanted: int) -> bool:
+    def _give_back(self, wanted: int) -> int:
         """Give a slab that nobody uses back to the device: the smallest that has `wanted` bytes, or else the largest.
 
-        Returns whether it did. It does not if all such slabs together have less than `wanted`.
+        Returns its bytes. None goes back, and they are 0, if all such slabs together have less than `wanted`.
         """
         if self._in_the_middle():
-            return False
+            return 0
         with self._lock:
             self._gather(None)
             piece = self._heap.take_slab(wanted)
         if piece is None:
-            return False
+            return 0
         del self._slabs[piece.slab]  # with no lock held, since it may block
         with self._lock:
             self._reserved -= piece.nbytes
-        return True
+        return piece.nbytes
