@@ -138,12 +138,13 @@ def test_devices_are_listed_with_their_memory():
     assert found["NVIDIA driver"] == "for CUDA up to 13.0"
 
 
-def test_what_the_wheel_does_not_contain_is_missed(monkeypatch):
+@pytest.mark.parametrize("library", ["nvrtc", "cublas"])
+def test_what_the_wheel_does_not_contain_is_missed(monkeypatch, library):
     with fake_cupy():
         import cupy
 
         assert "CUDA libraries" not in described()
-        monkeypatch.delattr(cupy.cuda, "nvrtc")  # not a module that can be imported, but found when it is named
+        monkeypatch.delattr(cupy.cuda, library)  # not a module that can be imported, but found when it is named
         assert described()["CUDA libraries"] == 'pip install "cupy-cuda12x[ctk]"'
 
 

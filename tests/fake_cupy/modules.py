@@ -182,6 +182,7 @@ def _modules() -> dict[str, types.ModuleType]:
     cuda.is_available, cuda.runtime, cuda.memory, cuda.stream = is_available, runtime, memory, streams
     cuda.device, cuda.graph, cuda.pinned_memory, cuda.nvtx = devices, graphs, pinned, nvtx
     cuda.nvrtc = types.SimpleNamespace(getVersion=lambda: (12, 9))
+    cuda.cublas = types.SimpleNamespace(getVersion=lambda handle: 120_900)
     cupy.cuda = cuda
     cupyx = types.ModuleType("cupyx")
     cupyx.scatter_add, cupyx.errstate = scatter_add, linalg.errstate

@@ -14,6 +14,7 @@ from ..._core.model import Task
 from ..._locks import Lock
 from .. import execution
 from .clock import Clock
+from .driver import make_context
 from .pool import PrivatePool
 from .requirements import missing
 
@@ -48,6 +49,7 @@ class CUDAContext:
     pool: PrivatePool
 
     def __init__(self, name: str, number: int) -> None:
+        make_context(number)
         lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
         if lacks:
             raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
-import sys
 from contextlib import suppress
 from typing import Any, NamedTuple
+
+from .driver import NAME, initialize
 
 
 class Missing(NamedTuple):
@@ -21,7 +22,10 @@ class Missing(NamedTuple):
 def usable() -> bool:
     """Whether CuPy is installed and finds a device. Makes no noise."""
     found = cupy()
-    return found is not None and bool(found.cuda.is_available())
+    if found is None:
+        return False
+    initialize()
+    return bool(found.cuda.is_available())
 
 
 def missing() -> list[Missing]:
@@ -63,7 +67,7 @@ def driver() -> int:
         return int(cupy().cuda.runtime.driverGetVersion())
     found = ctypes.c_int(0)
     with suppress(OSError):
-        ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1").cuDriverGetVersion(ctypes.byref(found))
+        ctypes.CDLL(NAME).cuDriverGetVersion(ctypes.byref(found))
     return found.value
 
 
@@ -73,9 +77,8 @@ def dotted(version: int) -> str:
 
 
 def _compiles(cuda: Any) -> bool:
-    """Whether CuPy finds the compiler that its wheel does not contain. With it come the matrix products."""
+    """Whether CuPy finds what its wheel does not contain: the compiler, and the library of matrix products."""
     try:
-        cuda.nvrtc.getVersion()
+        return bool(cuda.nvrtc.getVersion() and cuda.cublas)
     except Exception:  # each loader has an error of its own
         return False
-    return True

@@ -12,17 +12,14 @@ they do: but for those that said they are relaxed.
 
 from __future__ import annotations
 
-import ctypes
 import os
-import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
-from contextlib import suppress
 from queue import SimpleQueue
 
-_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+from . import driver
+
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_idle.clear)  # none of them is there
@@ -49,19 +46,10 @@ class _Kept(threading.Thread):
         self._work.put(work)
 
     def run(self) -> None:
-        _mind_no_captures()
+        driver.mind_no_captures()
         while True:
             work = self._work.get()
             work()
             del work
             self.name = f"idle, was {self._what}"
             _idle[self._what].append(self)
-
-
-def _mind_no_captures() -> None:
-    """Let the calling thread do what another stream's capture would forbid it.
-
-    CuPy has no function for that, but has loaded the driver by now.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(_DRIVER).cuThreadExchangeStreamCaptureMode(ctypes.byref(ctypes.c_int(_RELAXED)))

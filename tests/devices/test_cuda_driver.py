@@ -1,0 +1,77 @@
+"""The driver, called before CuPy does: by `ctypes`, which lets other threads go on."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import pytest
+
+from asyncsched.devices.cuda import driver
+from tests.fake_cupy import Fake
+
+from .conftest import opened
+
+pytestmark = pytest.mark.one_loop
+
+
+class Library:
+    """A driver in which some functions fail, and others are not there."""
+
+    def __init__(self, **statuses: int) -> None:
+        self.calls: list[tuple[str, tuple[Any, ...]]] = []
+        self._statuses = statuses
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._statuses:
+            raise AttributeError(name)
+
+        def function(*args: Any) -> int:
+            self.calls.append((name, args))
+            if name == "cuDeviceGet":
+                args[0]._obj.value = 40 + args[1]
+            return self._statuses[name]
+
+        return function
+
+
+WORKS = {"cuInit": 0, "cuDeviceGet": 0, "cuDevicePrimaryCtxRetain": 0, "cuThreadExchangeStreamCaptureMode": 0}
+
+
+@pytest.fixture
+def load(monkeypatch: pytest.MonkeyPatch) -> Any:
+    def load(**statuses: int) -> Library:
+        library = Library(**statuses)
+        monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+        return library
+
+    return load
+
+
+async def test_opening_makes_the_context_first(fake: Fake, load: Any) -> None:
+    library = load(**WORKS)
+    async with opened(1):
+        pass
+    names = [name for name, _ in library.calls]
+    assert names[:3] == ["cuInit", "cuDeviceGet", "cuDevicePrimaryCtxRetain"]
+    assert library.calls[2][1][1].value == 40
+
+
+@pytest.mark.parametrize("broken", ["cuInit", "cuDeviceGet"])
+@pytest.mark.parametrize("how", ["fails", "is not there"])
+def test_what_fails_is_left_to_cupy(load: Any, broken: str, how: str) -> None:
+    rest = {name: status for name, status in WORKS.items() if name != broken}
+    library = load(**rest, **({broken: 100} if how == "fails" else {}))
+    driver.make_context(0)
+    assert "cuDevicePrimaryCtxRetain" not in [name for name, _ in library.calls]
+    assert driver.initialize() == (broken != "cuInit")
+
+
+def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(name: str) -> Any:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", fail)
+    driver.make_context(0)
+    driver.mind_no_captures()
+    assert not driver.initialize()
