@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
-from .._arguments import check_number, parse_bytes
+import numpy as np
+
+from .._arguments import check_number, is_coroutine_function, parse_bytes
 from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed
+from ..ops.kernels import compiled
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
+from ..runtime.threads import in_thread
 from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
@@ -91,6 +95,38 @@ class Submitter(Tasks):
         await gather(*tensors_in(graph(*examples)))
         return graph
 
+    async def warm_up(self, fn: Callable[..., Any], *examples: Any) -> None:
+        """Run `fn` on examples and drop what it gives, so that what is slow once is over before it counts.
+
+        What that is: kernels that CuPy compiles, and keeps in `~/.cupy/kernel_cache` for later processes; handles of
+        libraries; the first memory. On the CPU it is the loops that numba compiles, where that is installed: they are
+        waited for. On CUDA `fn` runs as often as there are streams, at once, elsewhere a single time. What it changes
+        (weights, a generator's position) stays changed. A captured step is warm when it is captured.
+
+        Cancelled, it raises when what runs has ended, as a scope does; numba's compiler goes on.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         model = asc.nn.Linear(784, 10)
+        ...         await s.warm_up(model, np.zeros((32, 784), np.float32))
+        ...         return s.statistics().bytes_retained  # the model's
+        >>> asc.run(main)
+        31400
+
+        Args:
+            fn: a plain function or a coroutine function of tensors, such as a module or what answers a request. Tensors
+                in what it returns are waited for, and so is all it submits.
+            examples: tensors, or arrays that are put, of the shapes and dtypes to come; anything else as it is.
+
+        Raises:
+            Exception: what `fn` raises, or what it submits.
+        """
+        devices = self._runtime.devices
+        async with self.scope(name="warm_up") as scope:
+            await _run(scope, fn, examples, max([1, *[len(device.streams) for device in devices if not device.inline]]))
+        if any(device.inline for device in devices):
+            await in_thread(compiled.finish, "waits for numba")
+
     @naming_arguments
     def scope(
         self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
@@ -135,6 +171,23 @@ class Submitter(Tasks):
         hash(tenant)  # raises TypeError
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         return Scope(self, name or "unnamed", claimed, deadline, Share(tenant, weight, priority))
+
+
+async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
+    """Call a function so many times, and wait for what it returns."""
+    given, found = list[Any](), list[Any]()
+    try:
+        given += [await scope.put(example) if isinstance(example, np.ndarray) else example for example in examples]
+        for _ in range(times):
+            found.append(fn(*given))
+            if is_coroutine_function(fn):
+                found[-1] = await found[-1]
+        if tensors := tensors_in(found):
+            await gather(*tensors)
+    finally:
+        tensors = []
+        given.clear()  # an exception holds this frame
+        found.clear()
 
 
 class Scope(Submitter, OnlyAsync):

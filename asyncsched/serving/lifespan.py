@@ -6,6 +6,7 @@ Theory of operation. The server sends "startup", waits for "startup.complete", s
     server      here                          application
     startup ->  open the scheduler, startup ->
                                            <- startup.complete, passed on
+                                              after `warm_up`
     shutdown -> drain, shutdown ->
                                            <- shutdown.complete, kept
                 close the scheduler
@@ -59,6 +60,7 @@ class _ApplicationLifespan:
         self._receive = receive
         self._send = send
         self._asked = False  # whether the application was asked to start
+        self._warming = False  # whether it has, and what follows was begun
         self._stopping = False  # whether the server asked it to stop
 
     def failed(self, error: BaseException) -> Message | None:
@@ -75,7 +77,7 @@ class _ApplicationLifespan:
         try:
             await app(scope, self._to_app, self._from_app)
         except Exception:
-            if self._answered:
+            if self._answered or self._warming:
                 raise
         if not self._answered or (self.started and not self._stopping):
             await self._from_app({"type": "lifespan.startup.complete"})
@@ -97,5 +99,9 @@ class _ApplicationLifespan:
         if message["type"].startswith("lifespan.shutdown."):
             self.last = message
         elif message["type"].startswith("lifespan.startup.") and not self._answered:
-            self._answered, self.started = True, message["type"].endswith(".complete")
+            complete = message["type"].endswith(".complete")
+            if complete:
+                self._warming = True
+                await self._service.warm_up()
+            self._answered, self.started = True, complete
             await self._send(message)

@@ -25,8 +25,8 @@ Endpoint = Callable[["Serving", Exchange], Awaitable[None]]
 class Serving(Service):
     """ASGI middleware: a scheduler for the application, and a scope for each request.
 
-    The scheduler opens when the application starts, before the first request: on a GPU the first one makes the context,
-    once per process, and CuPy stops all threads for that (some 0.4 s). Handlers find it as the ambient one, and as
+    The scheduler opens when the application starts, before the first request: on a GPU that imports CuPy and makes the
+    context. What else takes long at first is for `warm_up=`. Handlers find the scheduler as the ambient one, and as
     `scheduler` in ASGI's state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
@@ -82,6 +82,10 @@ class Serving(Service):
                     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stop.set))
                     await hypercorn.asyncio.serve(app, config, shutdown_trigger=stop.wait)
 
+        warm_up: a coroutine function of the scheduler, awaited when the application has started and before the server
+            is told that it has: `lambda s: s.warm_up(model, np.zeros((1, 784), np.float32))`. What it raises fails the
+            start. None for nothing.
+
     Raises:
         ValueError, TypeError: for arguments that make no sense.
     """
@@ -104,6 +108,7 @@ class Serving(Service):
         instruments: Sequence[Instrument] = (),
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
+        warm_up: Callable[[Scheduler], Awaitable[object]] | None = None,
     ) -> None:
         if not callable(scheduler):
             raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
@@ -111,6 +116,10 @@ class Serving(Service):
             raise TypeError(
                 "tenant takes a function of ASGI's scope, such as `lambda scope: dict(scope['headers']).get(b'x-key')`,"
                 f" not {tenant!r}"
+            )
+        if warm_up is not None and not callable(warm_up):
+            raise TypeError(
+                f"warm_up takes a function of the scheduler, such as `lambda s: s.warm_up(fn, x)`, not {warm_up!r}"
             )
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
@@ -121,7 +130,9 @@ class Serving(Service):
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
         reserved = None if reserve is None else parse_bytes(reserve, "reserve")
-        options = Options(deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm)
+        options = Options(
+            deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up
+        )
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app
         self.batchers: Mapping[str, Batcher[Any, Any]] = batchers or {}

@@ -39,6 +39,7 @@ class Options:
     body_timeout: float | None
     drain_timeout: float
     drain_on_sigterm: bool
+    warm_up: Callable[[Scheduler], Awaitable[object]] | None
 
 
 class Service:
@@ -147,6 +148,11 @@ class Service:
                 finally:
                     self.limiter.draining = True
                     self._scheduler = self.summary = None
+
+    async def warm_up(self) -> None:
+        """What is to be done once before the first request, if anything. The application has started."""
+        if self.options.warm_up is not None:
+            await self.options.warm_up(self.scheduler)
 
     async def drain(self) -> None:
         """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""

@@ -322,3 +322,42 @@ def test_in_another_thread_signals_are_left_alone(number: int, received: list[in
     thread.start()
     thread.join()
     assert signal.getsignal(number) is before
+
+
+async def test_warms_up_once_the_application_has_started_and_before_it_is_told() -> None:
+    app, gate = Framework(), asyncio.Event()
+
+    async def warm_up(s: asc.Scheduler) -> None:
+        app.events.append("warms up")
+        await s.warm_up(lambda: asc.ones(3))
+        await gate.wait()
+
+    server = Server(serving(app, warm_up=warm_up))
+    await until(lambda: len(app.events) == 2)
+    await turns()
+    assert (app.events, server.heard) == (["started", "warms up"], [])
+    gate.set()
+    await server.started()
+    await server.stop()
+    assert server.heard == ["startup.complete", "shutdown.complete"]
+
+
+@pytest.mark.parametrize("app", [Framework, lambda: returns], ids=["its own lifespan", "none"])
+async def test_where_warming_up_fails_it_does_not_start(app: Any) -> None:
+    asked: list[asc.Scheduler] = []
+
+    async def warm_up(s: asc.Scheduler) -> None:
+        asked.append(s)
+        await s.call(divmod, 1, 0)
+
+    server = Server(serving(app(), warm_up=warm_up))
+    with pytest.raises(ZeroDivisionError):
+        await server.task
+    assert server.heard == ["startup.failed"]
+    assert server.said[0]["message"].startswith("ZeroDivisionError: ")
+    assert len(asked) == 1
+
+
+def test_what_warms_up_is_a_function() -> None:
+    with pytest.raises(TypeError, match="warm_up takes a function of the scheduler, such as `lambda s: "):
+        Serving(echo, warm_up=3)  # type: ignore[arg-type]
