@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from . import array_api, autograd, cluster, devices, nn, observe, optim, serving
     from .autograd.tape import no_grad
     from .devices.cuda.janitor import record_stream
-    from .flow.batcher import Batcher
+    from .flow.batcher import SKIP, Batcher, Last, Stepper
     from .flow.pipeline import Pipeline
     from .flow.window import Window
     from .nn.checkpoint import load, save
@@ -77,9 +77,12 @@ __version__ = "0.2.0"
 # What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
 _WHEN_USED = {
     "Batcher": "flow.batcher",
+    "Last": "flow.batcher",
     "Load": "runtime.statistics",
     "Pipeline": "flow.pipeline",
+    "SKIP": "flow.batcher",
     "Statistics": "runtime.statistics",
+    "Stepper": "flow.batcher",
     "Timer": "observe.timer",
     "Trace": "observe",
     "Window": "flow.window",
@@ -103,11 +106,11 @@ _WHEN_USED = {
 
 __all__ = [
     "AsyncSchedError", "Batcher", "CaptureError", "CheckpointDamaged", "DeadlineExceeded", "Device", "Graph",
-    "ImplicitBarrierError", "LearnedCost", "Load", "MemoryDeadlockError", "Pipeline", "QueueFull", "Scheduler",
-    "SchedulerClosed", "SchedulerStalled", "Scope", "Statistics", "Task", "TaskCancelled", "TaskTooLarge", "Tensor",
-    "Timer", "Trace", "Window", "array_api", "autograd", "cluster", "devices", "exact", "fft", "gather", "linalg",
-    "load", "measure", "nn", "no_grad", "observe", "optim", "random", "record_stream", "run", "save", "serving",
-    *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
+    "ImplicitBarrierError", "Last", "LearnedCost", "Load", "MemoryDeadlockError", "Pipeline", "QueueFull", "SKIP",
+    "Scheduler", "SchedulerClosed", "SchedulerStalled", "Scope", "Statistics", "Stepper", "Task", "TaskCancelled",
+    "TaskTooLarge", "Tensor", "Timer", "Trace", "Window", "array_api", "autograd", "cluster", "devices", "exact",
+    "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe", "optim", "random", "record_stream", "run",
+    "save", "serving", *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]  # fmt: skip
 
 

@@ -35,7 +35,7 @@ MEETS_FIRST += [asc.optim.AdamW, asc.optim.SGD, asc.Scheduler, asc.Scheduler.put
 MEETS_FIRST += [asc.Scheduler.call, asc.Scheduler.barrier, asc.Scheduler.scope, asc.Scheduler.window, asc.run]
 MEETS_FIRST += [asc.Scheduler.pipeline, asc.Scheduler.capture, asc.Scheduler.statistics, asc.Scheduler.load]
 MEETS_FIRST += [asc.Tensor, asc.Tensor.numpy, asc.Tensor.item, asc.Task, asc.gather, asc.Scope, asc.Window, asc.Graph]
-MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
+MEETS_FIRST += [asc.Pipeline, asc.Batcher, asc.Stepper, asc.ImplicitBarrierError, asc.QueueFull, asc.TaskTooLarge]
 MEETS_FIRST += [asc.Timer, asc.measure]
 
 pytestmark = pytest.mark.usefixtures("may_block")

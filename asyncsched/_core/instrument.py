@@ -113,7 +113,7 @@ class Instrument:
         """Nothing of it is unfinished any more."""
 
     def batch_formed(self, scope: Scope, items: int) -> None:
-        """A batcher computes so many items next, in a scope of their own."""
+        """A batcher computes so many items next, or a stepper so many members, in a scope of their own."""
 
     # -- who waits --------------------------------------------------------------------------------------------------
 

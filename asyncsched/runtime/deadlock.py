@@ -24,7 +24,7 @@ from functools import cache
 from math import inf
 from operator import itemgetter
 from time import thread_time
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import ref
 
 from .._core import audit
@@ -88,7 +88,7 @@ class Evidence:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self.answered: Mapping[int, set[Any]] = _answered(runtime)
+        self.answered: _Answered = _answered(runtime)
         self.walk: Walk | None = None
         # What those wait for who wait for who is parked here.
         self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []
@@ -185,7 +185,7 @@ class _Case:
         walk: Walk,
         accounts: Iterable[Account],
         held: list[_Held],
-        answered: Mapping[int, set[Any]],
+        answered: _Answered,
     ) -> None:
         self._root = runtime.engine.root
         self._held = held
@@ -205,7 +205,7 @@ class _Case:
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
         self._answered = answered
-        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered)
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered.by)
 
     def awaited(self, waiting: Waiters) -> Iterator[tuple[asyncio.Task[Any], ref[asyncio.Future[Any]]]]:
         """What these wait for, but for who is parked here: with weak references, which do not count."""
@@ -251,10 +251,10 @@ class _Case:
         return those[bisect_left(range(1, len(those)), True, key=lets_in)]
 
     def last_caller(self, account: Account, waiting: Waiters) -> asyncio.Future[Any] | None:
-        """What the last waits for of those who keep a reserve while others answer them."""
+        """What the last waits for of those who keep a reserve while others answer them, and who may let go of it."""
         scopes = [scope for _, scope in reserves(self._root, [account]) if scope.entered_by is not None]
         owners = [owner for scope in scopes if (owner := scope.entered_by()) in waiting]
-        callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered]
+        callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered.free]
         return callers[-1] if callers else None
 
     def _free(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
@@ -397,9 +397,16 @@ def _tape(nodes: list[Any]) -> list[Any]:
     return found if len(found) < _MOST_NODES else []
 
 
-def _answered(runtime: Runtime) -> dict[int, set[Any]]:
-    """Who will set futures, by their identities, as far as it is said."""
-    return {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
+class _Answered(NamedTuple):
+    """What is said of futures, which stand here by their identities."""
+
+    by: Mapping[int, set[Any]]  # who will set them
+    free: set[int]  # those whose waiters let go of what they hold when they are told
+
+
+def _answered(runtime: Runtime) -> _Answered:
+    found = {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
+    return _Answered(found, found.keys() - set[int]().union(*[one.bound() for one in runtime.answerers]))
 
 
 def _all_wakers(

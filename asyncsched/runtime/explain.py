@@ -56,14 +56,14 @@ def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> s
 def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
     """Why those who wait here go on waiting; if nobody does, why the oldest task is not done."""
     found: dict[Task | None, list[str]] = {}
-    told = [repr(runtime)]
+    told = [repr(runtime), *[line for one in list(runtime.answerers) for line in one.explained()]]
     for waiter, tasks in list(runtime.parked.values()):
         unfinished = next((task for task in tasks if task.state < DONE), None)
         found.setdefault(unfinished, []).append("a callback" if waiter is None else where_it_waits(waiter))
     if not found:
         unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
         if unfinished is None:
-            return f"{runtime!r}\nnothing is unfinished, and nobody waits"
+            return "\n".join(told if len(told) > 1 else [*told, "nothing is unfinished, and nobody waits"])
         found[unfinished] = ["nobody waits; of what is unfinished, the oldest"]
     for task, who in islice(found.items(), _WAITERS):
         more = f", and {len(who) - 1:,} more" if len(who) > 1 else ""

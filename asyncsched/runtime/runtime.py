@@ -67,6 +67,12 @@ class Answerer(Protocol):
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
         """The futures that others wait for, by identity, and the tasks of which one will set each."""
 
+    def bound(self) -> set[int]:
+        """Those of these futures whose waiters hold on to all they have until it is set, whatever they are told."""
+
+    def explained(self) -> list[str]:
+        """What it computes for others, a line each."""
+
 
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""

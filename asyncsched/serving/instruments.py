@@ -1,4 +1,4 @@
-"""Prometheus's metrics: of requests as they end, and of server, scheduler and batchers when Prometheus asks."""
+"""Prometheus's metrics: of requests as they end; of server, scheduler, batchers and steppers when Prometheus asks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from ..flow.batcher.batcher import Batcher, BatcherStatistics
+from ..flow.batcher.batcher import BatcherStatistics
+from ..flow.batcher.stepper import StepperStatistics
 from ..runtime.statistics import Statistics
 from .http import Exchange
 from .service import Service
@@ -22,11 +23,10 @@ _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # se
 class Metrics:
     """An instrument that counts and times requests, and Prometheus's collector of all else."""
 
-    def __init__(self, service: Service, batchers: Mapping[str, Batcher[Any, Any]]) -> None:
+    def __init__(self, service: Service) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 
         self._service = service
-        self._batchers = batchers
         self._content_type = CONTENT_TYPE_LATEST
         self._generate = generate_latest
         self._registry = CollectorRegistry()
@@ -69,8 +69,12 @@ class Metrics:
             yield row.read_from({(): self._service.scheduler.statistics()})
         for row in SUMMARY if self._service.summary is not None else ():
             yield row.read_from({(): self._service.summary})
-        for row in BATCHERS if self._batchers else ():
-            yield row.read_from({(name,): batcher.statistics() for name, batcher in self._batchers.items()})
+        for kind, rows, things in (
+            ("batcher", BATCHERS, self._service.batchers),
+            ("stepper", STEPPERS, self._service.steppers),
+        ):
+            for row in rows if things else ():
+                yield row.read_from({(name,): one.statistics() for name, one in things.items()}, kind)
 
 
 class Row(NamedTuple):
@@ -85,13 +89,13 @@ class Row(NamedTuple):
     read: Callable[[Any], float | Mapping[str, float | None] | None]
     label: str = ""
 
-    def read_from(self, sources: Mapping[tuple[str, ...], Any]) -> Metric:
-        """The metric with its samples. `sources` are named by the batcher's label where there are several."""
+    def read_from(self, sources: Mapping[tuple[str, ...], Any], kind: str = "") -> Metric:
+        """The metric with its samples. `sources` are named, by a label of that kind, where there are several."""
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        kind = CounterMetricFamily if self.counter else GaugeMetricFamily
-        labels = ["batcher"] * any(sources) + [self.label] * bool(self.label)
-        metric = kind(f"asyncsched_{self.name}", self.help, labels=labels)
+        family = CounterMetricFamily if self.counter else GaugeMetricFamily
+        labels = [kind] * bool(kind) + [self.label] * bool(self.label)
+        metric = family(f"asyncsched_{self.name}", self.help, labels=labels)
         for source, read_from in sources.items():
             found = self.read(read_from)
             for value, number in (found if isinstance(found, Mapping) else {"": found}).items():
@@ -110,6 +114,10 @@ def _bytes(s: Statistics) -> Mapping[str, float | None]:
 
 def _items(s: BatcherStatistics) -> Mapping[str, float | None]:
     return {"answered": s.answered, "dropped": s.dropped, "refused": s.refused}
+
+
+def _members(s: StepperStatistics) -> Mapping[str, float | None]:
+    return {"admitting": s.admitting, "stepping": s.stepping, "waiting": s.waiting, "paused": s.paused}
 
 
 SERVER: Final = (
@@ -150,3 +158,16 @@ BATCHERS: Final = (
     Row("batcher_cost_waiting", "What the items in the queue cost.", False, lambda s: s.waiting_cost),
     Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),
 )
+STEPPERS: Final = (
+    Row("stepper_outputs", "Outputs of members.", True, lambda s: s.outputs),
+    Row("stepper_members", "Members, by what they wait for.", False, _members, "state"),
+    Row("stepper_joined", "Members that joined.", True, lambda s: s.joined),
+    Row("stepper_failed", "Members that an exception ended.", True, lambda s: s.failed),
+    Row("stepper_steps", "Steps computed.", True, lambda s: s.steps),
+    Row("stepper_stepped", "Members in these steps, added up.", True, lambda s: s.stepped),
+    Row("stepper_begun", "Members that had a first output.", True, lambda s: s.begun),
+    Row("stepper_first_output_seconds", "From joining to the first output, added up.", True, lambda s: s.first_seconds),
+    Row("stepper_gap_seconds", "From one output of a member to its next, added up.", True, lambda s: s.gap_seconds),
+    Row("stepper_wait_seconds", "Time that members waited for their next step, added up.", True,
+        lambda s: s.wait_seconds),
+)  # fmt: skip

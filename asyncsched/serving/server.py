@@ -10,6 +10,7 @@ from typing import Any
 from .._arguments import check_int, check_number, parse_bytes
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
+from ..flow.batcher.stepper import Stepper
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
@@ -68,6 +69,7 @@ class Serving(Service):
             and answered 503; of responses that have begun, streams of events are ended and others cut off.
         batchers: to be shown in the metrics, by name. A start is refused whose scheduler has no room for the reserve of
             a request and that of a batch.
+        steppers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics, which are there where prometheus-client is.
         endpoints: paths that are answered here: health, readiness, metrics, status.
         drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
@@ -105,6 +107,7 @@ class Serving(Service):
         body_timeout: float | None = 30.0,
         drain_timeout: float = 30.0,
         batchers: Mapping[str, Batcher[Any, Any]] | None = None,
+        steppers: Mapping[str, Stepper[Any, Any]] | None = None,
         instruments: Sequence[Instrument] = (),
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
@@ -136,10 +139,11 @@ class Serving(Service):
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app
         self.batchers: Mapping[str, Batcher[Any, Any]] = batchers or {}
+        self.steppers: Mapping[str, Stepper[Any, Any]] = steppers or {}
         self._endpoints = endpoints
         self.shown: bool = bool(endpoints)
         if _prometheus():
-            metrics = Metrics(self, self.batchers)
+            metrics = Metrics(self)
             self.render_metrics: Callable[[], tuple[str, bytes]] | None = metrics.render
             self.instruments.append(metrics)
         self.instruments.extend(instruments)

@@ -17,6 +17,7 @@ from .._core.model import Lane, Task
 from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
 from ..flow.batcher.batcher import Batcher, check_reserve
+from ..flow.batcher.stepper import Stepper
 from ..flow.scope import Scope
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
@@ -47,7 +48,7 @@ class Service:
 
     Attributes:
         instruments: watch every request, from the outside in.
-        batchers: what requests may wait for, by name.
+        batchers, steppers: what requests may wait for, by name.
         summary: adds up what the open scheduler does; None while there is none, or where nothing would show it.
         adopted: what still runs of requests that were cut short and answered, with the scopes they belong to.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
@@ -62,6 +63,7 @@ class Service:
         self.adopted: dict[asyncio.Task[None], Scope] = {}
         self.render_metrics: Callable[[], tuple[str, bytes]] | None = None
         self.batchers: Mapping[str, Batcher[Any, Any]] = {}
+        self.steppers: Mapping[str, Stepper[Any, Any]] = {}
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
         self._drained_by = 0.0  # in the loop's time, once draining has begun

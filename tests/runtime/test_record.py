@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.batcher.batcher import BatcherStatistics
+from asyncsched.flow.batcher import BatcherStatistics, StepperStatistics
 from asyncsched.flow.pipeline.epoch import PipelineStatistics, StageStatistics
 from asyncsched.flow.window import WindowStatistics
 from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord
@@ -163,7 +163,8 @@ def test_the_values_are_exact():
 
 RECORDS = [
     asc.Load, asc.Statistics, BatcherStatistics, Measurement, Operation, Outcome, PipelineStatistics, Recording,
-    ScopeRecord, ScopeState, Snapshot, StageStatistics, StreamState, TaskRecord, Times, Waiting, WindowStatistics,
+    ScopeRecord, ScopeState, Snapshot, StageStatistics, StepperStatistics, StreamState, TaskRecord, Times, Waiting,
+    WindowStatistics,
 ]  # fmt: skip
 
 
@@ -179,5 +180,5 @@ def test_each_field_has_its_unit(kind):
         for word, unit in (("bytes", "Bytes"), ("seconds", "Seconds"), ("wait_seconds", "Seconds")):
             assert word not in field.name or unit in str(field.type), field.name
         assert "float" not in str(field.type) or field.name in (
-            "drain_rate_tasks", "waiting_cost", "busy", "released", "waits", "counters",
+            "drain_rate_tasks", "stepped_per_second", "waiting_cost", "busy", "released", "waits", "counters",
         ), f"{field.name}: which unit?"  # fmt: skip

@@ -56,9 +56,14 @@ async def test_metrics() -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         await reply(send, str(await scope["state"]["scheduler"].call(int, await batcher(3))).encode())
 
-    async with opened(
-        app, lambda: asc.Scheduler("cpu", max_bytes=5000), batchers={"echo": batcher}, max_requests=9
-    ) as server:
+    async def step(members: list[list[int]]) -> list[asc.Last[int]]:
+        return [asc.Last(len(member)) for member in members]
+
+    stepper: asc.Stepper[list[int], int] = asc.Stepper(step)
+    options = {"batchers": {"echo": batcher}, "steppers": {"length": stepper}, "max_requests": 9}
+    async with opened(app, lambda: asc.Scheduler("cpu", max_bytes=5000), **options) as server:
+        async with stepper.join([1, 2]) as outputs:
+            assert [output async for output in outputs] == [2]
         for method in ("POST", "POST", "BREW"):
             await Call(server, method=method).feed().answer()
         found = await scrape(server)
@@ -73,6 +78,9 @@ async def test_metrics() -> None:
     assert found['asyncsched_batcher_items_total{batcher="echo",outcome="answered"}'] == 3
     assert found['asyncsched_batcher_batches_total{batcher="echo"}'] == 3
     assert found['asyncsched_batcher_retries_total{batcher="echo"}'] == 0
+    assert found['asyncsched_stepper_outputs_total{stepper="length"}'] == 1
+    assert found['asyncsched_stepper_members{state="paused",stepper="length"}'] == 0
+    assert found['asyncsched_stepper_first_output_seconds_total{stepper="length"}'] > 0
     assert found["asyncsched_ready"] == 1
     assert found['asyncsched_operation_tasks_total{operation="int"}'] == 3
     assert found['asyncsched_operation_seconds_total{operation="int"}'] > 0

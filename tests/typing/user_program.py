@@ -151,6 +151,22 @@ async def batched(s: asc.Scheduler) -> None:
     assert_type(await batcher("text"), int)
 
 
+async def stepped(s: asc.Scheduler) -> None:
+    def step(texts: list[list[str]]) -> list[str | asc.Last[str]]:
+        return [text[0] if len(text) > 1 else asc.Last(text[0]) for text in texts]
+
+    stepper = asc.Stepper(step, cost=len, ahead=2, reserve=lambda text: len(text))
+    async with stepper.join(["a", "b"]) as outputs:
+        async for output in outputs:
+            assert_type(output, str)
+    async with asc.Stepper(numbers).join("member") as given:
+        assert_type(await anext(given), int)
+
+
+async def numbers(members: list[str]) -> list[int | asc.Last[int] | Exception]:
+    return [1 for _ in members]
+
+
 async def captured(s: asc.Scheduler, x: asc.Tensor) -> asc.Graph:
     return await s.capture(lambda a: a + 1, x)
 

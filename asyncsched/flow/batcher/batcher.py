@@ -8,20 +8,19 @@ batches grow with the load, and a lone item is not held up.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
 from typing import Generic, TypeVar, cast
 
-from ..._arguments import check_int, check_number, parse_bytes
+from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
 from ...errors import QueueFull, TaskTooLarge
 from ...runtime.context import Ambient, find, innermost
 from ...runtime.record import Record, Seconds
 from ..scope import Scope, Submitter
-from .queue import Queue, Waiting
+from .queue import BATCH, Queue, Waiting
 from .runners import Runners
 
 Item = TypeVar("Item")
@@ -123,19 +122,14 @@ class Batcher(Generic[Item, Result]):
     ) -> None:
         if not callable(fn):
             raise TypeError(f"a batcher takes a function of a list of items, not {type(fn).__name__}")
-        check_number("max_batch_cost", max_batch_cost)
         check_int("max_queue", max_queue, none="no bound")
         check_int("concurrency", concurrency)
-        if cost is not None and not callable(cost):
-            raise TypeError(f"cost takes a function of an item, not {type(cost).__name__}")
         if scheduler is not None:
             find(scheduler)  # raises for what is none
         self.reserve: int | None = None if reserve is None else parse_bytes(reserve, "reserve")
         if self.reserve is not None:
             check_reserve(self.reserve, _limit(scheduler), "a batch (reserve=)")
-        self._cost = cost
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue = Queue(max_batch_cost, max_queue)
+        self._queue = Queue(BATCH, max_batch_cost, max_queue, cost)
         self._runners = Runners(fn, self._queue, concurrency, isolate, self.reserve, scheduler)
 
     async def __call__(self, item: Item) -> Result:
@@ -148,17 +142,17 @@ class Batcher(Generic[Item, Result]):
             MemoryDeadlockError: if its batch can get no bytes while this caller and others keep their reserves.
             Exception: whatever `fn` returned for this item, or raised.
         """
-        loop = self._bind()
-        cost = 1.0 if self._cost is None else float(self._cost(item))
+        loop = self._runners.bind()
+        cost = self._queue.cost_of(item)
         try:
-            self._queue.check(cost)
+            self._queue.check()
         except QueueFull as full:
             full.retry_after = self._runners.rate.seconds_for(len(self._queue))
             raise
         # No await between the check and the push: the room it found is there.
         until, name, weight = _place(innermost())
         tenant = self._queue.tenant(name, weight)
-        waiting = Waiting(item, cost, loop.create_future(), monotonic(), until, tenant)
+        waiting = Waiting(item, cost, monotonic(), until, tenant, loop.create_future())
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)
@@ -188,20 +182,6 @@ class Batcher(Generic[Item, Result]):
 
     def __repr__(self) -> str:
         return f"Batcher({self._runners.name}, {len(self._queue)} waiting, {self._runners.computing} computing)"
-
-    def _bind(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            if self._loop is not None:
-                if not self._loop.is_closed():
-                    raise RuntimeError(
-                        "a batcher belongs to the event loop that used it first, until that is closed: make one for"
-                        " each loop"
-                    )
-                self._queue.empty()  # nobody waits for what may be left
-                self._runners.begin_anew()
-            self._loop = loop
-        return loop
 
 
 def _place(here: Ambient | None) -> tuple[float, Hashable, float]:

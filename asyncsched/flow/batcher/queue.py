@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ..._arguments import check_number
 from ..._core.exception_copies import copied
@@ -22,60 +22,122 @@ from ..._core.fair_queue import FairQueue, Member
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 
 
+class Words(NamedTuple):
+    """What messages and tasks call it all."""
+
+    item: str
+    an_item: str
+    batch: str
+    batches: str
+    results: str
+    limit: str  # the argument that bounds what a batch costs
+    cure: str  # for an item that costs more
+
+
+BATCH: Final = Words("item", "an item", "batch", "batches", "results", "max_batch_cost", "split the item")
+STEP: Final = Words(
+    "member", "a member", "step", "steps", "outputs", "max_cost", "let it take a smaller part at a time"
+)
+
+
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("items", "name")
+    __slots__ = ("clock", "items", "name")
 
     def __init__(self, name: Hashable) -> None:
         super().__init__()
         self.name: Hashable = name
-        self.items: OrderedDict[Waiting, None] = OrderedDict()
+        self.items: OrderedDict[Entry, None] = OrderedDict()
+        self.clock: float = 0.0  # where its item stands that went last, of those that come back: see `MemberQueue`
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
-    """An item on its way, and the future its caller waits for."""
+class Entry:
+    """An item on its way, for which somebody waits."""
+
+    stays: ClassVar[bool] = False  # whether who waits keeps what it holds until a batch that has begun has ended
 
     item: Any
     cost: float
-    future: asyncio.Future[Any]
     arrived: float
     deadline: float
     tenant: Tenant
 
     def wanted(self, now: float) -> bool:
-        """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late."""
+        """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late.
+        Asked on a stream's thread, too."""
+        raise NotImplementedError
+
+    def settle(self, result: Any) -> None:
+        """Take a result, or an exception to raise: its batch has ended."""
+        raise NotImplementedError
+
+    def expire(self) -> None:
+        """It was not wanted any more, and so not computed. The deadline may be of a scope that the caller was only
+        started in, and then ends nothing else of it."""
+        raise NotImplementedError
+
+    def give_up(self) -> None:
+        """Nobody will compute it, since the event loop is ending say."""
+        raise NotImplementedError
+
+    def awaited(self) -> asyncio.Future[Any] | None:
+        """The future that somebody waits for, and whom a batch that ends may wake."""
+        raise NotImplementedError
+
+
+@dataclass(slots=True, eq=False)
+class Waiting(Entry):
+    """An item that is computed once, and the future its caller waits for."""
+
+    future: asyncio.Future[Any]
+
+    def wanted(self, now: float) -> bool:
         return now < self.deadline and not self.future.done()
 
     def settle(self, result: Any) -> None:
-        """Give its caller a result, or an exception to raise."""
         if self.future.done():  # the caller has left
             return
-        if issubclass(type(result), BaseException):  # not `isinstance`, which asks the object, and that may raise
-            try:
-                told = _own(result)
-            except Exception:  # by what its class overrides
-                told = RuntimeError(f"{type(result).__name__} came of a batch, which does not let itself be passed on")
-            self.future.set_exception(told)
+        if is_error(result):
+            self.future.set_exception(own(result))
         else:
             self.future.set_result(result)
 
     def expire(self) -> None:
-        """Tell the caller, unless it has left. The deadline may be of a scope that the caller was only started in, and
-        then ends nothing else of it."""
         if not self.future.done():
-            self.future.set_exception(
-                DeadlineExceeded(
-                    "the deadline of the scope that this was started in passed before a batch had room for its item:"
-                    " allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
-                )
-            )
+            self.future.set_exception(late(BATCH))
+
+    def give_up(self) -> None:
+        self.future.cancel()
+
+    def awaited(self) -> asyncio.Future[Any]:
+        return self.future
+
+
+def late(words: Words) -> DeadlineExceeded:
+    """What those are told whose deadline has passed."""
+    return DeadlineExceeded(
+        f"the deadline of the scope that this was started in passed before a {words.batch} had room for its"
+        f" {words.item}: allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
+    )
+
+
+def is_error(result: Any) -> bool:
+    """Not by `isinstance`, which asks the object, and that may raise."""
+    return issubclass(type(result), BaseException)
+
+
+def own(error: BaseException) -> BaseException:
+    """An exception as one of several callers is given it, whatever its class overrides."""
+    try:
+        return _own(error)
+    except Exception:
+        return RuntimeError(f"{type(error).__name__} came of a batch, which does not let itself be passed on")
 
 
 def _own(error: BaseException) -> BaseException:
-    """An exception as one of several callers is given it: a copy, and nothing that ends its task in silence or, as
-    asyncio has it, the event loop."""
+    """A copy, and nothing that ends its task in silence or, as asyncio has it, the event loop."""
     if issubclass(type(error), KeyboardInterrupt | SystemExit):
         told = RuntimeError(f"{error!r} is what came of a batch: raised here, it would end the event loop")
         told.__cause__ = error
@@ -85,9 +147,19 @@ def _own(error: BaseException) -> BaseException:
 
 
 class Queue:
-    """The items of all tenants. Every change of its contents changes its counts in the same call."""
+    """The items of all tenants. Every change of its contents changes its counts in the same call.
 
-    def __init__(self, max_batch_cost: float, max_items: int | None) -> None:
+    Args:
+        cost: what an item costs; None: each costs 1.
+    """
+
+    def __init__(
+        self, words: Words, max_batch_cost: float, max_items: int | None, cost: Callable[[Any], float] | None
+    ) -> None:
+        check_number(words.limit, max_batch_cost)
+        if cost is not None and not callable(cost):
+            raise TypeError(f"cost takes a function of {words.an_item}, not {type(cost).__name__}")
+        self.words = words
         self.max_batch_cost = max_batch_cost
         self.max_items = max_items
         self.cost: float = 0.0
@@ -95,25 +167,38 @@ class Queue:
         self.dropped: int = 0
         self.refused: int = 0
         self.waited: float = 0.0  # seconds until their batch, all items together
-        self._items: OrderedDict[Waiting, None] = OrderedDict()  # by arrival
+        self._cost = cost
+        self._items: OrderedDict[Entry, None] = OrderedDict()  # by arrival
         self._tenants: dict[Hashable, Tenant] = {}  # those in `_shares`, which may have no items any more
         self._shares = FairQueue[Tenant]()
 
     def __len__(self) -> int:
         return len(self._items)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[Entry]:
         return iter(self._items)
 
-    def check(self, cost: float) -> None:
-        """Raise unless an item of this cost may join."""
-        check_number("the cost of an item", cost, zero=True)
-        if cost > self.max_batch_cost:
+    def cost_of(self, item: Any) -> float:
+        """What an item costs now.
+
+        Raises:
+            TaskTooLarge: if that is more than a batch may.
+            ValueError, TypeError: if it is no number of at least 0.
+        """
+        words, most = self.words, self.max_batch_cost
+        cost = 1.0 if self._cost is None else float(self._cost(item))
+        if self._cost is not None:
+            check_number(f"the cost of {words.an_item}", cost, zero=True)
+        if cost > most:
             raise TaskTooLarge(
-                f"an item costs {cost:g}, and a batch at most {self.max_batch_cost:g} (max_batch_cost): split the item",
+                f"{words.an_item} costs {cost:g}, and a {words.batch} at most {most:g} ({words.limit}): {words.cure}",
                 ceil(cost),
-                int(self.max_batch_cost),
+                int(most),
             )
+        return cost
+
+    def check(self) -> None:
+        """Raise unless an item may join."""
         if self.max_items is not None and len(self._items) >= self.max_items:
             self.refused += 1
             raise QueueFull(
@@ -130,21 +215,23 @@ class Queue:
         tenant.weight = weight
         return tenant
 
-    def push(self, waiting: Waiting) -> None:
+    def push(self, waiting: Entry) -> None:
         self._items[waiting] = None
         waiting.tenant.items[waiting] = None
         self.cost += waiting.cost
         self.accepted += 1
 
-    def drop(self, waiting: Waiting) -> None:
-        """Its caller has left. Nothing happens if it is in a batch already."""
-        if waiting in self._items:
-            self._remove(waiting)
-            self.dropped += 1
+    def drop(self, waiting: Entry) -> bool:
+        """Its caller has left. Nothing happens if it is in a batch already, or not here; else it returns True."""
+        if waiting not in self._items:
+            return False
+        self._remove(waiting)
+        self.dropped += 1
+        return True
 
-    def form(self, now: float) -> list[Waiting]:
+    def form(self, now: float) -> list[Entry]:
         """Take the next batch: as many as fit, shared fairly; those that nobody wants are dropped."""
-        batch: list[Waiting] = []
+        batch: list[Entry] = []
         cost = 0.0
         while self._items:
             tenant = next(iter(self._shares))
@@ -165,14 +252,14 @@ class Queue:
                 self.waited += now - first.arrived
         return batch
 
-    def empty(self) -> list[Waiting]:
+    def empty(self) -> list[Entry]:
         """Drop everything. Returns what it was."""
         waiting = list(self._items)
         for one in waiting:
             self.drop(one)
         return waiting
 
-    def _remove(self, waiting: Waiting) -> None:
+    def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]
         self.cost -= waiting.cost
         if not self._items:  # no rounding error outlives the queue, and no tenant
@@ -198,26 +285,26 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._parts: deque[list[Waiting]] = deque()
+        self._parts: deque[list[Entry]] = deque()
         self._had_turn = False  # a part went last
 
     def __len__(self) -> int:
         return len(self._parts)
 
-    def __iter__(self) -> Iterator[Waiting]:
+    def __iter__(self) -> Iterator[Entry]:
         return (waiting for part in self._parts for waiting in part)
 
-    def cut(self, items: list[Waiting]) -> None:
+    def cut(self, items: list[Entry]) -> None:
         """Compute these again: in halves, where there are several."""
         middle = (len(items) + 1) // 2
         self._parts += [part for part in (items[:middle], items[middle:]) if part]
 
-    def take(self, others_wait: bool) -> list[Waiting] | None:
+    def take(self, others_wait: bool) -> list[Entry] | None:
         """The next part; None where it is the turn of a batch that forms anew, for which others wait."""
         self._had_turn = bool(self._parts) and not (others_wait and self._had_turn)
         return self._parts.popleft() if self._had_turn else None
 
-    def empty(self) -> list[Waiting]:
+    def empty(self) -> list[Entry]:
         """Drop everything. Returns what it was."""
         items = list(self)
         self._parts.clear()

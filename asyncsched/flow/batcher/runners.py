@@ -13,18 +13,21 @@ from itertools import islice
 from time import monotonic
 from typing import Any
 
-from ..._arguments import is_coroutine_function
+from ..._arguments import counted, is_coroutine_function
+from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
+from ...runtime.awaiting import place_of
 from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
-from .queue import Parts, Queue, Waiting
+from .queue import Entry, Parts, Queue, Words
 
-Answered = tuple[list[Waiting], Sequence[Any]]
+Answered = tuple[list[Entry], Sequence[Any]]
 
 
 class Runners:
-    """The runners of a batcher: coroutines that each form a batch, compute it, and form the next."""
+    """The runners of a batcher, or the one of a stepper: coroutines that each form a batch, compute it, and form the
+    next. They belong to the event loop that uses them first, and once that is closed to the next."""
 
     def __init__(
         self,
@@ -51,9 +54,30 @@ class Runners:
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
         self._since = 0.0  # when the rate was last measured, or work began
-        self.begin_anew()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._words = queue.words
+        self._begin_anew()
 
-    def begin_anew(self) -> None:
+    def bind(self) -> asyncio.AbstractEventLoop:
+        """The running event loop, to which they belong from now on.
+
+        Raises:
+            RuntimeError: if they belong to another that is open.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                if not self._loop.is_closed():
+                    raise RuntimeError(
+                        f"{self.name}: what gathers {self._words.batches} belongs to the event loop that used it first,"
+                        " until that is closed: make one for each loop"
+                    )
+                self._queue.empty()  # nobody waits for what may be left
+                self._begin_anew()
+            self._loop = loop
+        return loop
+
+    def _begin_anew(self) -> None:
         """Forget what an event loop has left that is closed."""
         self.computing: int = 0
         self._parts = Parts()
@@ -78,7 +102,7 @@ class Runners:
             self._active.discard(me)
             run.close()
             raise
-        task.set_name(f"batches of {self.name}")
+        task.set_name(f"{self._words.batches} of {self.name}")
         self._tasks.add(task)
         task.add_done_callback(partial(self._gone, me))
 
@@ -103,11 +127,11 @@ class Runners:
     def _give_up(self, batch: Batch) -> None:
         """A runner did not come to its end, since the loop is ending say: nobody must wait for it."""
         self._form(batch)
-        left = self._parts.empty()
+        items, left = batch.items, self._parts.empty()
         self.computing -= len(left)
-        self._ended(batch, batch.items)
-        for waiting in (*batch.items, *self._queue.empty(), *left):
-            waiting.future.cancel()
+        self._ended(batch, items)
+        for waiting in (*items, *self._queue.empty(), *left):
+            waiting.give_up()
 
     async def _compute(self, batch: Batch) -> None:
         try:
@@ -115,12 +139,12 @@ class Runners:
             runtime.answerers.add(self)
             self._batches.add(batch)
             around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
-            async with around.scope(name=f"batch of {self.name}", reserve=self._reserve) as scope:
+            async with around.scope(name=f"{self._words.batch} of {self.name}", reserve=self._reserve) as scope:
                 self._form(batch)
                 if runtime.ledger.observer is not None:
                     runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
                 wanted, returned = await self._call(scope, batch)
-                results = _one_each(returned, len(wanted), self.name)
+                results = _one_each(returned, len(wanted), self.name, self._words)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
@@ -134,8 +158,25 @@ class Runners:
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
         """For a search for holders: the callers' futures by identity, and who may answer them: any of the runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
-        in_batches = (waiting for batch in self._batches for waiting in batch.items or batch.part or ())
-        return {id(waiting.future): runners for waiting in (*self._queue, *self._parts, *in_batches)}
+        return {id(future): runners for entry in self._entries() if (future := entry.awaited()) is not None}
+
+    def bound(self) -> set[int]:
+        """For a search for holders: those of these futures whose callers keep what they hold until these are set."""
+        return {id(entry.awaited()) for batch in self._batches for entry in batch.items if entry.stays}
+
+    def explained(self) -> list[str]:
+        """For `explain`: what is computed, for how many, since when, and, of a coroutine function, where it waits."""
+        now, told = monotonic(), []
+        for batch in list(self._batches):
+            if batch.began:
+                whose, waits = counted(len(batch.items), self._words.item), batch.task
+                where = "" if waits is None or waits.done() else f", and waits {place_of(waits)}"
+                told.append(f"a {self._words.batch} of {self.name} has {whose} since {now - batch.began:.3g} s{where}")
+        return told
+
+    def _entries(self) -> list[Entry]:
+        in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
+        return [*self._queue, *self._parts, *in_batches]
 
     def _form(self, batch: Batch) -> None:
         """Choose the items of a batch, as late as possible, unless that was done."""
@@ -158,17 +199,19 @@ class Runners:
         items = batch.items
         if not items:
             return [], []
+        batch.began = monotonic()
         if self._is_async:
             batch.begun = True
             # In a task of its own, to which the context and the count of cancellations belong that it leaves behind.
-            task = asyncio.create_task(self._called([waiting.item for waiting in items]))
-            task.set_name(f"batch of {self.name}")
-            returned, error = await task
+            batch.task = task = asyncio.create_task(self._called([waiting.item for waiting in items]))
+            task.set_name(f"{self._words.batch} of {self.name}")
             try:
+                returned, error = await task
                 if error is not None:
                     raise error
             finally:
-                del error, task  # its traceback holds this frame
+                batch.task = error = None
+                del task  # its traceback holds this frame
             return items, returned
         return await scope.call(partial(self._on_stream, batch), name=self.name)
 
@@ -186,15 +229,15 @@ class Runners:
         now = monotonic()
         wanted = [waiting for waiting in batch.items if waiting.wanted(now)]
         batch.begun = True
-        return wanted, self._fn([waiting.item for waiting in wanted]) if wanted else []
+        return wanted, call_guest(self._fn, ([waiting.item for waiting in wanted],)) if wanted else []
 
-    def _deliver(self, batch: Batch, wanted: list[Waiting], results: list[Any]) -> None:
+    def _deliver(self, batch: Batch, wanted: list[Entry], results: list[Any]) -> None:
         self.answered += len(wanted)
-        self._queue.dropped += len(batch.items) - len(wanted)
+        for waiting in set(batch.items).difference(wanted) if len(wanted) < len(batch.items) else ():
+            self._queue.dropped += 1
+            waiting.expire()
         for waiting, result in zip(wanted, results, strict=True):
             waiting.settle(result)
-        for waiting in batch.items:
-            waiting.expire()
         self._ended(batch, batch.items)
 
     def _failed(self, batch: Batch, error: BaseException) -> None:
@@ -205,15 +248,15 @@ class Runners:
                 self.wake(asyncio.get_running_loop())
             return
         if issubclass(type(error), asyncio.CancelledError):
-            error = TaskCancelled(f"{self.name}, the function of a batcher, ended in a CancelledError")
+            error = TaskCancelled(f"{self.name}, which computes {self._words.batches}, ended in a CancelledError")
         self.answered += len(batch.items)
         for waiting in batch.items:
             waiting.settle(error)
         self._ended(batch, batch.items)
 
-    def _ended(self, batch: Batch, settled: list[Waiting]) -> None:
+    def _ended(self, batch: Batch, settled: list[Entry]) -> None:
         """A batch has been computed, whatever came of it. Some of its items may have to be computed again."""
-        now = monotonic()
+        now, batch.began = monotonic(), 0.0
         if batch.items and batch.part is None:
             self.batches += 1
         elif batch.items:
@@ -223,16 +266,19 @@ class Runners:
             self.rate.add(len(settled), now - self._since)
         if settled or not batch.items:
             self._since = now
+        batch.items = []
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What is computed at once: what the queue has, or a part of a batch that failed."""
 
-    part: list[Waiting] | None
-    items: list[Waiting] = field(default_factory=list)  # once it is formed
+    part: list[Entry] | None
+    items: list[Entry] = field(default_factory=list)  # once it is formed
     formed: bool = False
     begun: bool = False  # the function was called: what is raised from then on may be its own
+    began: float = 0.0  # when it was handed to the function, or to a stream; 0 before that, and once it has ended
+    task: asyncio.Task[Any] | None = None  # in which a coroutine function runs
 
 
 def _leave_scopes() -> None:
@@ -250,14 +296,15 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
     return issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
 
 
-def _one_each(returned: Any, wanted: int, name: str) -> list[Any]:
+def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
     single = getattr(returned, "ndim", 1) == 0  # of an array: it has a length that raises
     if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
         found = "a single number" if single else type(returned).__name__
-        raise TypeError(f"{name} must return a list of results, one per item, not {found}")
+        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, not {found}")
     results = list(islice(returned, max(wanted, len(returned)) + 1))  # not more, where it has no end
     if len(results) != wanted:
         raise ValueError(
-            f"{name} got {wanted} items and returned {len(results)} results: return one per item, in order"
+            f"{name} got {wanted} {words.item}s and returned {len(results)} {words.results}: return one per"
+            f" {words.item}, in order"
         )
     return results

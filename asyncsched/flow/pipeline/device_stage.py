@@ -114,6 +114,12 @@ class DeviceStage(Stage):
         """For a search for holders: the future of a consumer that waits, by identity, and that it is answered here."""
         return {id(future): {self._task} for future in self.out.for_items.waiters if self._task is not None}
 
+    def bound(self) -> set[int]:
+        return set()
+
+    def explained(self) -> list[str]:
+        return []
+
     def _reclaim(self) -> bool:
         """The scheduler is stuck: free what is ahead if somebody else needs it. Returns whether anything was freed."""
         runtime = self._runtime

@@ -1,0 +1,134 @@
+"""Members that stay: their places in the queue, and which of them the next step has.
+
+Theory of operation. A member is an entry of the queue that comes back to it after each step. Where all fit into a step
+all go, and nothing is counted. Where they do not, two questions are asked for each place. *Which tenant?* The one that
+has got least, by cost over weight: the queue's own order. *Which of its members?* Each stands where its next step would
+end if members got equal shares of cost: where the clock was when it joined the queue, or its own last step, plus its
+cost. The first in this order that fits goes, and the clock goes on to where it stands (self-clocked fair queueing:
+Golestani, INFOCOM 1994). So a part of a prompt that costs 32 stands behind the tokens of others that cost 1, and takes
+what room they leave; and since they move on, it goes before them once each has had 32. Nobody saves up: who was paused,
+or where all went, begins at the clock.
+
+Alternatives. The oldest first, as with a batcher's items: long prompts go before the tokens of others, whose gaps grow.
+The cheapest first: while streams fill the steps a prompt never goes. Sorted lists that are kept: members come back at
+each step, so one sort of what is there costs less.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, ClassVar, cast
+
+from ..._core.tenants import Tenant as Owner
+from ...errors import TaskCancelled
+from .queue import STEP, Entry, Queue, Tenant, late
+
+
+@dataclass(slots=True, eq=False)
+class Seat(Entry):
+    """A member, and what its steps gave that is not read yet. It waits for a step or is in one (`going`); is paused,
+    since too much is unread; or has ended, and is in no step any more."""
+
+    stays: ClassVar[bool] = True
+
+    owner: Owner | None  # the tenant of the scope it joined in
+    ended_step: Callable[[Seat, Any], None]  # told what a step gave for it, on the loop's thread
+    loop: asyncio.AbstractEventLoop
+    unread: deque[Any] = field(default_factory=deque)
+    since: float = 0.0  # when it joined, was given its last output, or went on after a pause
+    stands: float = 0.0  # see the head of this file
+    joined: bool = False  # it has its reserve, if it needs one
+    going: bool = False
+    ended: bool = False  # by its last output, or an error
+    left: bool = False  # its block is being left
+    begun: bool = False  # it has had an output
+    error: BaseException | None = None  # to be raised once
+    future: asyncio.Future[None] | None = None  # of who reads, or leaves
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is in no step until somebody reads."""
+        return self.joined and not (self.going or self.ended)
+
+    def wanted(self, now: float) -> bool:
+        return now < self.deadline and not self.left
+
+    def settle(self, result: Any) -> None:
+        self.ended_step(self, result)
+
+    def expire(self) -> None:
+        self.ended_step(self, late(STEP))
+
+    def give_up(self) -> None:
+        self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as where the event loop ends"))
+
+    def awaited(self) -> asyncio.Future[None] | None:
+        return self.future
+
+    async def changed(self) -> None:
+        """Wait until a step has ended that gave it something, or had it for the last time."""
+        self.future = future = self.loop.create_future()
+        try:
+            await future
+        finally:
+            if self.future is future:
+                self.future = None
+
+    def wake(self) -> None:
+        """Let go on who waits in `changed`."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+
+class MemberQueue(Queue):
+    """The members that wait for a step."""
+
+    def join(self, seat: Seat, cost: float, now: float) -> None:
+        """A member waits for its next step, which costs so much."""
+        name, weight = (None, 1.0) if seat.owner is None else (seat.owner.name, seat.owner.weight)
+        seat.tenant = tenant = self.tenant(name, weight)
+        seat.cost, seat.arrived, seat.going = cost, now, True
+        seat.stands = max(seat.stands, tenant.clock) + cost
+        self.push(seat)
+
+    def form(self, now: float) -> list[Entry]:
+        """Take the next step: all where they fit, else who has got least; those that nobody wants are dropped."""
+        for entry in [entry for entry in self._items if not entry.wanted(now)]:
+            self.drop(entry)
+            entry.expire()
+        all_fit = self.cost <= self.max_batch_cost
+        step = list(self._items if all_fit else self._chosen())
+        for seat in cast(list[Seat], step):
+            if all_fit:
+                seat.stands = 0.0
+            self._remove(seat)
+            self.waited += now - seat.arrived
+        return step
+
+    def _chosen(self) -> Iterator[Entry]:
+        """Those who go where not all fit."""
+        while not (first := next(iter(self._shares))).items:
+            self._shares.leave(first)
+            del self._tenants[first.name]
+        lines = {tenant: iter(sorted(tenant.items, key=_STANDS)) for tenant in self._tenants.values()}
+        room = self.max_batch_cost
+        while (found := self._next(lines, room)) is not None:
+            tenant, entry = found
+            self._shares.charge(tenant, entry.cost)
+            tenant.clock = max(tenant.clock, _STANDS(entry))
+            room -= entry.cost
+            yield entry
+
+    def _next(self, lines: dict[Tenant, Iterator[Entry]], room: float) -> tuple[Tenant, Entry] | None:
+        for tenant in self._shares:
+            for entry in lines[tenant]:  # those that are passed here do not fit any more
+                if entry.cost <= room:
+                    return tenant, entry
+        return None
+
+
+_STANDS = attrgetter("stands")

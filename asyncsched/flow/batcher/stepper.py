@@ -1,0 +1,405 @@
+"""Steps with members that stay: one call, again and again, for all who have joined.
+
+Theory of operation. A stepper is a batcher whose items come back. A member's place is an entry of the queue; the one
+runner forms a step of what is there, computes it, and hands each member what came of it. Whoever is not done, and has
+room for another output, is put into the queue in the same turn of the loop, so it is there when the runner looks again.
+Who has no room is put there by whoever reads. Nothing runs while the queue is empty.
+
+Outputs are told to readers in the turn that ends a step, and the next step is formed a turn later: who leaves after an
+output, or joins, does so between the two. Who leaves while a step has its member waits for the end of that step, in
+spite of cancellation: until then a stream's thread may write to what the member holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from enum import Enum
+from math import inf
+from time import monotonic
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+import anyio
+
+from ..._arguments import check_int, parse_bytes
+from ..._instead import naming_arguments
+from ...runtime.context import find, innermost
+from ...runtime.record import Record, Seconds
+from ...runtime.waiting import checkpoint
+from ..scope import Submitter
+from .members import MemberQueue, Seat
+from .queue import STEP, Tenant, is_error, own
+from .runners import Runners
+
+Member = TypeVar("Member")
+Output = TypeVar("Output")
+
+
+class Skip(Enum):
+    """The type of `asc.SKIP`."""
+
+    SKIP = "SKIP"
+
+    def __repr__(self) -> str:
+        return "asyncsched.SKIP"
+
+
+SKIP: Final = Skip.SKIP
+"""What a step returns for a member that has no output yet: it has read a part of a long prompt, say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last(Generic[Output]):
+    """What a step returns as the last output of a member, which is in no step any more: its iteration ends after it.
+
+    `Last()`, without a value, ends it and puts out nothing: for a mark of the end that nobody is to see.
+
+    Raises:
+        TypeError: for a `Last` as its value.
+    """
+
+    value: Output | Literal[Skip.SKIP] = SKIP
+
+    def __post_init__(self) -> None:
+        if type(self.value) is Last:
+            raise TypeError("Last takes an output, and this is a Last already: a member has one last output")
+
+
+Returned: TypeAlias = Output | Last[Output] | Literal[Skip.SKIP] | Exception
+
+
+@dataclass(frozen=True, repr=False)
+class StepperStatistics(Record):
+    """A snapshot of a stepper. Times are seconds; counts are since it was made, but for the first five.
+
+    Over `steps`, `stepped` gives the mean size of a step; over `begun`, `first_seconds` the mean time to the first
+    output; over `outputs - begun`, `gap_seconds` the mean gap.
+    """
+
+    admitting: int
+    """Members that wait for their reserve."""
+    members: int
+    """Members that have joined and not left."""
+    stepping: int
+    """Of these, those in a step."""
+    waiting: int
+    """Those that wait for a step: for the next, or for room in one."""
+    paused: int
+    """Those with `ahead` outputs that nobody has read: they are in no step."""
+    joined: int
+    """Members that have ever joined."""
+    begun: int
+    """Those that have had an output."""
+    failed: int
+    """Those that an exception ended: their own, or one of their step."""
+    steps: int
+    """Steps computed."""
+    stepped: int
+    """Members in these steps, added up."""
+    outputs: int
+    """Outputs of these members, added up."""
+    largest_step: int
+    """The most members that ever were in one step."""
+    first_seconds: Seconds
+    """From joining to the first output, added up. A reserve is there by then."""
+    gap_seconds: Seconds
+    """From one output of a member to its next, added up. While it is paused no time passes."""
+    longest_gap: Seconds
+    """The longest of these gaps."""
+    wait_seconds: Seconds
+    """How long members have waited for their next step, added up."""
+    stepped_per_second: float
+    """Members stepped per second, of the last second or so in which any were."""
+
+
+class Outputs(Generic[Output]):
+    """The outputs of a member, in their order: `async for output in outputs`. Made by `stepper.join(member)`.
+
+    One coroutine reads at a time. Who is cancelled while it waits for an output has lost none; one may stop, and go on
+    later. After the last output the iteration ends. An exception that a step gave its member, or raised, is raised
+    after the outputs before it, once; then the iteration has ended, too.
+    """
+
+    __slots__ = ("_again", "_seat")
+
+    def __init__(self, seat: Seat, again: Callable[[Seat], None]) -> None:
+        self._seat = seat
+        self._again = again
+
+    def __aiter__(self) -> Outputs[Output]:
+        return self
+
+    async def __anext__(self) -> Output:
+        """The next output, as soon as it is there.
+
+        Raises:
+            StopAsyncIteration: after the last.
+            Exception: what came of a step in place of an output.
+            DeadlineExceeded: if the deadline of the scope in which it joined has passed.
+            SchedulerClosed: if the scheduler has closed.
+            RuntimeError: if another coroutine waits here, or the member has left.
+        """
+        seat = self._seat
+        if seat.future is not None:
+            raise RuntimeError("another coroutine waits for this member's outputs: one reads them at a time")
+        if seat.unread or seat.ended or seat.left:
+            await checkpoint()
+        while not (seat.unread or seat.ended or seat.left):
+            await seat.changed()
+        if seat.left:
+            raise RuntimeError(
+                "outputs are read inside `async with stepper.join(member)`, and that block was left: let the block be"
+                " around what reads them, inside the generator of a response, say"
+            )
+        if not seat.unread:
+            error, seat.error = seat.error, None
+            try:
+                raise StopAsyncIteration if error is None else error
+            finally:
+                del error  # its traceback holds this frame
+        output: Output = seat.unread.popleft()
+        if seat.paused:
+            self._again(seat)
+        return output
+
+    def __repr__(self) -> str:
+        seat = self._seat
+        state = "left" if seat.left else "ended" if seat.ended else "going on" if seat.going else "paused"
+        return f"Outputs({len(seat.unread)} to read, {state})"
+
+
+class Stepper(Generic[Member, Output]):
+    """Computes steps of members that stay, as continuous batching of language models does.
+
+    While there are members, `step` is called again and again, with a list of those whose turn it is, and gives each of
+    them an output. They join and leave between steps. A member is whatever your program has of a request: an object
+    with its cache and its last token, say.
+
+    *Joining.* `async with stepper.join(member) as outputs:` enters as soon as the member's reserve is there; the next
+    step has it. It is one member for as long as the block is open, by identity. *Leaving* the block takes it out: also
+    by cancellation, or an exception of the body. If a step has it, leaving waits until that step has ended, whoever
+    cancels meanwhile; so when the block is left no step reads or writes what the member holds, and its memory, or its
+    slot of a cache, may be given to the next. What was not read is dropped. *Pausing.* Outputs wait in a queue until
+    they are read. A member with `ahead` of them is in no step until one is read; others go on.
+
+    *What a step gives a member* is one of these: an output; `asc.SKIP`, for nothing yet; `asc.Last(output)`, for the
+    last one; an exception, which ends this member alone, and is raised where its outputs are read. What `step` itself
+    raises ends every member of that step, each with a copy of it, and no other: nobody knows how far it came with any
+    of them. So does a list that is not as long as that of the members. Others, who were not in that step, go on, and
+    those who join.
+
+    *Who goes*, where `max_cost` does not hold all who could: tenants of the scopes that members joined in have equal
+    shares of cost, or by their weights; and so have the members of a tenant, but for what fits in besides. So a part of
+    a long prompt, which costs more, goes where there is room beside the tokens of others, and before them when each has
+    had as much. Where all fit, all go. The cost is asked for before each step.
+
+    *The scheduler closes*: the step that runs may end, and members read what they have; then they get SchedulerClosed.
+    *A step that never ends* holds up all of its members, and those who want to leave: `s.explain()` names it, with the
+    line at which it is. Steps run in scopes of their own, below the scheduler itself, in the context in which the
+    stepper was made. A stepper belongs to the event loop that uses it first, and once that is closed to the next. It
+    needs no closing: without members nothing of it runs.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu"):
+    ...         def count_down(members):
+    ...             for member in members:
+    ...                 member["left"] -= 1
+    ...             return [m["left"] if m["left"] else asc.Last("go") for m in members]
+    ...         stepper = asc.Stepper(count_down)
+    ...         async def rocket(left):
+    ...             async with stepper.join({"left": left}) as outputs:
+    ...                 return [output async for output in outputs]
+    ...         print(await asyncio.gather(rocket(3), rocket(1)))
+    >>> asc.run(main)
+    [[2, 1, 'go'], ['go']]
+
+    Args:
+        step: takes a list of members, and returns as many outputs in the same order, as a list or an array. A coroutine
+            function is awaited on the loop, and may use tensors; a plain one runs on a stream's thread, and so does a
+            PyTorch module, without gradients, which is called with the list. It may not wait for this stepper, which
+            waits for it.
+        max_cost: the most that the members of one step cost, added up.
+        cost: what the next step of a member costs: tokens, say, one or those of the next part of its prompt. Without it
+            each costs 1.
+        ahead: how many outputs of a member may be unread: with 1 each is taken before the next step has the member; a
+            few keep it going while its reader writes to a socket.
+        reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
+            that says how many. The block is in that scope then; they are free when it has been left.
+        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop. Of a
+            scope: steps run in it, and take what they need of its reserve, if it has one, so that they have bytes
+            where members have reserved all others.
+
+    Raises:
+        TypeError, ValueError: for arguments that make no sense.
+    """
+
+    @naming_arguments
+    def __init__(
+        self,
+        step: Callable[[list[Member]], Sequence[Returned[Output]]]
+        | Callable[[list[Member]], Awaitable[Sequence[Returned[Output]]]],
+        *,
+        max_cost: float = 64,
+        cost: Callable[[Member], float] | None = None,
+        ahead: int = 4,
+        reserve: int | str | Callable[[Member], int | str] | None = None,
+        scheduler: Submitter | None = None,
+    ) -> None:
+        if not callable(step):
+            raise TypeError(f"a stepper takes a function of a list of members, not {type(step).__name__}")
+        check_int("ahead", ahead)
+        if scheduler is not None:
+            find(scheduler)  # raises for what is none
+        if reserve is not None and not callable(reserve):
+            parse_bytes(reserve, "reserve")
+        self._reserve = reserve
+        self._ahead = ahead
+        self._scheduler = scheduler
+        self._queue = MemberQueue(STEP, max_cost, None, cost)
+        self._runners = Runners(step, self._queue, 1, False, None, scheduler)
+        self._seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve
+        self._joined = self._begun = self._failed = self._outputs = 0
+        self._first_seconds = self._gap_seconds = self._longest_gap = 0.0
+
+    @asynccontextmanager
+    async def join(self, member: Member) -> AsyncIterator[Outputs[Output]]:
+        """Let a member take part in steps while the block is open: `async with stepper.join(member) as outputs:`.
+
+        Entering waits for the member's reserve, if it has one; leaving for the step that has it, also when cancelled.
+
+        Raises:
+            ValueError: if this very object is a member already.
+            TaskTooLarge: if it costs more than a step may, or reserves more than there is.
+            MemoryDeadlockError, SchedulerStalled, DeadlineExceeded: as in `s.scope(reserve=)`.
+            RuntimeError: if the stepper belongs to another event loop.
+        """
+        loop, here, key = self._runners.bind(), innermost(), id(member)
+        if key in self._seats and self._seats[key].loop is loop:
+            raise ValueError(f"{member!r} has joined already: leave before it joins again, or let it be another object")
+        until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
+        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, Tenant(None), owner, self._settle, loop)
+        try:
+            async with self._room(member):
+                seat.since = monotonic()
+                self._go(seat)
+                seat.joined, self._joined = True, self._joined + 1
+                try:
+                    yield Outputs(seat, self._again)
+                finally:
+                    await self._leave(seat)
+        finally:
+            if self._seats.get(key) is seat:
+                del self._seats[key]
+
+    def statistics(self) -> StepperStatistics:
+        """A snapshot."""
+        runners, seats = self._runners, [seat for seat in self._seats.values() if seat.joined]
+        return StepperStatistics(
+            admitting=len(self._seats) - len(seats),
+            members=len(seats),
+            stepping=runners.computing,
+            waiting=len(self._queue),
+            paused=sum(seat.paused for seat in seats),
+            joined=self._joined,
+            begun=self._begun,
+            failed=self._failed,
+            steps=runners.batches,
+            stepped=runners.answered,
+            outputs=self._outputs,
+            largest_step=runners.largest,
+            first_seconds=self._first_seconds,
+            gap_seconds=self._gap_seconds,
+            longest_gap=self._longest_gap,
+            wait_seconds=self._queue.waited,
+            stepped_per_second=runners.rate.per_second,
+        )
+
+    def __repr__(self) -> str:
+        found = self.statistics()
+        return (
+            f"Stepper({self._runners.name}, {found.members} members: {found.stepping} in a step, {found.paused} paused)"
+        )
+
+    def _room(self, member: Member) -> AbstractAsyncContextManager[Any]:
+        reserve = self._reserve(member) if callable(self._reserve) else self._reserve
+        if reserve is None:
+            return nullcontext()
+        return Submitter(find(self._scheduler)).scope(name=f"member of {self._runners.name}", reserve=reserve)
+
+    def _go(self, seat: Seat) -> None:
+        """Let a member wait for a step. What its cost raises comes out, and then nothing has changed."""
+        cost = self._queue.cost_of(seat.item)
+        self._runners.wake(seat.loop)
+        self._queue.join(seat, cost, monotonic())
+
+    def _again(self, seat: Seat) -> None:
+        """The same for one that was paused."""
+        seat.since = monotonic()
+        self._go_or_end(seat)
+
+    def _go_or_end(self, seat: Seat) -> None:
+        try:
+            self._go(seat)
+        except Exception as error:  # of the user's `cost`, say
+            self._end(seat, error)
+
+    def _settle(self, seat: Seat, result: Any) -> None:
+        """A step has ended that had a member, or will never have it. Take what it gave."""
+        seat.going = False
+        if not seat.left:
+            self._take(seat, result)
+        if seat.unread or seat.ended or seat.left:
+            seat.wake()
+
+    def _take(self, seat: Seat, result: Any) -> None:
+        if type(result) is Last:
+            seat.ended, result = True, result.value
+        if is_error(result):
+            self._end(seat, result)
+        elif result is not SKIP:
+            seat.unread.append(result)
+            self._time(seat)
+        if seat.ended:
+            return
+        if len(seat.unread) < self._ahead:
+            self._go_or_end(seat)
+        else:
+            seat.stands = 0.0  # it goes on as one that joins
+
+    def _end(self, seat: Seat, error: BaseException) -> None:
+        seat.ended, seat.error = True, own(error)
+        self._failed += 1
+
+    def _time(self, seat: Seat) -> None:
+        """Count an output, and how long it took."""
+        now = monotonic()
+        seconds, seat.since = now - seat.since, now
+        self._outputs += 1
+        if seat.begun:
+            self._gap_seconds += seconds
+            self._longest_gap = max(self._longest_gap, seconds)
+        else:
+            seat.begun = True
+            self._begun += 1
+            self._first_seconds += seconds
+
+    async def _leave(self, seat: Seat) -> None:
+        """Take a member out, and wait until no step has it, whoever cancels meanwhile."""
+        seat.left = True
+        if self._queue.drop(seat):
+            seat.going = False
+        seat.wake()  # who reads in another coroutine
+        cancelled: asyncio.CancelledError | None = None
+        with anyio.CancelScope(shield=True):
+            while seat.going:
+                try:
+                    await seat.changed()
+                except asyncio.CancelledError as error:
+                    cancelled = error
+        if cancelled is not None:
+            try:
+                raise cancelled
+            finally:
+                del cancelled  # its traceback holds this frame
