@@ -181,6 +181,9 @@ class Task:
     move: Any = None  # its part in a commit
     # It takes over the buffer of the first value it reads, without a charge, once these tasks have ended. None: it may.
     after: Sequence[Task] | None = None
+    takes: Sequence[
+        tuple[int, Value]
+    ] = ()  # what inputs, by place, become when it has run: it writes over their buffers
     refund: int = 0  # bytes to return at completion: what of `cost` the value did not take over
     seq: int = 0
     state: int = PENDING
@@ -258,7 +261,7 @@ class Task:
     def let_go(self) -> None:
         """Drop all that it works on, since it has run, or never will. (Its part in a commit it keeps until it ends.)"""
         self.value = self.args = self.call = self.context = self.options = None
-        self.reads = ()
+        self.reads = self.takes = ()
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"

@@ -106,12 +106,25 @@ def fail(task: Task, failure: Failure) -> None:
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
-    """Give the value its array, and the task its refund."""
+    """Give the value its array, the task its refund, and the buffers that it has written over to what they became."""
+    for i in range(len(task.takes)):
+        _take_over(task, i)
     value.array = array
     value.charge = value.nbytes = charge
     if value.meta is not None and not value.meta.known:
         value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
     task.refund = task.cost - charge
+
+
+def _take_over(task: Task, i: int) -> None:
+    """Move an array, its buffer and its charge to the value that it became.
+
+    That is in no variable here: the loop's thread may be counting who holds it, to give it to the next task.
+    """
+    taken, old = task.takes[i], task.inputs[task.takes[i][0]]
+    taken[1].array, taken[1].seq = old.array, old.seq
+    taken[1].block, old.block = old.block, None
+    taken[1].charge, old.charge = old.charge, 0
 
 
 def void(task: Task, failure: Failure) -> None:

@@ -60,7 +60,7 @@ class Submitter(Tasks):
             await checkpoint()
         report(core, "barrier", before)
 
-    async def capture(self, fn: Callable[..., Any], *examples: Tensor) -> Graph:
+    async def capture(self, fn: Callable[..., Any], *examples: Tensor, donate: int | Sequence[int] = ()) -> Graph:
         """Record a step of fixed shapes once, to be replayed as one task: on CUDA as a graph, with one launch.
 
         `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
@@ -76,23 +76,43 @@ class Submitter(Tasks):
         >>> asc.run(main)
         [1. 3. 5.] [21. 23. 25.]
 
+        A cache that each step adds to is donated: parts of it are assigned in place, whatever its size.
+
+        >>> def step(cache, place, x):
+        ...     cache[place] = x
+        ...     return cache.sum(axis=0), cache
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         cache, place, x = [await s.put(a) for a in (np.zeros((4, 3)), np.array([2]), np.ones((1, 3)))]
+        ...         graph = await s.capture(step, cache, place, x, donate=0)
+        ...         for _ in range(3):
+        ...             total, cache = graph(cache, place, x + 1)  # the cache from before is gone
+        ...         print(await total)
+        >>> asc.run(main)
+        [2. 2. 2.]
+
         Args:
             fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
             examples: tensors of one device, of the shapes and dtypes it will be called with.
+            donate: places of arguments that each call gives up, the first being 0: `fn` assigns to parts of them, and
+                returns what becomes of them, which has their memory (see `Graph`). The examples are not given up; with
+                this there is no replay on them.
 
         Returns:
             A Graph: call it like `fn`.
 
         Raises:
             CaptureError: naming the operation that cannot be captured, or a result or an example whose gradient would
-                be lost.
+                be lost; or why a donated argument cannot be written in place.
+            ValueError, TypeError: for an argument out of its range.
         """
         runtime, core = self._runtime, self._core()
         runtime.check()
         await checkpoint()
-        graph = record(runtime, core, fn, examples)
+        graph = record(runtime, core, fn, examples, donate)
         graph.prepare(await self._claim(core, repr(graph), graph.owned) if graph.owned else None)
-        await gather(*tensors_in(graph(*examples)))
+        if not graph.donate:
+            await gather(*tensors_in(graph(*examples)))
         return graph
 
     async def warm_up(self, fn: Callable[..., Any], *examples: Any) -> None:

@@ -20,22 +20,29 @@ from typing import Any
 
 import numpy as np
 
-from . import parallel
+from . import cut, parallel
 from .exactly import asked
 from .kernels import compiled
 from .kernels.scratch import scratch
 from .meta import Meta
-from .program import Program, Ref, Step
+from .op import NO_OPTIONS, Kernel, Op, kernel_of
+from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
+_LEAST_RUN = 4_096  # elements: of fewer, the steps one by one take less time than a run's beginning, some 15 us
 _LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
 BLOCK_BYTES = 786_432  # of all arrays that a block of a run is in: most of what is a processor's own
 # NumPy takes a third of the time for two arrays; the bits are the same.
 _SLOW_WITH_NUMBERS = (np.maximum, np.minimum)
 
+Place = Callable[[int], Any]  # where a slot's array is to be
+
 
 class FusedProgram:
     """Runs a program on NumPy's arrays.
+
+    A function is written and compiled for it, with a line for each step: of small arrays most of a step's time was
+    spent on finding its operands. Each array goes by its slot: x of an input, s of a result.
 
     Args:
         take, give: get a buffer of so many bytes for what lives for a while in a run of the program, and return it.
@@ -44,16 +51,14 @@ class FusedProgram:
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
         self._program = program
         self._take, self._give = take, give
-        last, reads = program.last_uses(), program.last_reads()
-        self._parts: list[tuple[Run | None, range, list[int]]] = []
-        for steps in program.runs(lambda i: _run_shape(program, program.steps[i])):
-            run = Run(program, steps, reads) if len(steps) > 1 else None
-            self._parts.append((run, steps, [slot for i in steps for slot in last[i]]))
+        self._space: dict[str, Any] = {}  # what the lines call (f), and constants (c)
+        self._steps_at: dict[int, Step] = {}  # by the number of their line
+        self._call = self._function()
 
     def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
         """The results, in `outs` if given: C-contiguous arrays that share no memory with others."""
         if outs is None:
-            return self._results(arrays, lambda slot: None, {})
+            return self._results(arrays, None, {})
         blocks: dict[int, Any] = {}
         places = dict(zip(self._program.outputs, outs, strict=True))
         try:
@@ -67,30 +72,105 @@ class FusedProgram:
                 self._give(block)
         return list(outs)
 
-    def _results(self, arrays: Sequence[Any], place: Callable[[int], Any], blocks: dict[int, Any]) -> list[Any]:
+    def _results(self, arrays: Sequence[Any], place: Place | None, blocks: dict[int, Any]) -> list[Any]:
+        def over(slot: int) -> None:
+            if slot in blocks:
+                self._give(blocks.pop(slot))
+
+        try:
+            return self._call(arrays, place, over)  # type: ignore[no-any-return]
+        except Exception as error:
+            trace = error.__traceback__
+            while trace is not None and trace.tb_frame.f_code is not self._call.__code__:
+                trace = trace.tb_next
+            if trace is not None and (step := self._steps_at.get(trace.tb_lineno)) is not None:
+                note_step(error, step)
+            del trace  # no cycle: its frames hold the exception
+            raise
+
+    def _function(self) -> Any:
         program = self._program
-        slots: list[Any] = [*arrays, *[None] * len(program.steps)]
-        for run, steps, over in self._parts:
-            if run is None or not run.apply(slots, place):
-                for i in steps:
-                    slots[program.inputs + i] = program.apply(i, np, slots, place(program.inputs + i))
-            for slot in over:
-                slots[slot] = None
-                if slot in blocks:
-                    self._give(blocks.pop(slot))
-        return [slots[slot] for slot in program.outputs]
+        last, reads = program.last_uses(), program.last_reads()
+        names = [f"x{slot}" if slot < program.inputs else f"s{slot}" for slot in range(program.inputs + len(last))]
+        source = ["def run(arrays, place, over):", f"    [{', '.join(names[: program.inputs])}] = arrays"]
+        for steps in program.runs(lambda i: _run_shape(program, program.steps[i])):
+            if len(steps) > 1:
+                source.append(self._run_line(Run(program, steps, reads), steps, names))
+            else:
+                self._steps_at[len(source) + 1] = program.steps[steps[0]]
+                source.append(self._step_line(steps[0], names))
+            gone = [slot for i in steps for slot in last[i]]
+            source += [f"    {names[slot]} = None" for slot in gone if slot in reads or slot < program.inputs]
+            source += [f"    over({slot})" for slot in gone if self._in_a_block(slot)]
+        source.append(f"    return [{', '.join([names[slot] for slot in program.outputs])}]")
+        exec(compile("\n".join(source), "<a captured step>", "exec"), self._space)
+        return self._space.pop("run")
+
+    def _step_line(self, i: int, names: list[str]) -> str:
+        step, slot = self._program.steps[i], self._program.inputs + i
+        words = [self._word(f"c{slot}_{place}", arg, names) for place, arg in enumerate(step.args)]
+        function = partial(kernel_of(step.op), **step.options) if step.options else kernel_of(step.op)
+        if i in self._program.in_place:
+            call = f"f{slot}({', '.join(words)}, out={words[0]})"
+        elif step.op.out and (slot in self._program.outputs or self._in_a_block(slot)):
+            function = partial(_placed, step.op, function)
+            call = f"f{slot}(place and place({slot}), {', '.join(words)})"
+        else:
+            call = f"f{slot}({', '.join(words)})"
+        self._space[f"f{slot}"] = function
+        # What has no axes may be a NumPy scalar, to which nothing can be assigned.
+        self._space["asarray"] = np.asarray
+        return f"    {names[slot]} = {call if step.form.shape else f'asarray({call})'}"
+
+    def _word(self, name: str, arg: Any, names: list[str]) -> str:
+        if type(arg) is Ref:
+            return names[arg.slot]
+        self._space[name] = arg
+        return name
+
+    def _run_line(self, run: Run, steps: range, names: list[str]) -> str:
+        made = range(self._program.inputs + steps.start, self._program.inputs + steps.stop)
+        read = dict.fromkeys([slot for i in steps for slot in self._program.steps[i].reads if slot not in made])
+        self._space[f"f{made.start}"] = partial(_apply, self._program, run, steps)  # which does not lead back here
+        given = ", ".join([f"{slot}: {names[slot]}" for slot in read])
+        return f"    [{', '.join([names[slot] for slot in run.writes])}] = f{made.start}({{{given}}}, place)"
+
+    def _in_a_block(self, slot: int) -> bool:
+        """Whether a step's result is worth a buffer."""
+        i = slot - self._program.inputs
+        if i < 0 or i in self._program.in_place:
+            return False
+        step = self._program.steps[i]
+        return step.op.out and step.form.contiguous and step.form.nbytes >= _WORTH_A_BUFFER
 
     def _place(self, places: dict[int, Any], blocks: dict[int, Any], slot: int) -> Any:
         """Where a step or a run is to put its result; None for wherever it likes."""
-        step = self._program.steps[slot - self._program.inputs]
-        form = step.form
         if slot in places:
             return places[slot]
-        if not step.op.out or not form.contiguous or form.nbytes < _WORTH_A_BUFFER:
+        if not self._in_a_block(slot):
             return None
+        form = self._program.form(slot)
         if slot not in blocks:
             blocks[slot] = self._take(form.nbytes)
         return np.ndarray(form.bound, form.dtype, blocks[slot])
+
+
+def _placed(op: Op, kernel: Kernel, out: Any, *args: Any) -> Any:
+    """An operation's result, in `out` if that is given, and in parts perhaps."""
+    return kernel(*args) if out is None else cut.run(op, kernel, args, out, NO_OPTIONS)
+
+
+def _apply(program: Program, run: Run, steps: range, slots: dict[int, Any], place: Place | None) -> list[Any]:
+    """The results of a run that are read outside of it, as one or step by step."""
+    place = place or _nowhere
+    if not run.apply(slots, place):
+        for i in steps:
+            slots[program.inputs + i] = program.apply(i, np, slots, place(program.inputs + i))
+    return [slots[slot] for slot in run.writes]
+
+
+def _nowhere(slot: int) -> None:
+    return None
 
 
 class Run:
@@ -125,7 +205,7 @@ class Run:
         loop = None if size < compiled.WORTH or self._tiles or asked() else self._loop()
         self._compiled = [] if loop is None else compiled.later(*loop, len(self.writes))
 
-    def apply(self, slots: list[Any], place: Callable[[int], Any]) -> bool:
+    def apply(self, slots: dict[int, Any], place: Place) -> bool:
         """Do it, unless an array does not lie as was thought when it was captured, or a step raises."""
         if not all(slots[slot].flags.c_contiguous for slot in self.reads):
             return False
@@ -156,7 +236,7 @@ class Run:
             slots[slot] = array
         return True
 
-    def _part(self, slots: list[Any], arrays: list[Any], width: int) -> None:
+    def _part(self, slots: dict[int, Any], arrays: list[Any], width: int) -> None:
         """Some of the rows, or elements, on one thread."""
         count = len(arrays[-1])
         if self._compiled:
@@ -291,7 +371,7 @@ def _run_shape(program: Program, step: Step) -> Any:
     operands = [program.form(slot) for slot in step.reads]
     simple = all(one.dtype.kind in "biu" or one.dtype.char in "fd" for one in (form, *operands))
     placed = all(one.contiguous and _way(one, form) is not None for one in operands)
-    return form.bound if simple and placed and form.nbytes and form.bound else None
+    return form.bound if simple and placed and prod(form.bound) >= _LEAST_RUN and form.bound else None
 
 
 def _function(step: Step) -> Any:

@@ -177,6 +177,12 @@ def resolve(op: Op, xp: Any) -> Kernel:
     return found
 
 
+def kernel_of(op: Op) -> Kernel:
+    """The same for NumPy's arrays on a stream, to be called by one who calls it often."""
+    kernel = op.releasing_gil or op.kernel
+    return getattr(np, kernel) if isinstance(kernel, str) else partial(kernel, np)
+
+
 def bind(kernel: str | Kernel, xp: Any) -> Kernel:
     """A kernel as a function of arrays and options in a namespace."""
     if isinstance(kernel, str):

@@ -41,6 +41,11 @@ class Step:
         return [a.slot for a in self.args if type(a) is Ref]
 
 
+def note_step(error: Exception, step: Step) -> None:
+    """Have an exception say which step of a program raised it."""
+    error.add_note(f"raised by the captured operation {step.op.name!r}, written at {step.where}")
+
+
 @dataclass(slots=True)
 class Program:
     """Steps over numbered slots: the inputs first, then each step's result.
@@ -49,11 +54,15 @@ class Program:
         forms: of the inputs, which take the first slots.
         steps: what to run, in order.
         outputs: the slots of the results.
+        in_place: the steps that write over their first operand, as `plan_writes` has found.
+        given: the inputs that were given up to it, to be written over.
     """
 
     forms: tuple[Meta, ...]
     steps: list[Step] = field(default_factory=list)
     outputs: tuple[int, ...] = ()
+    in_place: set[int] = field(default_factory=set)
+    given: tuple[int, ...] = ()
 
     @property
     def inputs(self) -> int:
@@ -89,25 +98,28 @@ class Program:
         last = self.last_uses()
         for steps, writes in [(range(i, i + 1), None) for i in range(len(self.steps))] if parts is None else parts:
             for slot in [self.inputs + i for i in steps] if writes is None else writes:
-                sizes[slot] = footprint(self.steps[slot - self.inputs].nbytes)
+                i = slot - self.inputs
+                sizes[slot] = 0 if i in self.in_place else footprint(self.steps[i].nbytes)
                 live += sizes[slot]
             workspace = max(self.steps[i].workspace for i in steps) if writes is None else 0
             most = max(most, live + workspace)
             live -= sum(sizes[slot] for i in steps for slot in last[i])
         return most
 
-    def apply(self, index: int, xp: Any, slots: list[Any], out: Any = None) -> Any:
+    def apply(self, index: int, xp: Any, slots: Any, out: Any = None) -> Any:
         """The result of one step, on the host in `out` if that is given and can be taken, and in parts perhaps."""
         step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
         kernel = resolve(step.op, xp)
         try:
-            if out is None or not step.op.out:
+            if index in self.in_place:
+                result = kernel(*args, out=args[0], **step.options)
+            elif out is None or not step.op.out:
                 result = kernel(*args, **step.options)
             else:
                 result = cut.run(step.op, kernel, args, out, step.options)
         except Exception as error:
-            error.add_note(f"raised by the captured operation {step.op.name!r}, written at {step.where}")
+            note_step(error, step)
             raise
         # What has no axes may be a NumPy scalar, to which nothing can be assigned.
         return result if isinstance(result, xp.ndarray) else xp.asarray(result)
@@ -119,7 +131,7 @@ class Program:
         for i, step in enumerate(self.steps):
             made = self.inputs + i
             slots = step.reads
-            if step.op.view and slots:
+            if (step.op.view or i in self.in_place) and slots:
                 base[made] = base.get(slots[0], slots[0])
             for slot in (made, *slots):
                 last[slot] = last[base.get(slot, slot)] = i
@@ -156,3 +168,41 @@ class Program:
         `last` is what `last_reads` gives.
         """
         return [self.inputs + i for i in steps if last.get(self.inputs + i, -1) >= steps.stop]
+
+    # -- assignments: steps that may write over what they change ----------------------------------------------------
+
+    def plan_writes(self, given: tuple[int, ...]) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+        """Find the assignments to parts that may be written in place: to a buffer of the program's own, or to an input
+        that was given up to it, of which nothing but the new version is read afterwards.
+
+        Args:
+            given: the inputs that were given up.
+
+        Returns:
+            The slot of each one's last version that is in its buffer; and for those with an assignment that needs a
+            copy, which step it is, and a slot that is still to be read.
+        """
+        self.given = given
+        last, versions, copied = self.last_reads(), {slot: slot for slot in given}, dict[int, tuple[int, int]]()
+        owner = {slot: slot for slot in range(self.inputs)}  # whose buffer a slot is in, or may be
+        sharing = {slot: [slot] for slot in owner}
+        whole = set(given)  # slots that are all of a buffer that may be written over
+        for i, step in enumerate(self.steps):
+            made, first = self.inputs + i, owner[step.reads[0]] if step.reads else None
+            shares = first is not None and (step.op.view or not step.op.out)
+            if step.op.name == "setitem" and step.reads[0] in whole and not step.options.get("path"):
+                assert first is not None
+                # What is assigned must not be a part of the same buffer either.
+                later = [s for s in sharing[first] if last.get(s, -1) > i or s in step.reads[1:]]
+                if not later:
+                    self.in_place.add(i)
+                    shares = True
+                elif first in versions:
+                    copied.setdefault(first, (i, later[0]))
+            owner[made] = first if shares and first is not None else made
+            sharing.setdefault(owner[made], []).append(made)
+            if i in self.in_place or (step.op.out and not shares):
+                whole.add(made)
+            if i in self.in_place and first in versions:
+                versions[first] = made
+        return versions, copied

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from .._arguments import is_coroutine_function
+from .._arguments import check_int, is_coroutine_function
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
 from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Scope, Task, Value, new_value
+from .._core.refcounts import references
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..devices.memory import owner_of
@@ -27,10 +28,11 @@ from ..ops.meta import Meta, meta
 from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.program import Program, Ref, Step, ref
+from ..ops.table import TABLE
 from ..ops.traits import Blas
 from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
-from .handles import runtime_of
+from .handles import Donated, runtime_of
 from .issue import issue
 from .tensor import Tensor, apply
 
@@ -47,6 +49,16 @@ class Graph:
     raises when it is captured, and an argument with `requires_grad` when it is called, unless that is done `with
     no_grad()`.
 
+    Donated arguments (`s.capture(fn, cache, x, donate=(0,))`) are written in place: their bytes are charged once, and
+    what becomes of each, which `fn` returns, has its memory. Once a call has returned, nothing can be done with such a
+    tensor any more: to try raises RuntimeError, which says where it went. A call that raises has taken nothing. If
+    others hold the value at the call (another handle, a slice, an array that was awaited, a task that is to read it),
+    they keep it as it is, and the run works on a copy, which is charged. If the run fails or is cancelled, so is all
+    that it was to return, and what it was given is gone: make it anew.
+
+    Attributes:
+        donate: the places of donated arguments.
+
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
     ...         x = await s.put(np.arange(3.0))
@@ -57,7 +69,9 @@ class Graph:
     [2. 4. 6.] 6.0
     """
 
-    def __init__(self, runtime: Runtime, recorder: Recorder, results: Any, name: str) -> None:
+    def __init__(
+        self, runtime: Runtime, recorder: Recorder, results: Any, name: str, donate: tuple[int, ...] = ()
+    ) -> None:
         for tensor in tensors_in(results):
             _check_untracked(tensor, f"what {name} returned is recorded, which a replay")
         found = [tensor._value for tensor in tensors_in(results)]
@@ -68,19 +82,22 @@ class Graph:
         self._device = recorder.device
         self._forms = [value.meta for value in recorder.inputs]
         self._constants = tuple(recorder.constants)
-        self._metas = [value.meta for value in found]
         self._program = recorder.program(found)
+        self.donate = donate
+        self._order = _results_apart(self._program, donate, name, remote=self._device.remote)
+        self._metas = [self._program.form(slot) for slot in self._program.outputs]
+        self._owns = self._device.owns_captures and not donate
         self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
-        if self._device.owns_captures:
+        if self._owns:
             lanes = [lanes[runtime.ledger.sequence % len(lanes)]]
         self._lanes = lanes
 
     @property
     def owned(self) -> int:
         """Bytes of the buffers that belong to this for as long as it lives; 0 where each replay takes its own."""
-        if not self._device.owns_captures:
+        if not self._owns:
             return 0
         inputs: int = sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
         return inputs + self._peak
@@ -93,15 +110,16 @@ class Graph:
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
         self._starts = starts
 
+        donate, own = self.donate, self._owns
+
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
             if out is not None:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
                 return out
             results = run(xp, arrays)
-            return _by_itself(results[0], arrays) if single else pack(xp, results, starts, nbytes)
+            return _by_itself(results[0], arrays, donate) if single else pack(xp, results, starts, nbytes)
 
         checks = any(step.op.checks for step in self._program.steps)
-        own = self._device.owns_captures
         self._op = op = Op(self._name, kernel, _unplanned, out=not own, checks=checks, blas=Blas.INSIDE)
         self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
@@ -111,23 +129,56 @@ class Graph:
         Raises:
             TypeError, ValueError: if the arguments are not tensors of the examples' shapes, dtypes and device.
             CaptureError: if one has `requires_grad` set, outside of `no_grad()`.
-            QueueFull: if the backlog is at its limit.
+            QueueFull, TaskTooLarge: if the backlog is at its limit, or there can be no room for it.
+            RuntimeError: if one was donated before.
         """
         self._runtime.check()
-        values = (*values_of(args, self._runtime, self._device), *self._constants)
-        forms = [(value.meta.shape, value.meta.dtype) for value in values[: len(args)]]
+        values = values_of(args, self._runtime, self._device)
+        forms = [(value.meta.shape, value.meta.dtype) for value in values]
         if forms != [(form.shape, form.dtype) for form in self._forms]:
-            takes, given = _told(self._forms), _told([value.meta for value in values[: len(args)]])
+            takes, given = _told(self._forms), _told([value.meta for value in values])
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
-        result = Tensor(
-            issue(self._runtime, self._device, self._op, self._plan, values, None, NO_OPTIONS, lanes=self._lanes)
-        )
-        tensors = iter([result] if len(self._metas) == 1 else self._parts(result))
+        made, became = self._donated(args, values) if self.donate else (self._issued(values, ()), [])
+        result = Tensor(made)
+        parts = [result] if len(self._metas) == 1 else self._parts(result)
+        tensors = iter([Tensor(became[~place]) if place < 0 else parts[place] for place in self._order])
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
 
-    def _parts(self, packed: Tensor) -> Iterator[Tensor]:
-        for form, start in zip(self._metas, self._starts, strict=True):
-            yield apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype})
+    def _donated(self, args: tuple[Tensor, ...], values: list[Value]) -> tuple[Value, list[Value]]:
+        """Issue a replay that takes the donated arguments. Returns its value, and what becomes of each of them."""
+        if self._runtime.sink is not None:
+            self._runtime.sink.refuse(f"{self._name}, which has donated arguments,")
+        if len({values[place] for place in self.donate}) < len(self.donate):
+            raise ValueError(f"{self._name}: a tensor is donated twice in one call, and can be written over once only")
+        gone, olds = Donated(self._name, call_site()), list[Value]()
+        try:
+            for place in self.donate:
+                olds.append(args[place]._value)
+                args[place]._value = gone  # type: ignore[assignment]  # no finaliser finds it there any more
+                values[place] = olds[-1]  # one may have assigned to it before
+            for place in self.donate:
+                if not _is_sole_holder(values, place):
+                    values[place] = apply(TABLE["copy"], (Tensor(values[place]),))._value
+            if self._device.remote:
+                return self._issued(values, ()), []
+            news = [new_value(old.account, old.device, old.meta, old.nbytes, old.site) for old in olds]
+            return self._issued(values, tuple(zip(self.donate, news, strict=True))), news
+        except BaseException:
+            for place, old in zip(self.donate, olds, strict=False):
+                args[place]._value = old
+            raise
+
+    def _issued(self, values: list[Value], takes: Sequence[tuple[int, Value]]) -> Value:
+        reads = (*values, *self._constants)
+        return issue(
+            self._runtime, self._device, self._op, self._plan, reads, None, NO_OPTIONS, lanes=self._lanes, takes=takes
+        )
+
+    def _parts(self, packed: Tensor) -> list[Tensor]:
+        return [
+            apply(UNPACK, (packed,), {"start": start, "shape": form.shape, "dtype": form.dtype})
+            for form, start in zip(self._metas, self._starts, strict=True)
+        ]
 
     def __repr__(self) -> str:
         return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"
@@ -190,7 +241,7 @@ class Recorder:
         if name == "setitem" and task.inputs[0] in self.constants:
             raise CaptureError(
                 "setitem: a part of a tensor from outside cannot be assigned to, which would leave it without a value:"
-                " pass it as an argument, and return it"
+                " pass it as an argument, and return it; `donate=` that argument to have it written in place"
             )
         self._steps[value] = task
         value.task = self._failed
@@ -221,17 +272,20 @@ class Recorder:
             self.constants[value] = None
 
 
-def record(runtime: Runtime, scope: Scope, fn: Callable[..., Any], examples: tuple[Tensor, ...]) -> Graph:
+def record(
+    runtime: Runtime, scope: Scope, fn: Callable[..., Any], examples: tuple[Tensor, ...], donate: int | Sequence[int]
+) -> Graph:
     """Run `fn` once with tensors like the examples, issuing nothing. The graph is not prepared yet."""
     if is_coroutine_function(fn):
         raise TypeError(f"{fn} is a coroutine function: a captured step is a plain one, since nothing in it can wait")
     if not examples or not isinstance(examples[0], Tensor):
         raise TypeError("capture takes a function and at least one tensor like those it will be called with")
+    places = _places(donate, len(examples))
     device = examples[0].device
     recorder = Recorder(scope, device, values_of(examples, runtime, device))
     with recorder.installed(runtime):
         results = fn(*[Tensor(value) for value in recorder.inputs])
-    return Graph(runtime, recorder, results, getattr(fn, "__qualname__", None) or type(fn).__name__)
+    return Graph(runtime, recorder, results, getattr(fn, "__qualname__", None) or type(fn).__name__, places)
 
 
 def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:
@@ -245,10 +299,77 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
     return [tensor._value for tensor in tensors]
 
 
-def _by_itself(result: Any, arguments: Sequence[Any]) -> Any:
-    """A result, or a copy of what is a part of an intermediate: that would stay in memory with it, uncharged."""
+def _places(donate: int | Sequence[int], count: int) -> tuple[int, ...]:
+    """Which of so many arguments are donated."""
+    places = (donate,) if isinstance(donate, int) else tuple(donate)
+    for place in places:
+        check_int("a place in donate", place, 0)
+        if place >= count:
+            raise ValueError(f"donate={donate!r}: there are {count} arguments, and the first is 0")
+    return tuple(dict.fromkeys(places))
+
+
+def _results_apart(program: Program, donate: tuple[int, ...], name: str, *, remote: bool) -> list[int]:
+    """Take what becomes of the donated arguments out of the program's results, and let it write over these.
+
+    Returns for each result its place among those that are left, or, for the n-th donated one, `~n`.
+    """
+    versions, copied = program.plan_writes(donate)
+    for place in donate:
+        if versions[place] in program.outputs:
+            continue
+        if place not in copied:
+            raise CaptureError(
+                f"argument {place} is donated, but {name} does not return what becomes of it: return that, too, or"
+                " leave it out of `donate`"
+            )
+        i, slot = copied[place]
+        later = [step.where for step in program.steps[i + 1 :] if slot in step.reads]
+        raise CaptureError(
+            f"argument {place} is donated, but the assignment at {program.steps[i].where} cannot be in place: what was"
+            f" there before is still needed, at {later[0] if later else 'that line, or as a result'}. Read it before,"
+            " or take `.copy()` of that part"
+        )
+    if remote:  # arrays in another process are not written over
+        program.in_place, program.given = set(), ()
+        return list(range(len(program.outputs)))
+    numbers = {versions[place]: ~n for n, place in enumerate(donate)}
+    left = [slot for slot in program.outputs if slot not in numbers]
+    places = iter(range(len(left)))
+    order = [numbers[slot] if slot in numbers else next(places) for slot in program.outputs]
+    program.outputs = tuple(left)
+    return order
+
+
+def _is_sole_holder(values: list[Value], place: int) -> bool:
+    """Whether the call alone holds a donated value, which has a buffer of its own: then it may be written over."""
+    for _ in range(2):  # once more, since a stream's thread may let go of it in the middle of the first look
+        count = references(values, place)  # first: what that drops after this still counts as held
+        value = values[place]
+        task, known, own = value.task, 2, False  # known: `values` and `olds`
+        if task is not None:
+            takes, call = task.takes, task.call  # read once: the stream's thread clears them
+            taken = sum([one[1] is value for one in takes])
+            known += (task.value is value) + taken
+            own = taken > 0 or task.failure is not None or (isinstance(call, Op) and call.out and not call.view)
+            del takes
+        if (array := value.array) is not None:
+            flags = array.flags
+            own = (flags.c_contiguous or flags.f_contiguous) and getattr(flags, "writeable", True)
+        own = own and value.base is None and not value.escaped and type(value.block) is not tuple
+        del value  # no reference at the second look
+        if own and count <= known:
+            return True
+    return False
+
+
+def _by_itself(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> Any:
+    """A result, or a copy of what is a part of an intermediate: that would stay in memory with it, uncharged; or of a
+    donated argument, which may be written over."""
     owner = owner_of(result)
-    if owner.nbytes <= result.nbytes or any(owner_of(array) is owner for array in arguments):
+    if all(owner_of(arguments[place]) is not owner for place in donate) and (
+        owner.nbytes <= result.nbytes or any(owner_of(array) is owner for array in arguments)
+    ):
         return result
     return result.copy(order="K")
 

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
+from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Value
 from .._instead import TASK, no_attribute
 from ..devices.contract import Job
@@ -123,6 +124,28 @@ class Handle(Generic[T]):
 
 
 HANDLES.add(Handle)
+
+
+class Donated:
+    """Stands in a handle for the value that was given up to a captured step: whoever asks it for anything is told."""
+
+    __slots__ = ("_site", "_taker")
+
+    def __init__(self, taker: str, site: CallSite | None) -> None:
+        self._taker, self._site = taker, site
+
+    def __getattr__(self, name: str) -> NoReturn:
+        self.refuse()
+
+    def refuse(self) -> NoReturn:
+        """Raise for whatever is asked."""
+        raise RuntimeError(
+            f"this tensor was donated to {self}, which writes over its memory: use what that call returned in its"
+            " place, or donate `t.copy()` and keep `t`"
+        )
+
+    def __str__(self) -> str:
+        return f"{self._taker} at {line_of(self._site)}"
 
 
 def _is_done(value: Value) -> bool:

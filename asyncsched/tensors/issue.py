@@ -40,6 +40,7 @@ def issue(
     lanes: Sequence[Lane] | None = None,
     hold: bool = False,
     after: Sequence[Task] | None = None,
+    takes: Sequence[tuple[int, Value]] = (),
 ) -> Value:
     """Apply an operation to values and scalars of one device, by its plan for them. Returns the result's value at once.
 
@@ -50,6 +51,7 @@ def issue(
         hold: launch nothing before the next `dispatch`.
         after: the result is certain to take over the buffer of the first value, which is charged already, once these
             tasks have ended, however they do. None: it is not certain.
+        takes: see `Task.takes`.
 
     Raises:
         QueueFull, TaskTooLarge: if the backlog is at its limit, or it could never run.
@@ -73,7 +75,9 @@ def issue(
     value = new_value(scope.account, device, plan.meta, nbytes, site)
     if op.view and not plan.nbytes:
         value.base = reads[0] if isinstance(reads, tuple) else reads
-    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after)
+    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)
+    for _, taken in takes:
+        taken.task = task
     runtime.submit(task, hold=hold)
     return value
 

@@ -20,6 +20,7 @@ from ..ops.meta import Shape
 from ..ops.table import TABLE
 from .arguments import axes, dtype_of, dtype_or_none, name_keywords
 from .awaitables import HostCopy, Number
+from .handles import Donated
 from .reading import Unread
 
 _Axis = int | Sequence[int] | None
@@ -71,6 +72,9 @@ class Methods(Unread):
         return device
 
     def __repr__(self) -> str:
+        value: object = self._value
+        if isinstance(value, Donated):
+            return f"Tensor(donated to {value})"
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
 
     def _repr_html_(self) -> str:

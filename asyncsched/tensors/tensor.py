@@ -19,7 +19,7 @@ from ..ops.table import TABLE
 from ..runtime.context import find
 from . import gradients
 from .arguments import NUMBERS, declined, scalar
-from .handles import Handle, runtime_of
+from .handles import Donated, Handle, runtime_of
 from .issue import issue, run_at_once, template_of
 from .methods import Methods
 
@@ -247,6 +247,8 @@ class Tensor(Methods):
 
     def __init__(self, value: Value) -> None:
         if type(value) is not Value:
+            if isinstance(value, Donated):
+                value.refuse()
             raise TypeError("a Tensor is not made by its class: `x = await s.put(a)` makes one of an array or a list")
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one

@@ -122,6 +122,8 @@ class DeferredErrors:
         if above:
             value.deferred_errors = (*getattr(value, "deferred_errors", ()), *above)
         found: tuple[DeferredError, ...] = getattr(value, "deferred_errors", ())
+        for taken in task.takes:
+            taken[1].deferred_errors = found
         return found
 
 

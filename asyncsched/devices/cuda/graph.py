@@ -34,8 +34,8 @@ class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
     CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
-    operations are issued one by one, in one task all the same. Operations that go element by element become one kernel
-    for each run of them, see `fused`.
+    operations are issued one by one, in one task all the same, and so are those of one that writes over its inputs.
+    Operations that go element by element become one kernel for each run of them, see `fused`.
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
     intermediates and the results lie in a pool of its own, and nobody else is ever given a block of that. So do the
@@ -55,7 +55,7 @@ class CUDAGraph:
         self._program = program
         self._inputs = inputs
         self._recorded: Any = None  # holds a `_Recorded`
-        self._refused = False  # by CuPy
+        self._refused = program.writes_inputs  # or by CuPy
 
     def let_go(self) -> None:
         """Give up everything on the device."""

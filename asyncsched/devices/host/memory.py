@@ -51,7 +51,7 @@ def run_small(task: Task) -> bool:
     a kernel that raises: that is left to `execution.run` and `execution.release`, which do the same and more.
     """
     op, value = task.call, task.value
-    if type(op) is not Op or not op.out or task.move is not None or task.cancelled:
+    if type(op) is not Op or not op.out or task.move is not None or task.cancelled or task.takes:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
