@@ -25,7 +25,7 @@ from .exactly import asked
 from .kernels import compiled
 from .kernels.scratch import scratch
 from .meta import Meta
-from .op import NO_OPTIONS, Kernel, Op, kernel_of
+from .op import NO_OPTIONS, Kernel, Op, fixed_kernel
 from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
@@ -109,7 +109,7 @@ class FusedProgram:
     def _step_line(self, i: int, names: list[str]) -> str:
         step, slot = self._program.steps[i], self._program.inputs + i
         words = [self._word(f"c{slot}_{place}", arg, names) for place, arg in enumerate(step.args)]
-        function = partial(kernel_of(step.op), **step.options) if step.options else kernel_of(step.op)
+        function = fixed_kernel(step.op, step.options)
         if i in self._program.in_place:
             call = f"f{slot}({', '.join(words)}, out={words[0]})"
         elif step.op.out and (slot in self._program.outputs or self._in_a_block(slot)):

@@ -97,9 +97,11 @@ class Op:
     # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
     # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
     inplace: bool = False
+    fixed: Callable[[Options], Kernel] | None = None  # NumPy's kernel for these options alone, where it is called often
     releasing_gil: Kernel | None = None  # what a stream of the host runs, where `kernel` would hold the GIL for long
     on_cupy: Kernel | None = None  # what calls CuPy's function of the kernel's name, where that alone is not NumPy's
     view: bool = False  # the result is a view of the first operand
+    assigns: bool = False  # the result is the first operand, but for a part that is assigned
     checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
     parts: Any = None  # of several results, packed in one (see `packed`): what each will be
     resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
@@ -177,10 +179,14 @@ def resolve(op: Op, xp: Any) -> Kernel:
     return found
 
 
-def kernel_of(op: Op) -> Kernel:
-    """The same for NumPy's arrays on a stream, to be called by one who calls it often."""
+def fixed_kernel(op: Op, options: Options) -> Kernel:
+    """The same for NumPy's arrays and these options, as a function of arrays, for one who calls it often."""
+    if op.fixed is not None:
+        return op.fixed(options)
     kernel = op.releasing_gil or op.kernel
-    return getattr(np, kernel) if isinstance(kernel, str) else partial(kernel, np)
+    if isinstance(kernel, str):
+        return partial(getattr(np, kernel), **options) if options else getattr(np, kernel)
+    return partial(kernel, np, **options)
 
 
 def bind(kernel: str | Kernel, xp: Any) -> Kernel:

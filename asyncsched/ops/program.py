@@ -190,7 +190,7 @@ class Program:
         for i, step in enumerate(self.steps):
             made, first = self.inputs + i, owner[step.reads[0]] if step.reads else None
             shares = first is not None and (step.op.view or not step.op.out)
-            if step.op.name == "setitem" and step.reads[0] in whole and not step.options.get("path"):
+            if step.op.assigns and step.reads[0] in whole and not step.options.get("path"):
                 assert first is not None
                 # What is assigned must not be a part of the same buffer either.
                 later = [s for s in sharing[first] if last.get(s, -1) > i or s in step.reads[1:]]

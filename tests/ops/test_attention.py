@@ -49,6 +49,20 @@ def test_it_is_what_the_textbook_says(lead, lengths, widths, causal):
     np.testing.assert_allclose(found, textbook(q, k, v, causal), rtol=3e-6, atol=2e-6)
 
 
+@pytest.mark.parametrize("lead", [(3, 4), (300, 4), (5, 60, 4), (0, 4), (2, 0)])
+def test_queries_attend_to_as_many_keys_as_their_lengths_say(lead):
+    """Many small heads are done at once, or many of them at a time, up to the longest."""
+    q, k, v = real(*lead, 1, 24), real(*lead, 200, 24), real(*lead, 200, 16)
+    lengths = RNG.integers(1, 150, lead[0])
+    k[..., 150:, :] = np.nan  # nobody asks for those
+    mask = (np.arange(200) < lengths[:, None]).reshape(lead[0], *[1] * len(lead), 200)
+    found = attend(q, k, v, mask, causal=False, scale=None)
+    assert found.shape == (*lead, 1, 16)
+    for i, n in enumerate(lengths):
+        want = textbook(q[i], k[i, ..., :n, :], v[i, ..., :n, :], False)
+        np.testing.assert_allclose(found[i], want, rtol=3e-6, atol=2e-6)
+
+
 @pytest.mark.parametrize("mask", [None, "bool", "float"])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("lengths", [(100, 100), (70, 130), (130, 70)])

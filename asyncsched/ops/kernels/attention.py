@@ -46,6 +46,7 @@ def attention_unpacked(
 ) -> Any:  # fmt: skip
     """The same of three arrays: what is not packed need not be copied."""
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
+    k, v, mask = _attended(xp, k, v, mask)
     q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
     _attend(xp, q, k, v, mask, causal, _scale(q, scale), out)
     return out
@@ -69,6 +70,20 @@ def _parts(packed: Any, shapes: Any) -> list[Any]:
     return [packed[a:b].reshape(shape) for a, b, shape in zip(starts, ends, shapes, strict=False)]
 
 
+def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
+    """Keys, values and a mask up to the last key that anybody attends to, as where lengths of sequences are masked.
+
+    Others have no weight. (On a GPU the answer would have to be waited for.)
+    """
+    if xp is not np or not isinstance(mask, np.ndarray) or mask.dtype != bool or not mask.size:
+        return k, v, mask
+    if mask.shape[-1:] != k.shape[-2:-1]:
+        return k, v, mask
+    seen = np.logical_or.reduce(mask, tuple(range(mask.ndim - 1)))
+    count = len(seen) - int(seen[::-1].argmax())
+    return (k, v, mask) if count == len(seen) else (k[..., :count, :], v[..., :count, :], mask[..., :count])
+
+
 def _for_products(xp: Any, array: Any) -> Any:
     """The array, or a copy where neither its rows nor its columns are in one piece: BLAS takes no such matrices."""
     return array if array.itemsize in array.strides[-2:] else xp.ascontiguousarray(array)
@@ -79,33 +94,46 @@ def _scale(q: Any, scale: float | None = None) -> float:
 
 
 def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
-    """What is added to the scores, in the shape of all of them, or None."""
-    shape = (*q.shape[:-1], k.shape[-2])
+    """What is added to the scores, or None."""
     bias = None
     if hasattr(mask, "dtype"):  # not the number 0
-        bias = xp.where(mask, 0, -xp.inf) if mask.dtype == bool else mask
-        bias = bias.astype(q.dtype, copy=False)
+        number = q.dtype.type
+        bias = xp.where(mask, number(0), number(-xp.inf)) if mask.dtype == bool else mask.astype(q.dtype, copy=False)
     if causal:
-        past = xp.tril(xp.ones(shape[-2:], bool))
+        past = xp.tril(xp.ones((q.shape[-2], k.shape[-2]), bool))
         future = xp.where(past, 0, -xp.inf).astype(q.dtype)
         bias = future if bias is None else bias + future
-    return None if bias is None else xp.broadcast_to(bias, shape)
+    return bias
+
+
+def _by_heads(xp: Any, q: Any, k: Any, bias: Any) -> Any:
+    """The same in the shape of all scores, so that those of some heads can be taken."""
+    return None if bias is None else xp.broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
 
 
 def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: float, out: Any) -> None:
     """Write the result of all heads to `out`."""
-    bias, steps = _bias(xp, q, k, mask, causal), _queries(xp, q.shape[-2], k.shape[-2])
+    bias, count = _bias(xp, q, k, mask, causal), prod(q.shape[:-1]) * k.shape[-2]
+    if xp is np and count <= BLOCK and parallel.number(parallel.seconds_of(count, q.itemsize)) < 2:
+        _attend_to(xp, q * scale, k, v, bias, out)  # at once, which is most of the time for one query of each head
+        return
+    bias, steps = _by_heads(xp, q, k, bias), _queries(xp, q.shape[-2], k.shape[-2])
 
     def some(places: Iterator[tuple[Index, int]]) -> None:
         for heads, number in places:
             rows = steps[number]
             here, keys = (*heads, rows), (*heads, _seen(rows, steps, causal))
             added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
-            weights, factor = _weights(xp, q[here] * scale, k[keys], added)
-            result = xp.matmul(weights, v[keys], out=out[here])
-            result *= factor
+            _attend_to(xp, q[here] * scale, k[keys], v[keys], added, out[here])
 
     _share(xp, q, k, some, alive=_ALIVE, times=len(steps))
+
+
+def _attend_to(xp: Any, queries: Any, keys: Any, values: Any, bias: Any, out: Any) -> None:
+    """Write the result of some heads to `out`."""
+    weights, factor = _weights(xp, queries, keys, bias)
+    xp.matmul(weights, values, out=out)
+    out *= factor
 
 
 def _attend_backward(
@@ -113,7 +141,7 @@ def _attend_backward(
 ) -> None:
     """Write the gradients of q, k and v to `grads`."""
     dq, dk, dv = grads
-    bias, steps = _bias(xp, q, k, mask, causal), _queries(xp, q.shape[-2], k.shape[-2])
+    bias, steps = _by_heads(xp, q, k, _bias(xp, q, k, mask, causal)), _queries(xp, q.shape[-2], k.shape[-2])
 
     def add(to: Any, first: Any, second: Any) -> None:
         if len(steps) == 1:
@@ -158,22 +186,32 @@ def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
 def _share(
     xp: Any, q: Any, k: Any, some: Callable[[Iterator[tuple[Index, int]]], None], *, alive: int, times: int = 1
 ) -> None:
-    """Call `some` with all groups of heads, each so many times, by number: at once, or in parts on several threads."""
-    every = prod(q.shape[:-2])
+    """Call `some` with all groups of heads, each so many times, by number: at once, or in parts on several threads.
+
+    A group is of a block's heads: of some along one axis, and of all along those behind it.
+    """
+    shape = q.shape[:-2]
+    every = prod(shape)
     seconds = parallel.seconds_of(prod(q.shape[:-1]) * k.shape[-2], q.itemsize)
     most = -(-every // max(1, min(every, parallel.number(seconds))))  # heads in a group: as many groups as threads
-    *outer, heads = q.shape[:-2] or (1,)
-    steps = blocks(xp, min(heads, most), q.shape[-2] * k.shape[-2], alive=alive)
-    step = steps[0].stop if steps else 1
-    groups = -(-heads // step)
-    count = prod(outer) * groups * times  # which may be many: no list is made of them
+    steps = blocks(xp, min(every, most), q.shape[-2] * k.shape[-2], alive=alive)
+    most = steps[0].stop if steps else 1
+    axis, inner = len(shape), 1
+    while axis and inner * shape[axis - 1] <= most:
+        axis -= 1
+        inner *= shape[axis]
+    *outer, length = shape[:axis] or (1,)
+    step = max(1, most // max(1, inner))
+    groups = -(-length // step)
+    count = prod(outer) * groups * times if every else 0  # which may be many: no list is made of them
+    rest = (slice(None),) * (len(shape) - axis)
 
     def places(part: slice) -> Iterator[tuple[Index, int]]:
         for number in range(part.start, part.stop):
             group, time = divmod(number, times)
             place, group = divmod(group, groups)
-            index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step))
-            yield index if q.ndim > 2 else (), time
+            index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step)) if axis else ()
+            yield (*index, *rest), time
 
     alone = seconds if seconds >= count * _GROUP_SECONDS else 0
     ranges = parallel.ranges(count, parallel.number(alone, parallel.rounds(alone)))
@@ -234,7 +272,7 @@ def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand,
     # As on a card, where they are more.
     length: int = max(rows.stop - rows.start for rows in _queries(None, *scores[-2:]))
     area = length * scores[-1]
-    heads = max(1, min(scores[-3] if len(scores) > 2 else 1, BLOCK * 8 // _ALIVE // max(area, 1)))
+    heads = max(1, min(prod(scores[:-2]), BLOCK * 8 // _ALIVE // max(area, 1)))
     scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
     # The bias is made in double precision, whatever the operands are in.
     return copies(operands) + scaled + 4 * (heads * area + bias) * 8

@@ -14,7 +14,7 @@ pass over all rows of a block for so few. `dot` releases it, and gives the same 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
@@ -34,11 +34,14 @@ LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
 LEAST_LOG, MOST_LOG = 1e-3, 1e6  # those whose logarithm is small, so that little is rounded off it
 # On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
 DEVICE_BLOCK = 1 << 20
+_BUFFERED = nullcontext()
 
 
 def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int = BLOCK) -> list[slice]:
     """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
     most = max(1, (elements * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
+    if 0 < count <= most - ROWS:
+        return [slice(0, count)]
     step = ceil(count / ceil(count / most)) if count else 1  # of one length, since a short one is not worth its calls
     if step > ROWS:
         step = min(ceil(step / ROWS), most // ROWS) * ROWS
@@ -50,16 +53,17 @@ def long_blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[
     return blocks(xp, count, width, alive=alive, elements=LONG_BLOCK if parallel.threads() > 1 else BLOCK)
 
 
-@contextmanager
-def unbuffered(xp: Any, width: int) -> Iterator[None]:
+def unbuffered(xp: Any, width: int) -> AbstractContextManager[None]:
     """Inside, NumPy applies a number to each of rows of this width twice as fast, to the same bits.
 
     Before its inner loop it copies operands that are repeated into a buffer, to make the loop longer than a row. It
     does not where a row is longer than the buffer.
     """
-    if xp is not np or width < _WIDE:
-        yield
-        return
+    return _BUFFERED if xp is not np or width < _WIDE else _unbuffered()
+
+
+@contextmanager
+def _unbuffered() -> Iterator[None]:
     before = np.setbufsize(16)
     try:
         yield
@@ -90,7 +94,7 @@ def as_rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
 
 def as_matrix(x: Any) -> Any:
     """The array with all axes but the last as one."""
-    return x.reshape(prod(x.shape[:-1]), x.shape[-1])
+    return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
 def sums(xp: Any, rows: Any) -> Any:

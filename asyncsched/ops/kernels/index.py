@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
 from ..index_keys import (
     TENSOR,
     Key,
@@ -80,6 +81,10 @@ def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side
 def getitem(xp: Any, x: Any, *, key: Key) -> Any:
     """A basic index: a view."""
     return x[decode_view_key(key)]
+
+
+def _part_at(options: Options) -> Kernel:
+    return itemgetter(decode_view_key(options["key"]))
 
 
 def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
@@ -332,9 +337,9 @@ def check_value(value: tuple[int, ...], target: Shape) -> None:
 
 
 OPS = (
-    Op("getitem", getitem, getitem_rule, view=True, doc="A basic index: a view."),
+    Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
     Op("getitem_advanced", getitem_advanced, getitem_advanced_rule, checks=True, doc="An index with tensors: a copy."),
-    with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, checks=True),
+    with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, assigns=True, checks=True),
     Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are not written over."),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
     Op("take_along_axis", take_along_axis, take_along_axis_rule, checks=True, doc="An element for each index."),

@@ -115,16 +115,17 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     if rows.dtype != y.dtype:
         y[...] = rows
         rows = y
-    mean = sums(xp, rows)
+    mean = totals(xp, rows)
     mean /= width
-    xp.subtract(rows, mean, out=y)
-    scale = vecdot(xp, y, y)[:, None] / width
+    xp.subtract(rows, mean[:, None], out=y)
+    scale = vecdot(xp, y, y)
+    scale /= width
     far = mean * mean > _FAR * scale
-    if xp is not np or far.any():  # on a GPU the answer would have to be waited for
-        y -= xp.where(far, sums(xp, y) / width, 0).astype(y.dtype, copy=False)
-        scale = vecdot(xp, y, y)[:, None] / width
+    if xp is not np or np.count_nonzero(far):  # on a GPU the answer would have to be waited for
+        y -= xp.where(far, totals(xp, y) / width, 0).astype(y.dtype, copy=False)[:, None]
+        scale = vecdot(xp, y, y) / width
     scale += eps
-    return y, xp.reciprocal(xp.sqrt(scale, out=scale), out=scale)
+    return y, xp.reciprocal(xp.sqrt(scale, out=scale), out=scale)[:, None]
 
 
 def _room(xp: Any, block: Any) -> Any:

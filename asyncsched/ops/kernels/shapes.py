@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
 from ..rules import all_contiguous, as_meta, axis_of, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
@@ -29,6 +30,10 @@ def matrix_transpose(xp: Any, x: Any) -> Any:
 def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
     """Another shape: a view where possible, unless a copy is wanted; with `copy=False` an error rather than a copy."""
     return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
+
+
+def _reshaping(options: Options) -> Kernel:
+    return methodcaller("reshape", options["shape"], copy=options.get("copy"))
 
 
 def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
@@ -163,7 +168,7 @@ OPS = (
     Op("matrix_transpose", matrix_transpose, view_rule, view=True, doc="A view with the last two axes exchanged."),
     Op("permute_dims", "transpose", view_rule, view=True, doc="A view with the axes in another order."),
     Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
-    Op("reshape", reshape, reshape_rule, view=True, doc="Another shape, in C order: a view if possible."),
+    Op("reshape", reshape, reshape_rule, view=True, fixed=_reshaping, doc="Another shape, in C order: perhaps a view."),
     with_out(concat, concat_rule, "Tensors joined along an axis they have.", Cost.SCALAR),
     with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
     Op("repeat", "repeat", repeat_rule, releasing_gil=releasing_gil.repeat, doc="Each element several times."),
