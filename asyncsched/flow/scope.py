@@ -8,6 +8,7 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
 
+import anyio.lowlevel
 import numpy as np
 
 from .._arguments import check_number, is_coroutine_function, parse_bytes
@@ -335,9 +336,12 @@ class Scope(Submitter, OnlyAsync):
         timeout, self._timeout = self._timeout, None  # it holds the task, and that perhaps a traceback with the scope
         if timeout is None:
             return
-        told = timeout.expired() and error is None  # a body that took no notice of its cancellation
+        late = timeout.expired()
+        told = late and error is None  # a body that took no notice of its cancellation
         try:
             await timeout.__aexit__(None if error is None else type(error), error, None)
+            if late and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too
+                await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio's takes its own cancellation alone
         except TimeoutError:
             told = True
         finally:

@@ -9,6 +9,7 @@ import asyncio
 import threading
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 
@@ -132,6 +133,19 @@ async def test_a_timeout_of_asyncios_around_it_and_within_it(s: asc.Scheduler) -
     with pytest.raises(asc.DeadlineExceeded):
         async with s.scope(deadline=SOON), asyncio.timeout(NEVER):
             await asyncio.Event().wait()
+
+
+async def test_a_cancel_scope_of_anyio_around_it_ends_what_both_cancel(s: asc.Scheduler) -> None:
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    with anyio.CancelScope() as around:
+        async with s.scope(deadline=NEVER) as scope:
+            for call in (lambda: loop.call_soon(around.cancel), Passing(scope)):  # so they cancel in one turn
+                loop.call_soon(call)
+            while True:  # no future is waited for, whose cancellation would be anyio's: the later one tells its message
+                await asyncio.sleep(0)
+    assert around.cancelled_caught
+    assert task.cancelling() == 0
 
 
 async def test_a_body_that_ignores_its_cancellation_still_raises(s: asc.Scheduler) -> None:
