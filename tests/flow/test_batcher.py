@@ -16,6 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
+from asyncsched.tensors.handles import runtime_of
 from tests.conftest import LOOPS
 from tests.waiting import turns, until
 
@@ -441,6 +442,17 @@ async def test_without_a_scheduler_the_callers_are_told() -> None:
     found = await asyncio.gather(*ask(batcher, *range(40)), return_exceptions=True)
     assert {type(one) for one in found} == {asc.SchedulerClosed}
     assert (batcher.statistics().answered, batcher.statistics().computing) == (40, 0)
+
+
+async def test_one_made_before_any_scheduler_is_open_works_for_that_of_its_caller() -> None:
+    async def model(items: list[int]) -> list[asc.Scheduler]:
+        return [s for s in (first, second) if s._runtime is runtime_of(asc.arange(3)._value)] * len(items)
+
+    batcher = Batcher(model)
+    async with asc.Scheduler("cpu") as first, asc.Scheduler("cpu") as second:
+        for s in (first, second, first):
+            async with s.scope():
+                assert await batcher(1) is s
 
 
 def test_when_the_loop_ends_so_do_the_callers() -> None:

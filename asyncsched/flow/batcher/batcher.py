@@ -99,8 +99,9 @@ class Batcher(Generic[Item, Result]):
             admission like any batch, and take turns with the batches that form meanwhile.
         reserve: bytes that each batch claims before it is formed, as `s.scope(reserve=)` does: so it does not lack
             them for what others hold. Callers in scopes with reserves keep these while they wait: leave room for both.
-        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop. Of a
-            scope: batches run in it, and take what they need of its reserve, if it has one.
+        scheduler: whose streams and scopes are used; default the ambient one where the batcher is made, else that of
+            its callers, else the only one open on the loop. Of a scope: batches run in it, and take what they need of
+            its reserve, if it has one.
 
     Raises:
         TaskTooLarge: if the scheduler is known, and can never grant `reserve`.

@@ -18,6 +18,7 @@ from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.awaiting import place_of
 from ...runtime.context import Ambient, ambient, find, innermost
+from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
 from .queue import Entry, Parts, Queue, Words
@@ -95,9 +96,12 @@ class Runners:
         me = object()
         self._active.add(me)
         run = self._run(me)
+        context = self._context.copy()
+        if self._scheduler is None:
+            context.run(_leave_scopes, innermost())
         try:
             # Without keywords, which a task factory may not take.
-            task = self._context.copy().run(loop.create_task, run)
+            task = context.run(loop.create_task, run)
         except BaseException:
             self._active.discard(me)
             run.close()
@@ -281,9 +285,14 @@ class Batch:
     task: asyncio.Task[Any] | None = None  # in which a coroutine function runs
 
 
-def _leave_scopes() -> None:
-    """Work in the scheduler's root scope: a batcher outlives the scope that it was made in, a request's say."""
+def _leave_scopes(caller: Ambient | None = None) -> None:
+    """Work in the scheduler's root scope: a batcher outlives the scope that it was made in, a request's say.
+
+    One that was made outside of any scheduler, before a server opened its own say, works for that of its caller.
+    """
     here = innermost()
+    if here is None and caller is not None and caller.runtime.life is Life.OPEN:
+        here = caller
     if here is not None:
         ambient.set(Ambient(here.runtime, here.runtime.engine.root, None))
 
