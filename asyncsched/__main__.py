@@ -45,6 +45,7 @@ def main(arguments: list[str]) -> str:
     """
     if not arguments:
         return describe()
+    from . import _reference
     from .observe import on_signal, replan, report
 
     form = argparse.RawDescriptionHelpFormatter
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> str:
         "python -m asyncsched", description=__doc__, epilog=_SECTIONS, formatter_class=form
     )
     commands = parser.add_subparsers(title="commands, each with a --help of its own", metavar="COMMAND", required=True)
-    for name, module in (("explain", on_signal), ("trace", report), ("replan", replan)):
+    for name, module in (("explain", on_signal), ("trace", report), ("replan", replan), ("docs", _reference)):
         command = commands.add_parser(
             name, help=module.HELP, description=f"Prints {module.HELP}.\n\n{module.PRINTS}", formatter_class=form
         )

@@ -63,7 +63,7 @@ FLOORS: list[tuple[str, ...]] = [
     ("nn", "optim"),
     ("scheduler",),
     ("observe", "background"),
-    ("array_api", "cluster", "serving", "testing"),
+    ("_reference", "array_api", "cluster", "serving", "testing"),
     ("", "__main__"),  # the face
 ]
 # The array API's way back from an array to its functions, which are the package itself.

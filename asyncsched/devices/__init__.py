@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from . import cuda as cuda
     from . import sim as sim
 
+__all__ = ["CPUDevice", "Device", "cuda", "sim"]
 _NAMES = '"auto", "cpu", "cpu:1", "cuda", "cuda:1"'
 
 

@@ -23,6 +23,8 @@ from .counter import Counter
 from .execution import release
 from .host.memory import HostDevice, HostMemory, execute
 
+__all__ = ["SimDevice", "SimFault"]
+
 
 class SimFault(RuntimeError):
     """An injected fault."""
