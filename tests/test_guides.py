@@ -25,13 +25,13 @@ ROOT = Path(__file__).parents[1]
 GUIDES = [*sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("asyncsched/*/README.md")), "tests"]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("asyncsched/*/README.md"), *ROOT.glob(".github/*.md")]
 LONGEST = 250
-_FENCE = re.compile(r"^```(\w*) ?(.*?)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^(?:<!-- needs: ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
 @dataclass
 class Block:
-    """A block of Python: the code, and what it needs that may not be installed, as in "```python torch"."""
+    """A block of Python: the code, and what it needs that may not be installed, by "<!-- needs: torch -->" above it."""
 
     code: str
     needs: list[str]
@@ -39,7 +39,7 @@ class Block:
 
 def blocks(page: Path) -> list[Block]:
     return [
-        Block(code, needs.split()) for language, needs, code in _FENCE.findall(page.read_text()) if language == "python"
+        Block(code, needs.split()) for needs, language, code in _FENCE.findall(page.read_text()) if language == "python"
     ]
 
 

@@ -58,6 +58,7 @@ def test_each_guide_is_the_front_of_its_page_and_nothing_private_is_there(folder
     for name in GUIDES:
         assert (folder / f"{name.replace('.', '/')}.html").exists()
     assert "Tasks within bounds" in (folder / "asyncsched.html").read_text("utf-8")
+    assert not [path.name for path in folder.rglob("*.html") if "```" in path.read_text("utf-8")]
     names = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.html")}
     assert not [name for name in names if re.search(r"/_|/(runtime|tensors|flow|ops)\b", name)]
 
