@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -48,12 +48,15 @@ def cuda(runtime: Runtime) -> Any:
 class Gate:
     """Kernels that end when it is opened."""
 
+    _flags: ClassVar[list[Any]] = []  # kept, since a kernel may still look at one: see `tests.gpu.conftest`
+
     def __init__(self) -> None:
         import cupy
 
         self._spin = cupy.RawKernel(SPIN, "spin")
         self._flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
         self._flag[:] = 0
+        self._flags.append(self._flag)
 
     def shut(self, stream: Any) -> None:
         """What comes on the stream from now on waits."""

@@ -60,6 +60,30 @@ async def test_the_source_may_change_as_soon_as_put_returns(fake: Fake) -> None:
     assert fake.races == []
 
 
+@pytest.mark.parametrize("layout", ["c", "fortran", "gaps", "swapped"])
+async def test_a_pinned_source_is_taken_as_it_is(fake: Fake, monkeypatch: pytest.MonkeyPatch, layout: str) -> None:
+    """It is held until the device has read it, also where nobody waits for that."""
+    import cupy
+
+    monkeypatch.setattr(staging, "LEAST_PINNED", SLOT)
+    memory = await asyncio.to_thread(cupy.cuda.alloc_pinned_memory, 8 * 64 * 64)
+    array = np.frombuffer(memory, np.float64, 64 * 64).reshape(64, 64)
+    array[:] = np.arange(64 * 64).reshape(64, 64)
+    source = {"c": array, "fortran": array.T, "gaps": array[:, ::2], "swapped": array.view(">f8")}[layout]
+    expected, copies = source.copy(), fake.statistics["copies"]
+    async with opened(1) as s:
+        with fake.pause():
+            x = s.put_nowait(source)
+            del source, array, memory
+            gc.collect()
+            assert not x.done()
+        assert (await x.numpy()).tobytes() == expected.astype(float).tobytes()
+        own = -(-expected.nbytes // SLOT)
+        assert fake.statistics["copies"] - copies == own + (1 if layout in ("c", "fortran") else own)
+    del x
+    assert fake.races == []
+
+
 async def test_few_slots_serve_many_copies(fake: Fake) -> None:
     async with opened(2) as s:
         arrays = [np.full(5 * SLOT + i, i, np.uint8) for i in range(12)]

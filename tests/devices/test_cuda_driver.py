@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import logging
+import os
+import sys
 from typing import Any
 
 import pytest
 
-from asyncsched.devices.cuda import driver
+import asyncsched as asc
+from asyncsched.devices.cuda import driver, memory, requirements
 from tests.fake_cupy import Fake
 
-from .conftest import opened
+from .conftest import BLOCK, opened
 
 pytestmark = pytest.mark.one_loop
 
@@ -75,3 +79,33 @@ def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     driver.make_context(0)
     driver.mind_no_captures()
     assert not driver.initialize()
+
+
+@pytest.mark.parametrize(("told", "seen"), [(None, "1"), ("0", "0")])
+def test_cupy_compiles_headers_once_unless_it_is_told_not_to(
+    monkeypatch: pytest.MonkeyPatch, told: str | None, seen: str
+) -> None:
+    name, found = "CUPY_NVRTC_USE_PCH", list[str | None]()
+    monkeypatch.delitem(sys.modules, "cupy", raising=False)
+    monkeypatch.delenv(name, raising=False)
+    if told is not None:
+        monkeypatch.setenv(name, told)
+    monkeypatch.setattr(requirements.importlib, "import_module", lambda module: found.append(os.environ.get(name)))
+    requirements.cupy()
+    assert (found, os.environ.get(name)) == ([seen], told)
+
+
+async def test_what_compiles_for_long_is_told(
+    fake: Fake, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "asyncsched.devices.cuda.memory")
+    monkeypatch.setattr(memory, "_SLOW", 0.0)
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        assert not caplog.messages  # a copy compiles nothing
+        for _ in range(3):
+            await asc.tanh(x)
+    (told,) = caplog.messages
+    assert told.startswith("tanh took ")
+    assert "at first on cuda:0: CuPy compiles kernels, and keeps them on disk" in told
+    assert "`await s.warm_up(fn, *examples)`" in told

@@ -53,6 +53,7 @@ DEVICE_CALLS = {
     "cuda.runtime.deviceSynchronize": "",
     "cuda.runtime.getDeviceCount": "",
     "cuda.runtime.memGetInfo": "",
+    "cuda.runtime.pointerGetAttributes": "ptr",
     "cuda.runtime.deviceCanAccessPeer": "device peerDevice",
     "cuda.runtime.deviceEnablePeerAccess": "peerDevice",
     "cuda.nvrtc.getVersion": "",
@@ -118,6 +119,7 @@ def test_the_constants(cupy: Any) -> None:
 
     assert cupy.cuda.runtime.memcpyHostToDevice == 1
     assert cupy.cuda.runtime.memcpyDeviceToHost == 2
+    assert cupy.cuda.runtime.memoryTypeHost == 1
     assert str(cupy.cuda.runtime.CUDARuntimeError(context._NOT_READY)).startswith("cudaErrorNotReady")
     assert pool.GRANULE == 512  # `ALLOCATION_UNIT_SIZE`, which only Cython sees
     assert str(cupy.cuda.runtime.CUDARuntimeError(pool._FULL)).startswith("cudaErrorMemoryAllocation")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from . import errors
+from .blocks import is_device
 from .clocks import merge
 from .copies import memcpyAsync, memcpyPeerAsync
 from .errors import CUDARuntimeError
@@ -14,6 +16,7 @@ from .launching import synchronise
 __all__ = ["CUDARuntimeError", "memcpyAsync", "memcpyPeerAsync"]
 
 streamNonBlocking = 1
+memoryTypeUnregistered, memoryTypeHost, memoryTypeDevice = 0, 1, 2
 memcpyHostToDevice, memcpyDeviceToHost, memcpyDeviceToDevice = 1, 2, 3
 
 
@@ -61,6 +64,14 @@ def memGetInfo() -> tuple[int, int]:
     fake = current()
     gpu_works(fake.gpu())
     return fake.memory - fake.space.allocated.get(fake.device(), 0), fake.memory
+
+
+def pointerGetAttributes(ptr: int) -> SimpleNamespace:
+    fake = current()
+    with fake.lock:
+        found = fake.space.find(ptr)
+    host = memoryTypeUnregistered if found is None else memoryTypeHost
+    return SimpleNamespace(type=memoryTypeDevice if is_device(ptr) else host)
 
 
 def deviceSynchronize() -> None:

@@ -11,7 +11,7 @@ import os
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -24,6 +24,9 @@ from tests.waiting import until
 
 # Else cuBLAS may choose another order of summation whenever several streams are busy.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+# Else CUDA loads a kernel when it is first launched, and may wait for the device then: within a spin that would be for
+# its end.
+os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
 NONE = "no CUDA device that CuPy can use: `python -m asyncsched` says what is missing"
 
 
@@ -64,6 +67,9 @@ class Card:
         fake: the fake, if it is one.
     """
 
+    # What spins may still look at: memory that was given back would be the next one's flag, which arms it anew.
+    _flags: ClassVar[list[Any]] = []
+
     def __init__(self, fake: Fake | None) -> None:
         self.fake = fake
         if fake is None:
@@ -71,6 +77,9 @@ class Card:
 
             self._spin = cupy.RawKernel(SPIN, "spin")
             self._spin.compile()
+            ones = cupy.ones((64, 64), np.float32)  # kernels that tests launch within a spin are loaded before
+            for function in (lambda: ones + 1, lambda: ones * 10, lambda: ones.sum(), ones.copy, ones.get):
+                function()
 
     def pick(self, real: int, fake: int) -> int:
         """How large to make something."""
@@ -99,6 +108,7 @@ class Card:
 
         flag = np.frombuffer(cupy.cuda.alloc_pinned_memory(8), np.int32, 2)
         flag[:] = 0
+        self._flags.append(flag)
         for stream in streams:
             with cupy.cuda.Device(max(stream.device_id, 0)), stream:
                 self._spin((1,), (1,), (np.uint64(flag.ctypes.data),))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
 from ..._locks import Lock
+from ..._log import Log
 from ...ops.kernels import checks
 from ...ops.op import Op, resolve
 from .. import execution
@@ -30,6 +32,12 @@ _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, an
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # are remembered. Then all are forgotten, and those still in use are soon there again
 _POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
+_SLOW = 0.1  # seconds for the first call of a kind, from which on it was for compiling
+_COMPILED = (
+    "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
+    " `await s.warm_up(fn, *examples)` does so ahead"
+)
+_log = Log(__name__)
 # In a function's context: the stream that was current where the function was submitted, by the device's number. It is
 # set if there are arrays of the user's own among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
@@ -69,7 +77,11 @@ class CUDAMemory(Memory):
             return
         # Where it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
         with _compiling if value.meta.known else nullcontext():
+            known, began = value.meta.known, perf_counter()
             self._apply(task, value)
+            seconds = perf_counter() - began
+        if known and seconds > _SLOW:
+            _log.info(_COMPILED, task.name, seconds, self._context.name)
         if len(self._ran_before) >= _MOST_FORMS:
             self._ran_before.clear()
         self._ran_before.add(form)

@@ -6,11 +6,13 @@ slots, one after the other and then the first again.
 Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and nothing tells who touches
 them too early. So each slot has an event, recorded after its transfer, and the host waits for it before it touches the
 slot again: on the way up before it fills the slot with the next part, on the way down before it reads what came. So all
-slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for as long as
-the device is open: CuPy's pool of pinned memory would hand out what is dropped, without a look at events.
+slots but one may be under way while the host works on that one. While the device copies down, the host touches the
+pages that the bytes will go to: a new array has none yet, and getting them takes as long as the copy. The pinned memory
+belongs to the slots for as long as the device is open: CuPy's pool of pinned memory would hand out what is dropped,
+without a look at events.
 
-Not taken: pinning the user's own array, which costs more than copying it (a guess, from what a page costs to pin), and
-fails where the memory is mapped from a file.
+What is pinned already, by CuPy or PyTorch, is copied as it lies. Not taken: pinning the user's own array, which costs
+more than copying it (a guess, from what a page costs to pin), and fails where the memory is mapped from a file.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from ..._locks import Lock
 SLOTS = 4
 # A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.
 SLOT_BYTES = 4 << 20
+LEAST_PINNED = 1 << 16  # bytes: with fewer it is not worth asking whether a source is pinned. A guess
+_PAGE = 4096
 
 HostArray = np.ndarray[Any, Any]
 
@@ -54,10 +58,16 @@ class Staging:
         self._lock = Lock()
 
     def upload(self, source: HostArray, target: Any, stream: Any) -> None:
-        """Copy `source` to the device array `target`, of the same layout. Returns when `source` may be reused.
+        """Copy `source` to the device array `target`, of the same layout.
 
-        The copy itself is enqueued on `stream`. If their orders of bytes differ, they are swapped on the way.
+        Returns when `source` may be reused; if it is pinned, that is when `stream` has come so far. The copy itself is
+        enqueued on that. If their orders of bytes differ, they are swapped on the way.
         """
+        if source.dtype == target.dtype and self._pinned(source):
+            runtime = self._cupy.cuda.runtime
+            place = source.ctypes.data
+            runtime.memcpyAsync(target.data.ptr, place, source.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+            return
         flat = source.ravel(order="K")  # the elements as they lie in memory: a view
         with self._lock:
             for start, slot in self._parts(self._slots, flat.nbytes):
@@ -78,12 +88,21 @@ class Staging:
                         _read(flat, *unread.pop(0))
                     nbytes = min(SLOT_BYTES, flat.nbytes - start)
                     self._transfer(slot, source.data.ptr + start, nbytes, stream, up=False)
+                    flat[start : start + nbytes : _PAGE] = 0
                     unread.append((start, slot))
                 for start, slot in unread:
                     _read(flat, start, slot)
             finally:
                 self._slots = slots
         return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
+
+    def _pinned(self, source: HostArray) -> bool:
+        """Whether the device reads an array's memory as it is. Both ends are asked for: a part may be registered."""
+        if source.nbytes < LEAST_PINNED:
+            return False
+        runtime, start = self._cupy.cuda.runtime, source.ctypes.data
+        ends = start, start + source.nbytes - 1
+        return all(runtime.pointerGetAttributes(end).type == runtime.memoryTypeHost for end in ends)
 
     def _parts(self, slots: list[Slot], nbytes: int) -> Iterator[tuple[int, Slot]]:
         """The parts of a copy: where each starts, and the slot that it goes through."""
