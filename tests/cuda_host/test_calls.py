@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -91,3 +94,28 @@ async def test_memory_comes_from_the_pool(runtime, limit, most):
         calls = runtime.calls()
         share = (calls["cudaMalloc"] + calls["cudaFree"]) / calls["cuLaunchKernel"]
         assert share <= most
+
+
+SECOND = """
+import numpy as np
+import asyncsched as asc
+from tests.cuda_host.runtime import loaded
+
+async def main():
+    async with asc.Scheduler("cuda:1") as s:
+        x = await s.put(np.ones((64, 64), np.float32))
+        kept = await (x @ x + 1)
+        await s.call(lambda a: a * 2, x)
+        await (await s.capture(lambda x: x + 1, x))(x).numpy()
+        del kept, x
+    calls = loaded().calls()
+    print(sorted(name for name in calls.loop + calls.others if "context" in name or "Peer" in name))
+
+asc.run(main)
+"""
+
+
+def test_who_uses_the_second_device_makes_no_context_on_the_first():
+    environment = os.environ | {"HOSTCUDA_DEVICES": "3"}
+    run = subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "['context of device 1']", run.stderr

@@ -68,8 +68,8 @@ class CUDAContext:
         found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
-        with self.current():
-            self.free_at_start: int = int(self.runtime.memGetInfo()[0])
+        self.runtime.setDevice(number)  # and not `current`: see `on_own_thread`
+        self.free_at_start: int = int(self.runtime.memGetInfo()[0])
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
@@ -110,6 +110,17 @@ class CUDAContext:
     def here(self) -> Iterator[None]:
         """Inside, this is the current device and memory comes from the private pool. Do not `await` there."""
         with self.current(), self.cupy.cuda.using_allocator(self.pool.malloc):
+            yield
+
+    @contextmanager
+    def on_own_thread(self) -> Iterator[None]:
+        """`here`, on a thread of ours, on which the device stays the current one.
+
+        `current` makes another so at its end: on a new thread device 0, which since CUDA 12 gets a context then. That
+        takes 0.3 s, and some hundred MiB of a card that others use.
+        """
+        self.runtime.setDevice(self.number)
+        with self.here():
             yield
 
     def restore(self, stream: Any) -> bool:

@@ -197,7 +197,7 @@ class Janitor:
     def _run(self) -> None:
         waiting: list[Item] = []
         pool = self._context.pool
-        with self._context.current():
+        with self._context.on_own_thread():
             while not self._closing or waiting or pool.reserved() > 0 or not self._queue.empty():
                 self._gather(waiting)
                 waiting = self._wait_for(waiting) if waiting else []

@@ -116,7 +116,7 @@ class CUDAStream:
 
     def _issue_all(self) -> None:
         get, completions = self._queue.get, self._memory.completions
-        with stream_thread(self.name, completions, self.issued, self.finished), self.context.here():
+        with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread():
             while (item := get()) is not None:
                 wake = False
                 if isinstance(item, Job):
@@ -175,7 +175,7 @@ class CUDAStream:
 
     def _watch(self) -> None:
         get = self._in_flight.get
-        with stream_thread(self.name, self._memory.completions, self.finished), self.context.here():
+        with stream_thread(self.name, self._memory.completions, self.finished), self.context.on_own_thread():
             while (item := get()) is not None:
                 wake = self._finish(*item)
                 item = None
