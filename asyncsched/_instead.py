@@ -551,6 +551,7 @@ SUBMITTER = {
     **dict.fromkeys(("device", "streams"), "`s.devices`, whose `streams` are these"),
     **{name: f"`asc.{name}(...)`, in the scheduler's block" for name in ("arange", "empty", "full", "ones", "zeros")},
     **dict.fromkeys(("execute", "apply", "apply_async", "enqueue", "schedule", "send"), "`await s.submit(fn, *args)`"),
+    **dict.fromkeys(("warm", "warmup", "precompile", "preload"), "`await s.warm_up(fn, *examples)`"),
     "run_in_executor": "`await s.call(fn, *args)`; `s.as_executor()` for others' code",
     **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)`, which makes one task of a step"),
     **dict.fromkeys(

@@ -135,13 +135,16 @@ class Submitter(Tasks):
         31400
 
         Args:
-            fn: a plain function or a coroutine function of tensors, such as a module or what answers a request. Tensors
-                in what it returns are waited for, and so is all it submits.
+            fn: a plain function or a coroutine function of tensors, such as a module or what answers a request, called
+                on the event loop's thread. Tensors in what it returns are waited for, and so is all it submits.
             examples: tensors, or arrays that are put, of the shapes and dtypes to come; anything else as it is.
 
         Raises:
             Exception: what `fn` raises, or what it submits.
+            TypeError: if `fn` is no function.
         """
+        if not callable(fn):
+            raise TypeError(f"warm_up takes a function, and examples of what it is called with, not {fn!r}")
         devices = self._runtime.devices
         async with self.scope(name="warm_up") as scope:
             await _run(scope, fn, examples, max([1, *[len(device.streams) for device in devices if not device.inline]]))
