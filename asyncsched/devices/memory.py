@@ -32,6 +32,7 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
+from ..ops.op import Plan
 from .guests import call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
@@ -91,6 +92,10 @@ class Memory:
     def footprint(self, nbytes: int) -> int:
         """What an array of `nbytes` really takes."""
         return nbytes + -nbytes % self.granule
+
+    def workspace(self, plan: Plan) -> int:
+        """Bytes of temporary memory that an operation takes."""
+        return plan.workspace
 
     def may_recycle(self, value: Value) -> bool:
         """Whether the buffer of a value, done or not, will certainly be written over once nobody else holds it."""

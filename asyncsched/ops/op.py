@@ -33,6 +33,7 @@ class Inferred(NamedTuple):
     int_bounds: tuple[int, int] | None = None
     work: int | None = None  # elements it goes through; None: those of the largest array
     number: np.dtype[Any] | None = None  # of a Python number as the second operand, where a ufunc makes it one
+    on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: as elsewhere
 
 
 class Numbers(dict[float, Any]):
@@ -73,6 +74,8 @@ class Plan:
     pair: bool = False  # it takes two operands, and no options
     int_bounds: tuple[int, int] | None = None  # Python integers among the operands must lie in here
     numbers: Numbers | None = None
+    on_card: int = 0  # the workspace there: on a CUDA card
+    compiled_in: tuple[object, ...] = ()  # marks of the memories of cards where nothing is compiled for it any more
     name: str = field(init=False)
     cost: int = field(init=False)  # bytes of both, where no size is rounded up
 
@@ -234,6 +237,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         pair=len(operands) == 2 and not options,
         int_bounds=found.int_bounds,
         numbers=None if found.number is None else Numbers(found.number),
+        on_card=found.workspace if found.on_card is None else found.on_card,
     )  # fmt: skip
 
 

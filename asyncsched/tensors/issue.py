@@ -69,7 +69,7 @@ def issue(
     nbytes, cost = plan.nbytes, plan.cost
     if not inline:
         nbytes = device.memory.footprint(nbytes)
-        cost = nbytes + plan.workspace
+        cost = nbytes + device.memory.workspace(plan)
     if after is not None:
         cost -= nbytes
     value = new_value(scope.account, device, plan.meta, nbytes, site)

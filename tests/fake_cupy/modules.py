@@ -22,6 +22,7 @@ from .arrays import Capsule, asarray_host, ndarray
 from .fake import Fake, _installed, current
 from .functions import dispatch, function, ufunc
 from .generator import Generator, Philox4x3210
+from .kernels import ElementwiseKernel
 
 _DTYPES = (
     "bool_ int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128 intp uintp"
@@ -165,7 +166,7 @@ def _modules() -> dict[str, types.ModuleType]:
     cupy, cuda = _Namespace("cupy", ""), types.ModuleType("cupy.cuda")
     for made in (array, asarray, ascontiguousarray, empty, empty_like, from_dlpack):
         setattr(cupy, made.__name__, made)
-    cupy.ndarray, cupy.ufunc = ndarray, ufunc
+    cupy.ndarray, cupy.ufunc, cupy.ElementwiseKernel = ndarray, ufunc, ElementwiseKernel
     cupy.get_default_memory_pool = memory.get_default_memory_pool
     cupy.get_default_pinned_memory_pool = pinned.get_default_pinned_memory_pool
     cupy.__version__ = "14.0.0"

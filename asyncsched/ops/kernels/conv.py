@@ -8,6 +8,9 @@ summed in one order: on one BLAS thread each, any number of threads gives the sa
 The gradient of the images is what each window has of it, added where it came from. Where windows lie side by side, the
 gradient gets zeros at the end of each row, so that a whole plane is one run to add: NumPy is slow at short ones.
 
+On a CUDA card tiles are large, and each has three launches in each direction: its windows as columns or back (see
+`on_card`), the product, and what brings the channels to their place.
+
 Not taken: columns written by numba, with which a whole convolution took 1.5 times as long as with NumPy's strided copy;
 products for each place in a window on shifted images, with no copies (by estimate, to add them up takes longer);
 Winograd's sums down the columns as operations of NumPy: a third fewer multiplications, and passes that take longer; by
@@ -28,6 +31,7 @@ from .. import parallel
 from ..cost_model import MULTIPLICATION_SECONDS
 from ..declare import Inferred, Op, Operand, Options, meta, with_products
 from ..rules import Known, as_meta, copies, floats
+from . import on_card
 from .scratch import scratch
 from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
 
@@ -45,7 +49,7 @@ def conv2d(
         out[...] = bias[0][:, None, None] if bias else 0
         return out
     matrix = weight.reshape(len(weight), -1)
-    cut, one = tiles(weight.shape, len(out), out.shape[2:]), _convolve_tile
+    cut, one = tiles(weight.shape, len(out), out.shape[2:], card=xp is not np), _convolve_tile
     if xp is np and _in_place(cut, out.shape[3]):
         matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
     seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
@@ -63,10 +67,14 @@ def conv2d_input_grad(
         out.fill(0)
         return out
     matrix, count = weight.reshape(len(weight), -1).T, grad.shape[2:]
+    if xp is not np:
+        for some, lines in tiles(weight.shape, len(grad), count, card=True):
+            parts = xp.matmul(matrix, _channels_first(xp, grad[some, :, lines], count[1]))
+            on_card.fold(xp, windows, parts, lines, count[1], out[some])
+        return out
     by, rows = tile_size(weight.shape, len(grad), count)
-    # Where zeros meet weights, these must not be infinite; on a GPU, asking would wait for it.
-    runs = stride == (1, 1) and xp is np and bool(np.isfinite(weight).all())
-    work = partial(_sum_windows, xp, windows, grad, matrix, even(count[0], rows), runs, out)
+    runs = stride == (1, 1) and bool(np.isfinite(weight).all())  # since zeros meet weights
+    work = partial(_sum_windows, windows, grad, matrix, even(count[0], rows), runs, out)
     parallel.each(even(len(grad), by), MULTIPLICATION_SECONDS * grad.size * len(matrix), work)
     return out
 
@@ -80,12 +88,23 @@ def conv2d_weight_grad(
     if not grad.size or not x.size:
         out.fill(0)
         return out
-    cut = tiles(shape, len(x), grad.shape[2:])
+    cut = tiles(shape, len(x), grad.shape[2:], card=xp is not np)
+    if xp is not np:
+        total = out.reshape(len(out), -1)
+        for some, rows in cut:
+            gradient = _channels_first(xp, grad[some, :, rows], grad.shape[3])
+            seen = on_card.unfold(xp, windows, x[some], rows, grad.shape[3]).T
+            if (some.start, rows.start) == (0, 0):
+                xp.matmul(gradient, seen, out=total)
+            else:
+                total += xp.matmul(gradient, seen)
+            del gradient, seen
+        return out
     number = _sums_for(shape, len(cut), out.dtype.itemsize)
-    sums = xp.zeros((number, prod(shape[1:]), len(out)), out.dtype)
+    sums = np.zeros((number, prod(shape[1:]), len(out)), out.dtype)
     groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]  # each is added to its sum in order
     seconds = MULTIPLICATION_SECONDS * grad.size * prod(shape[1:])
-    parallel.each(list(zip(groups, sums, strict=False)), seconds, partial(_add_products, xp, windows, grad, x))
+    parallel.each(list(zip(groups, sums, strict=False)), seconds, partial(_add_products, windows, grad, x))
     for one in sums[1:]:
         sums[0] += one
     out.reshape(len(out), -1)[...] = sums[0].T
@@ -113,7 +132,7 @@ def _convolve_in_place(
 
 def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile) -> None:
     there = out[tile.images, :, tile.rows]
-    seen = columns(xp, windows, x[tile.images], tile.rows, out.shape[3])
+    seen = (columns if xp is np else on_card.unfold)(xp, windows, x[tile.images], tile.rows, out.shape[3])
     y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
     y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
     if bias:
@@ -122,19 +141,19 @@ def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[A
         there[...] = y
 
 
-def _add_products(xp: Any, windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
+def _add_products(windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
     """The gradient of the weight by some tiles, added to a sum: (inputs of a window, out channels)."""
     cut, total = part
     for tile in cut:
-        seen = columns(xp, windows, x[tile.images], tile.rows, grad.shape[3])
-        product = scratch(xp, 2, total.shape, total.dtype)
-        gradient = _channels_first(xp, grad[tile.images, :, tile.rows], grad.shape[3])
-        total += xp.matmul(seen, gradient.T, out=product)
+        seen = columns(np, windows, x[tile.images], tile.rows, grad.shape[3])
+        product = scratch(np, 2, total.shape, total.dtype)
+        gradient = _channels_first(np, grad[tile.images, :, tile.rows], grad.shape[3])
+        total += np.matmul(seen, gradient.T, out=product)
         del seen, gradient, product
 
 
 def _sum_windows(
-    xp: Any, windows: Windows, grad: Any, matrix: Any, cut: Sequence[slice], runs: bool, out: Any, images: slice
+    windows: Windows, grad: Any, matrix: Any, cut: Sequence[slice], runs: bool, out: Any, images: slice
 ) -> None:
     """The gradient of some images, by way of what each window has of it.
 
@@ -144,12 +163,12 @@ def _sum_windows(
     """
     grad, out = grad[images], out[images]
     form = windows.padded(out.shape)
-    room = scratch(xp, 0, (*form[:2], form[2] * form[3] + windows.reach[1]), out.dtype)
+    room = scratch(np, 0, (*form[:2], form[2] * form[3] + windows.reach[1]), out.dtype)
     room[...] = 0
     padded = room[..., : form[2] * form[3]].reshape(form)
     for rows in cut:
-        some = _channels_first(xp, grad[:, :, rows], form[3] if runs else grad.shape[3])
-        parts = xp.matmul(matrix, some, out=scratch(xp, 1, (len(matrix), some.shape[1]), out.dtype))
+        some = _channels_first(np, grad[:, :, rows], form[3] if runs else grad.shape[3])
+        parts = np.matmul(matrix, some, out=scratch(np, 1, (len(matrix), some.shape[1]), out.dtype))
         lines = (-1,) if runs else (-1, grad.shape[3])
         parts = parts.reshape(form[1], *windows.kernel, form[0], *lines)
         for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, grad.shape[3]):
@@ -162,9 +181,11 @@ def _sum_windows(
 def _channels_first(xp: Any, grad: Any, line: int) -> Any:
     """(images, channels, rows, columns) as a matrix (channels, windows), with zeros after each row up to a `line`.
 
-    A view of a single image with none, else in scratch memory.
+    A view of a single image with none, else in scratch memory; on a CUDA card there never are zeros.
     """
     images, channels, rows, across = grad.shape
+    if xp is not np:
+        return grad.swapaxes(0, 1).reshape(channels, -1)
     if images == 1 and line == across:
         return grad[0].reshape(channels, -1)
     found = scratch(xp, 3, (channels, images, rows, line), grad.dtype)
@@ -189,8 +210,9 @@ def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = windows.checked_fit(op.name, x)
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
-    workspace = elements * array.dtype.itemsize
-    return Inferred(meta((x[0], weight[0], *count), array.dtype), copies(operands) + workspace)
+    workspace, card = elements * array.dtype.itemsize, _card_bytes(weight, x[0], count, array.dtype)
+    copied = copies(operands)
+    return Inferred(meta((x[0], weight[0], *count), array.dtype), copied + workspace, on_card=copied + card)
 
 
 def conv2d_input_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -202,7 +224,8 @@ def conv2d_input_grad_rule(op: Op, operands: tuple[Operand, ...], options: Optio
     across = line if windows.stride == (1, 1) else grad[3]
     room = result.bound[1] * (height * line + windows.reach[1])
     elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
-    return Inferred(result, copies(operands) + elements * result.dtype.itemsize + prod(weight))
+    copied, card = copies(operands), _card_bytes(weight, grad[0], grad[2:], result.dtype)
+    return Inferred(result, copied + elements * result.dtype.itemsize + prod(weight), on_card=copied + card)
 
 
 def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -212,7 +235,8 @@ def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     elements = _tile_elements(windows, x, result.bound, grad[2:])
     sums = _sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
     elements += (sums + 1) * prod(result.bound)
-    return Inferred(result, copies(operands) + elements * result.dtype.itemsize)
+    copied, card = copies(operands), _card_bytes(result.bound, x[0], grad[2:], result.dtype) + result.nbytes
+    return Inferred(result, copied + elements * result.dtype.itemsize, on_card=copied + card)
 
 
 def _windows(weight: Known, options: Options) -> Windows:
@@ -229,6 +253,12 @@ def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> i
     inputs = prod(weight[1:]) + 1  # of a window, and ones
     columns = inputs * (rows * count[1] + SPARE)
     return images * (lines + max(columns, padded) + weight[0] * rows * count[1])
+
+
+def _card_bytes(weight: Known, images: int, count: Known, dtype: np.dtype[Any]) -> int:
+    """Bytes of what is made for one tile on a CUDA card: the columns, and a result or its gradient."""
+    some, rows = tile_size(weight, images, count, card=True)
+    return (prod(weight[1:]) + weight[0]) * some * rows * count[1] * dtype.itemsize
 
 
 OPS = (

@@ -12,7 +12,7 @@ import numpy as np
 from .. import parallel
 from ..declare import Inferred, Op, Operand, Options, meta, with_out
 from ..rules import as_meta, copies, floats, like
-from . import compiled
+from . import compiled, on_card
 from .blocks import LONG_BLOCK, long_blocks
 from .elementwise import into, kept
 from .windows import Pair, Windows, even
@@ -20,8 +20,12 @@ from .windows import Pair, Windows, even
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
     """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
-    rows, columns = Windows(kernel, stride, padding, (1, 1)).fit(x.shape)
+    windows = Windows(kernel, stride, padding, (1, 1))
+    rows, columns = windows.fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
+    if xp is not np:
+        on_card.max_pool2d(xp, windows, x, out)
+        return out
 
     def some(images: Any, result: Any) -> None:
         padded = _padded(xp, images, padding, -xp.inf)  # less than anything
@@ -39,6 +43,9 @@ def max_pool2d_backward(
     """The gradient of each window, given to the element that was chosen from it."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
+    if xp is not np:
+        on_card.max_pool2d_backward(xp, windows, x, y, grad, out)
+        return out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
     whole = (
         kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
@@ -156,12 +163,14 @@ def max_pool2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
     if len(shape) < 2:
         raise ValueError(f"max_pool2d: shape {shape} must be (..., height, width)")
     count = Windows(options["kernel"], options["stride"], padding, (1, 1)).checked_fit(op.name, shape)
-    return Inferred(meta((*shape[:-2], *count), array.dtype), _pool_bytes(operands, padding, 4))
+    result = meta((*shape[:-2], *count), array.dtype)
+    return Inferred(result, _pool_bytes(operands, padding, 4), on_card=copies(operands))
 
 
 def max_pool2d_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of `max_pool2d`; the operands are x, its result and grad."""
-    return like(operands[0], _pool_bytes(operands, options["padding"], 6))
+    found = like(operands[0], _pool_bytes(operands, options["padding"], 6))
+    return found._replace(on_card=copies(operands))
 
 
 def max_pool2d_gather_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

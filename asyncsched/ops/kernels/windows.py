@@ -15,6 +15,8 @@ COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: 
 SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
 FEW = 128  # windows: a product with fewer takes as long as one with these
 TILES = 8  # of a batch, at least, so that there is work for some threads
+# The same on a CUDA card, where a step is a launch: with fewer, what these pass over takes less time than their launch.
+CARD_COLUMNS, CARD_TILES = 1 << 24, 1
 
 Pair = tuple[int, int]
 
@@ -82,21 +84,22 @@ class Tile(NamedTuple):
     rows: slice  # of windows, on each of them
 
 
-def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> Pair:
+def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> Pair:
     """How many images are taken at a time for a weight of this shape, and how many rows of windows.
 
-    By shape alone, since bits depend on it.
+    By shape alone, since bits depend on it; and larger on a CUDA `card`.
     """
-    wanted = max(FEW, COLUMNS // max(1, weight[0], prod(weight[1:])))
+    most, fewest = (CARD_COLUMNS, CARD_TILES) if card else (COLUMNS, TILES)
+    wanted = max(FEW, most // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
         least = -(-FEW // max(1, prod(count)))
-        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // TILES))))), count[0]
+        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // fewest))))), count[0]
     return 1, max(1, wanted // max(1, count[1]))
 
 
-def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...]) -> list[Tile]:
+def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> list[Tile]:
     """All windows, in tiles of about one size."""
-    by, rows = tile_size(weight, images, count)
+    by, rows = tile_size(weight, images, count, card=card)
     return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
 
 
