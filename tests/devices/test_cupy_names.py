@@ -77,6 +77,7 @@ EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
     "axpby": (2, (0.9, 0.1), {}),
     "axpby_squared": (2, (0.9, 0.1), {}),
     "rms_scaled": (2, (1e-8,), {}),
+    "adam_step": (4, (1e-3, 1e-2, 0.9, 0.0, 1e-8), {}),
 }
 WITH_EXPRESSIONS = [*EXPRESSIONS, *[name for name in UFUNCS if name != "remainder"]]
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...ops.op import bind
+from ...ops.op import Op, bind
 from ...ops.program import Ref, Step
 from ...ops.traits import Cut
 from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
@@ -46,8 +46,7 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
         NotElementwise: if it has none.
     """
     op = step.op
-    traced = op.cut is Cut.BY_ELEMENTS if op.fused_on_cuda is None else op.fused_on_cuda
-    if not traced and not isinstance(op.kernel, str):
+    if not goes_by_elements(op) and not isinstance(op.kernel, str):
         raise NotElementwise(op.name)
     names = Names(cupy, f"{slot}_")
     try:
@@ -59,6 +58,11 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
     except (AttributeError, TypeError, ValueError, OverflowError, IndexError) as error:
         raise NotElementwise(op.name) from error
     return names.noted
+
+
+def goes_by_elements(op: Op) -> bool:
+    """Whether an operation says that it goes element by element."""
+    return op.cut is Cut.BY_ELEMENTS if op.fused_on_cuda is None else op.fused_on_cuda
 
 
 class Names:

@@ -15,19 +15,23 @@ graph is recorded. Where compiling fails the operations run one by one, with mor
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import count
 from typing import Any
 
 from ..._log import Log
 from ...ops.exactly import asked
-from ...ops.program import Program
+from ...ops.meta import Meta, meta
+from ...ops.op import Op
+from ...ops.program import Program, Step, ref
 from .cupy_internals import NotElementwise
-from .expressions import Expression, expression
+from .expressions import Expression, expression, goes_by_elements
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two
+_MOST_STEPS = 1024  # operations with their numbers that are kept. Then all are forgotten
 _OPTIONS = ("--std=c++17", "--fmad=false")
 _log = Log(__name__)
 
@@ -100,6 +104,63 @@ def _kernel(cupy: Any, ins: str, outs: str, operation: str, preamble: str) -> An
     return cupy.ElementwiseKernel(
         ins, outs, operation, "asyncsched_run", preamble=preamble, no_return=True, options=_OPTIONS
     )
+
+
+class FusedSteps:
+    """Operations of many steps that go element by element, each as one kernel, where nothing is captured.
+
+    What a kernel is made of depends on dtypes and numbers, and on no shape: all parameters of a network share one.
+    """
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._runs: dict[Hashable, Run | None] = {}  # None: it is no such operation, or does not compile
+
+    def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta, out: Any) -> Any:
+        """Its result, in `out` if that is given; None if it has to run step by step."""
+        kind = self._cupy.ndarray
+        arrays = [a for a in args if type(a) is kind]
+        if not (form.known and form.contiguous and form.nbytes and all(a.flags.c_contiguous for a in arrays)):
+            return None
+        # Of numbers the text: 0.0 equals -0.0.
+        key = (
+            op,
+            form.dtype,
+            tuple([a.dtype if type(a) is kind else (type(a), repr(a)) for a in args]),
+            *options.items(),
+        )
+        if key not in self._runs:
+            if len(self._runs) >= _MOST_STEPS:
+                self._runs.clear()
+            self._runs[key] = _alone(self._cupy, op, args, options, form)
+        run = self._runs[key]
+        if run is None:
+            return None
+        if out is None:
+            out = self._cupy.empty(form.shape, form.dtype)
+        try:
+            _kernel(self._cupy, *run.source)(*arrays, *run.numbers, out)
+        except self._cupy.cuda.compiler.CompileException:
+            _log.warning("%s does not compile as one kernel: it runs step by step", op.name, exc_info=True)
+            self._runs[key] = None
+            return None
+        return out
+
+
+def fusible(op: Op) -> bool:
+    """Whether an operation may be one kernel, and is not one of CuPy's already."""
+    return not isinstance(op.kernel, str) and goes_by_elements(op)
+
+
+def _alone(cupy: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta) -> Run | None:
+    """An operation as a run of its own; None if it cannot be one."""
+    arrays = [a for a in args if type(a) is cupy.ndarray]
+    slots = count()
+    given = tuple([ref(next(slots)) if type(a) is cupy.ndarray else a for a in args])
+    step = Step(op, given, options, form, form.nbytes, 0, "")
+    program = Program(tuple([meta(a.shape, a.dtype) for a in arrays]), [step], (len(arrays),))
+    found = _expressions(cupy, program)
+    return _run(program, range(1), program.last_reads(), found) if found else None
 
 
 def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:

@@ -5,7 +5,7 @@ Without `out` they make it first, which is an array also where there are no axes
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,9 @@ def adam_step(
     if xp is np:
         rate, scale = lr / (1 - b1 ** int(count)), 1 / sqrt(1 - b2 ** int(count))
     else:  # the device knows the count, and the host would have to wait for it
-        rate, scale = [
-            number.astype(x.dtype) for number in (lr / (1 - xp.power(b1, count)), 1 / xp.sqrt(1 - xp.power(b2, count)))
-        ]
+        steps = count.astype(xp.float32 if x.dtype == xp.float16 else x.dtype)
+        rate = (lr / _left(xp, b1, steps)).astype(x.dtype)
+        scale = (1 / xp.sqrt(_left(xp, b2, steps))).astype(x.dtype)
     change = xp.sqrt(square, out=xp.empty_like(square))
     xp.multiply(change, scale, out=change)
     xp.add(change, eps, out=change)
@@ -48,6 +48,12 @@ def adam_step(
     xp.multiply(change, rate, out=change)
     xp.multiply(x, 1 - lr * decay, out=out)
     return xp.subtract(out, change, out=out)
+
+
+def _left(xp: Any, b: float, steps: Any) -> Any:
+    """1 - b**steps. In single precision the power itself would lose most digits in the difference, as it is taken for
+    each element on a card."""
+    return -xp.expm1(steps * (log(b) if b else -inf))
 
 
 def rms_scaled(xp: Any, x: Any, square: Any, eps: float, *, out: Any = None) -> Any:
@@ -83,6 +89,5 @@ OPS = (
     elementwise(axpby, update_rule, "a x + b y, where a and b are numbers."),
     elementwise(axpby_squared, update_rule, "The same with the square of y."),
     elementwise(rms_scaled, update_rule, "x over the root of averaged squares."),
-    # Fused on CUDA, each element would take the powers of the count anew.
-    elementwise(adam_step, update_rule, "A step of Adam.", fused_on_cuda=False),
+    elementwise(adam_step, update_rule, "A step of Adam."),
 )
