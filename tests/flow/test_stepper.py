@@ -739,7 +739,7 @@ async def test_an_instrument_is_told_of_steps(s: asc.Scheduler) -> None:
     formed = Formed()
     s.add_instrument(formed)
     assert await read(Stepper(advance), Text(2)) == [0, 1]
-    assert formed.formed == [("step of advance", 1)] * 2
+    assert formed.formed == [("steps of advance", 1)] * 2
 
 
 @pytest.mark.parametrize(

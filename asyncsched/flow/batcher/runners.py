@@ -21,7 +21,7 @@ from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
-from .queue import Entry, Parts, Queue, Words
+from .queue import STEP, Entry, Parts, Queue, Words
 
 Answered = tuple[list[Entry], Sequence[Any]]
 
@@ -57,6 +57,11 @@ class Runners:
         self._since = 0.0  # when the rate was last measured, or work began
         self._loop: asyncio.AbstractEventLoop | None = None
         self._words = queue.words
+        # Whether one scope lasts for all batches of a runner, of which the next is put on a stream in the turn that
+        # tells of the last: with members that stay, who reads their outputs does so meanwhile. A coroutine function
+        # needs a scope for each, which waits for what it did not await, and tells of it. A batcher's callers need a
+        # turn of the loop to ask for the next, as it takes to enter a scope.
+        self._goes_on = queue.words is STEP and not self._is_async
         self._begin_anew()
 
     def bind(self) -> asyncio.AbstractEventLoop:
@@ -114,8 +119,10 @@ class Runners:
         batch = Batch(None)
         try:
             while self._queue or self._parts:
-                batch = Batch(self._parts.take(others_wait=bool(self._queue)))
-                await self._compute(batch)
+                async with Lasting() as lasting:
+                    while self._queue or self._parts:
+                        batch = Batch(self._parts.take(others_wait=bool(self._queue)))
+                        await self._compute(batch, lasting)
         except BaseException:
             self._give_up(batch)
             raise
@@ -137,18 +144,22 @@ class Runners:
         for waiting in (*items, *self._queue.empty(), *left):
             waiting.give_up()
 
-    async def _compute(self, batch: Batch) -> None:
+    async def _compute(self, batch: Batch, lasting: Lasting) -> None:
         try:
             runtime = find(self._scheduler)
+            around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
             runtime.answerers.add(self)
             self._batches.add(batch)
-            around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
-            async with around.scope(name=f"{self._words.batch} of {self.name}", reserve=self._reserve) as scope:
-                self._form(batch)
-                if runtime.ledger.observer is not None:
-                    runtime.ledger.observer.batch_formed(scope._core(), len(batch.items))
-                wanted, returned = await self._call(scope, batch)
-                results = _one_each(returned, len(wanted), self.name, self._words)
+            if self._goes_on:
+                if lasting.scope is None or lasting.scope._runtime is not runtime:
+                    lasting.scope = await lasting.enter_async_context(
+                        around.scope(name=f"{self._words.batches} of {self.name}")
+                    )
+                wanted, results = await self._computed(batch, lasting.scope)
+            else:
+                name = f"{self._words.batch} of {self.name}"
+                async with around.scope(name=name, reserve=self._reserve) as scope:
+                    wanted, results = await self._computed(batch, scope)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
@@ -158,6 +169,15 @@ class Runners:
             self._failed(batch, error)
         else:
             self._deliver(batch, wanted, results)
+
+    async def _computed(self, batch: Batch, scope: Scope) -> tuple[list[Entry], list[Any]]:
+        """Form a batch and compute it: the items that were still wanted then, and their results."""
+        self._form(batch)
+        observer = scope._runtime.ledger.observer
+        if observer is not None:
+            observer.batch_formed(scope._core(), len(batch.items))
+        wanted, returned = await self._call(scope, batch)
+        return wanted, _one_each(returned, len(wanted), self.name, self._words)
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
         """For a search for holders: the callers' futures by identity, and who may answer them: any of the runners."""
@@ -217,7 +237,11 @@ class Runners:
                 batch.task = error = None
                 del task  # its traceback holds this frame
             return items, returned
-        return await scope.call(partial(self._on_stream, batch), name=self.name)
+
+        def compute() -> Answered:
+            return self._on_stream(batch)
+
+        return await scope.call(compute, name=self.name)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
         """What an async function returned or raised, as a result: the event loop ends by some of what a task raises."""
@@ -273,6 +297,12 @@ class Runners:
         batch.items = []
 
 
+class Lasting(contextlib.AsyncExitStack):
+    """The scope that the batches of a runner share, once one has opened it."""
+
+    scope: Scope | None = None
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
     """What is computed at once: what the queue has, or a part of a batch that failed."""
@@ -306,6 +336,8 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
 
 
 def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
+    if type(returned) is list and len(returned) == wanted:  # as almost always
+        return returned
     single = getattr(returned, "ndim", 1) == 0  # of an array: it has a length that raises
     if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
         found = "a single number" if single else type(returned).__name__

@@ -5,9 +5,9 @@ runner forms a step of what is there, computes it, and hands each member what ca
 room for another output, is put into the queue in the same turn of the loop, so it is there when the runner looks again.
 Who has no room is put there by whoever reads. Nothing runs while the queue is empty.
 
-Outputs are told to readers in the turn that ends a step, and the next step is formed a turn later: who leaves after an
-output, or joins, does so between the two. Who leaves while a step has its member waits for the end of that step, in
-spite of cancellation: until then a stream's thread may write to what the member holds.
+The next step of a plain function is put on its stream in the turn of the loop that ends the last one: readers make
+something of their outputs while it runs. So who leaves after an output, but the last one, mostly is in the next step,
+and waits for its end, in spite of cancellation: until then a stream's thread may write to what the member holds.
 """
 
 from __future__ import annotations
@@ -282,8 +282,8 @@ class Stepper(Generic[Member, Output]):
         seat = self._seats[key] = Seat(member, 1.0, 0.0, until, Tenant(None), owner, self._settle, loop)
         try:
             async with self._room(member):
-                seat.since = monotonic()
-                self._go(seat)
+                seat.since = now = monotonic()
+                self._go(seat, now)
                 seat.joined, self._joined = True, self._joined + 1
                 try:
                     yield Outputs(seat, self._again)
@@ -328,20 +328,20 @@ class Stepper(Generic[Member, Output]):
             return nullcontext()
         return Submitter(find(self._scheduler)).scope(name=f"member of {self._runners.name}", reserve=reserve)
 
-    def _go(self, seat: Seat) -> None:
+    def _go(self, seat: Seat, now: float) -> None:
         """Let a member wait for a step. What its cost raises comes out, and then nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         self._runners.wake(seat.loop)
-        self._queue.join(seat, cost, monotonic())
+        self._queue.join(seat, cost, now)
 
     def _again(self, seat: Seat) -> None:
         """The same for one that was paused."""
-        seat.since = monotonic()
-        self._go_or_end(seat)
+        seat.since = now = monotonic()
+        self._go_or_end(seat, now)
 
-    def _go_or_end(self, seat: Seat) -> None:
+    def _go_or_end(self, seat: Seat, now: float) -> None:
         try:
-            self._go(seat)
+            self._go(seat, now)
         except Exception as error:  # of the user's `cost`, say
             self._end(seat, error)
 
@@ -349,22 +349,22 @@ class Stepper(Generic[Member, Output]):
         """A step has ended that had a member, or will never have it. Take what it gave."""
         seat.going = False
         if not seat.left:
-            self._take(seat, result)
+            self._take(seat, result, monotonic())
         if seat.unread or seat.ended or seat.left:
             seat.wake()
 
-    def _take(self, seat: Seat, result: Any) -> None:
+    def _take(self, seat: Seat, result: Any, now: float) -> None:
         if type(result) is Last:
             seat.ended, result = True, result.value
         if is_error(result):
             self._end(seat, result)
         elif result is not SKIP:
             seat.unread.append(result)
-            self._time(seat)
+            self._time(seat, now)
         if seat.ended:
             return
         if len(seat.unread) < self._ahead:
-            self._go_or_end(seat)
+            self._go_or_end(seat, now)
         else:
             seat.stands = 0.0  # it goes on as one that joins
 
@@ -372,9 +372,8 @@ class Stepper(Generic[Member, Output]):
         seat.ended, seat.error = True, own(error)
         self._failed += 1
 
-    def _time(self, seat: Seat) -> None:
+    def _time(self, seat: Seat, now: float) -> None:
         """Count an output, and how long it took."""
-        now = monotonic()
         seconds, seat.since = now - seat.since, now
         self._outputs += 1
         if seat.begun:
