@@ -216,7 +216,7 @@ class Chains:
         for task, steps in self.steps.items():
             if thread_time() > deadline:
                 return None
-            held = [held for step in steps for held in (*self._managers(step), *_of_wait_for(step))]
+            held = [held for step in steps for held in _of_wait_for(step)] + self._managers(*steps)
             for one in held:
                 when = _when(one)
                 if when < inf and id(one) not in found:
@@ -234,11 +234,11 @@ class Chains:
         self._in.clear()  # what was looked at is held here no longer
         return sorted(found.values(), key=lambda timer: timer.seconds)
 
-    def _managers(self, step: Any) -> list[Any]:
-        """The managers of the `with` blocks in which a coroutine waits, and those that they hold themselves; of those
+    def _managers(self, *steps: Any) -> list[Any]:
+        """The managers of the `with` blocks in which coroutines wait, and those that they hold themselves; of those
         that end tasks."""
         found: list[Any] = []
-        held = gc.get_referents(step)
+        held = gc.get_referents(*steps)
         if self._plain.issuperset(map(type, held)):
             return found
         for one in held:
@@ -271,7 +271,7 @@ class Chains:
         while todo:
             task = todo.pop()
             steps = self.steps.get(task, ())
-            children = [child for step in steps for held in self._managers(step) for child in _children_of(held)]
+            children = [child for held in self._managers(*steps) for child in _children_of(held)]
             fresh = {child for child in (*self._awaited_by(task), *children) if not child.done()} - found
             found |= fresh
             todo += fresh

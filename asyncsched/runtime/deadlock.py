@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import compress
 from math import inf
 from operator import itemgetter
 from time import thread_time
@@ -352,7 +353,8 @@ def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
     for start in range(0, len(everything), _AT_A_TIME):
         if thread_time() > deadline:  # who holds them is not asked then
             break
-        found += [thing for thing in everything[start : start + _AT_A_TIME] if type(thing) in wanted]
+        some = everything[start : start + _AT_A_TIME]
+        found += compress(some, map(wanted.__contains__, map(type, some)))
     return [[thing for thing in found if type(thing) in those] for those in kinds]
 
 

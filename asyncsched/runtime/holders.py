@@ -20,7 +20,7 @@ import sys
 import types
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 from threading import get_ident
 from time import thread_time
 from typing import Any
@@ -35,6 +35,7 @@ from .awaiting import Chains, code_of, frame_of, references_of, referents, steps
 MOST_OBJECTS = 1_000_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
+_AT_A_TIME = 32  # objects that are asked together. A guess
 _DESCRIBED = 100  # places in coroutines that are told with variable and line: a few are shown
 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
@@ -86,9 +87,11 @@ class Walk:
         several = (task for task in pending if type(task.reads) is tuple)  # those of one hold it themselves
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
-        self._likely = [] if likely is None else likely  # with all that is suspended
+        self._likely = [] if likely is None else likely  # with the outermost coroutines
+        self._steps: list[Any] = []  # what else is suspended
         # Containers of the investigation itself, by identity.
-        self._ours: dict[int, Sequence[Any]] = {id(those): those for those in (self._futures, self._likely)}
+        ours = self._futures, self._likely, self._steps
+        self._ours: dict[int, Sequence[Any]] = {id(those): those for those in ours}
         self._described = 0
         self._kept: list[Any] = []  # what was walked through without trouble
         self._ours[id(self._kept)] = self._kept
@@ -98,7 +101,8 @@ class Walk:
         self._cells: dict[int, int] = {}
         self.chains: Chains = Chains(loop)
         for task, steps in self.chains.steps.items():
-            self._likely += steps
+            self._likely += steps[:1]
+            self._steps += steps[1:]
             for step in steps:
                 self._owners[id(step)] = task
                 if (names := _namespaces(step)) is not None:
@@ -139,7 +143,7 @@ class Walk:
         reference to it, or to one through which it is held.
         """
         kept, found = self._kept, self._found | self._ours.keys()
-        those = chain(self._known(), kept, pending, (task.reads for task in pending))
+        those = chain(*self._known(), kept, pending, (task.reads for task in pending))
         asked = {id(one): one for one in those if id(one) in found}  # each once
         counts = Counter(filter({*map(id, kept)}.__contains__, references_of(asked.values())))
         asked.clear()  # it holds them, too
@@ -150,10 +154,12 @@ class Walk:
         above: list[_Node] = []
         asked = set[int]()
         if len(level) > _MANY:
-            at = {id(node.thing): node for node in level}
-            self._take(_referring(self._known(), at), at, nodes, above)
-            level = [node for node in level if _unfound(node) > 0]
-            asked = set(map(id, self._known())) if level else asked
+            for those in self._known():  # as long as there are references that were not found
+                at = {id(node.thing): node for node in level}
+                self._take(_referring(those, at), at, nodes, above)
+                if not (level := [node for node in level if _unfound(node) > 0]):
+                    break
+            asked = set(map(id, chain(*self._known()))) if level else asked
         if level:
             at = {id(node.thing): node for node in level}
             referrers = self._referrers(level, at)
@@ -169,9 +175,9 @@ class Walk:
                     node.trouble = node.trouble or _unseen(node.thing)
         return above
 
-    def _known(self) -> Iterator[Any]:
-        """What is asked without a pass over the heap: each once."""
-        return chain(self._ours.values(), self._futures, self._likely)
+    def _known(self) -> tuple[Iterable[Any], ...]:
+        """What is asked without a pass over the heap: each once, and first what holds things most often."""
+        return self._ours.values(), self._likely, self._steps, self._futures
 
     def _take(
         self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
@@ -189,10 +195,9 @@ class Walk:
                             node.ends.append((reader, ""))
                 continue
             below: dict[int, _Node] = {}
-            for key in referents(referrer):
-                if (node := at.get(key)) is not None:
-                    node.found += 1
-                    below[key] = node
+            for key in filter(at.__contains__, referents(referrer)):
+                below[key] = node = at[key]
+                node.found += 1
             if id(referrer) not in self._ours:
                 self._found.add(id(referrer))
                 for node in below.values():
@@ -309,9 +314,11 @@ def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
 
 
 def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
-    """Those of these things that refer to a node's."""
-    keys = at.keys()
-    return (thing for thing in things if not keys.isdisjoint(map(id, gc.get_referents(thing))))
+    """Those of these things that refer to a node's. Several are asked at a time, since most do not."""
+    keys, rest = at.keys(), iter(things)
+    while several := tuple(islice(rest, _AT_A_TIME)):
+        if not keys.isdisjoint(map(id, gc.get_referents(*several))):
+            yield from [thing for thing in several if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
 
 
 def _unfound(node: _Node) -> int:

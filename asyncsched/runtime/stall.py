@@ -20,6 +20,7 @@ Then, as long as the signature stays:
    Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last.
 
    Where more than `MANY` wait another thread searches, so that the loop goes on, and the collection comes after that.
+   It begins after `EARLY` already, since it takes longer, unless such searches were in vain lately.
    Who runs meanwhile may let go of something, or get hold of it. So before anybody is told, what was found is compared
    with what is: those who wait have not moved, and each object has the references that were found, and no other.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
@@ -64,10 +65,11 @@ log: Final = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before holders are looked for
 NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that, unless many wait
+EARLY = 0.05  # the same, where another thread does
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
 MANY = 1000  # asyncio tasks that wait here: the loop would stand still for long, so another thread searches
-COLLECTING = 0.05  # the share of the loop's time that collections of young garbage may take which free nothing
+IN_VAIN = 0.05  # the share of time that collections of young garbage may take which free nothing, and early searches
 
 
 class StallWatch:
@@ -86,6 +88,7 @@ class StallWatch:
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when young garbage may be collected again
+        self._may_search = 0.0  # when it may be searched early again
         self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
         self._searching = False  # on another thread
@@ -114,7 +117,9 @@ class StallWatch:
         if told:  # a search on another thread holds what it looks at: those who were told are to let go of theirs first
             self._pause = NEXT_LOOK if len(self._runtime.parked) <= MANY else FIRST_LOOK
         else:
-            self._since, self._pause, self._logged, self._at_a_time = perf_counter(), FIRST_LOOK, FIRST_LOG, 1
+            now = perf_counter()
+            self._pause = EARLY if now >= self._may_search else FIRST_LOOK
+            self._since, self._logged, self._at_a_time = now, FIRST_LOG, 1
         assert self._runtime.loop is not None
         self._began = perf_counter()
         self._soon = self._runtime.loop.call_soon(self._look, False)
@@ -135,6 +140,10 @@ class StallWatch:
         elsewhere = thorough and len(runtime.parked) > MANY
         if elsewhere and self._searching:  # for what was stuck before
             self._later = runtime.loop.call_later(NEXT_LOOK, self._look, True)
+            return
+        if thorough and not elsewhere and self._pause == EARLY:  # few wait
+            self._pause = FIRST_LOOK
+            self._later = runtime.loop.call_later(self._next_pause(EARLY), self._look, True)
             return
         late = thorough or perf_counter() - self._began >= self._patience
         freed, early = self._collected(late and not elsewhere)
@@ -170,7 +179,7 @@ class StallWatch:
             if self._patience >= FIRST_LOOK:
                 self._patience = inf
         elif spent and not freed:
-            self._may_collect = perf_counter() + spent / COLLECTING
+            self._may_collect = perf_counter() + spent / IN_VAIN
         return freed, early
 
     def _collect(self, whole: bool) -> float:
@@ -211,21 +220,28 @@ class StallWatch:
             with suppress(RuntimeError):  # of what changed its size while it was looked at
                 findings = investigate(runtime, {task.scope.account: task for task in stuck}, inf, evidence)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence)
+                loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence, thread_time())
 
         self._searching = True
         Thread(target=search, name="asyncsched looks for a deadlock", daemon=True).start()
 
     def _found(
-        self, signature: object, stuck: Sequence[Task], findings: dict[Account, Finding], evidence: Evidence
+        self,
+        signature: object,
+        stuck: Sequence[Task],
+        findings: dict[Account, Finding],
+        evidence: Evidence,
+        spent: float,
     ) -> None:
-        """A search on another thread has ended."""
+        """A search on another thread has ended, that took so many seconds of it."""
         self._searching = False
         same = signature == self._signature
         deadlock = same and any(finding.deadlock for finding in findings.values()) and evidence.stands()
         evidence.close()
         if same:
             self._runtime.dispatch()  # takes in what only the search held
+        if not deadlock:
+            self._may_search = perf_counter() + spent / IN_VAIN
         if signature != self._signature or (not deadlock and self._collected(True)[0]):
             return
         for finding in findings.values():

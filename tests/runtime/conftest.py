@@ -23,6 +23,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
         return findings
 
     monkeypatch.setattr(stall, "investigate", look)
+    monkeypatch.setattr(stall, "EARLY", 0.005)
     monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
     monkeypatch.setattr(stall, "NEXT_LOOK", 0.2)
     monkeypatch.setattr(stall, "BUDGET", 60.0)

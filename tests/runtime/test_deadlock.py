@@ -313,6 +313,27 @@ async def test_what_was_found_is_told_only_if_it_stands(
     assert tasks[0].cancelled() == (change is a_cancellation)
 
 
+@pytest.mark.parametrize("share", [1e-9, 1e9])
+async def test_early_searches_that_find_nothing_take_a_share_of_the_time(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    for name, value in {"MANY": 0, "IN_VAIN": share, "FIRST_LOOK": 0.1}.items():
+        monkeypatch.setattr(stall, name, value)
+    pauses = []
+    async with asc.Scheduler("cpu", max_bytes=NB) as s:
+        watch = s._runtime.stall_watch.__self__  # type: ignore[union-attr]
+        for found in (1, 2):
+            ELSEWHERE.append(await s.put(BLOCK))
+            waiting = asyncio.create_task(s.put(BLOCK))
+            await until(s._runtime.engine.admission.stuck)
+            pauses.append(watch._pause)
+            await until(lambda: len(looks) >= found and not watch._searching)  # noqa: B023 (it ends here)
+            ELSEWHERE.clear()
+            await waiting
+            del waiting
+    assert pauses == [stall.EARLY, stall.EARLY if share > 1 else stall.FIRST_LOOK]
+
+
 # -- what others hold, and who they are ------------------------------------------------------------------------------
 
 
