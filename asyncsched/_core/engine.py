@@ -277,10 +277,10 @@ class Engine:
         """Call the waiters of what has changed."""
         notices, self._endings.notices = self._endings.notices, []
         for job in notices:
-            waiting: list[Waiter] = []
-            for waiter in job.waiters or ():
+            waiting: dict[Waiter, None] = {}
+            for waiter in (*(job.waiters or ()),):  # the collector may close a coroutine that waits, meanwhile
                 if not waiter(job):
-                    waiting.append(waiter)
+                    waiting[waiter] = None
             job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
 
     def _go(self, task: Task, queued: bool, most: int) -> int:

@@ -191,7 +191,7 @@ class Task:
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
     readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
-    waiters: list[Waiter] | None = None
+    waiters: dict[Waiter, None] | None = None  # in the order in which they came
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
     due: float = 0.0  # when its lane will have ended it, by estimate: see `Lane.booked_until`

@@ -51,7 +51,7 @@ class Job:
     function: Callable[[], Any] | None
     result: Any = None
     error: BaseException | None = None
-    waiters: list[Waiter] | None = None
+    waiters: dict[Waiter, None] | None = None
     refund: int = 0  # none was charged
     failure: None = None  # it is no task
 

@@ -73,7 +73,10 @@ def wait(
     waiter, observer = Waiter(len(tasks), future, stage, eager), runtime.ledger.observer
     for task in tasks:
         if not waiter(task):
-            task.waiters = [waiter] if task.waiters is None else [*task.waiters, waiter]
+            if task.waiters is None:
+                task.waiters = {waiter: None}
+            else:
+                task.waiters[waiter] = None
     for each in runtimes:
         each.dispatch()
     if observer is not None:
@@ -96,8 +99,8 @@ def wait(
         for each in runtimes:
             each.parked.pop(future, None)
         for task in tasks:
-            if task.waiters is not None and waiter in task.waiters:
-                task.waiters.remove(waiter)
+            if task.waiters is not None:
+                task.waiters.pop(waiter, None)
 
 
 awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`: it may be awaited, too

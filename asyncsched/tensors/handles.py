@@ -239,7 +239,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
             future.set_result(None)
         return True
 
-    job.waiters = [told]
+    job.waiters = {told: None}
     device.offload(job)
     await future
     error, job.error = job.error, None  # no cycle: its frames hold the job

@@ -527,8 +527,8 @@ class EngineMachine(Promises):
             token = Token(job.task.cancelled and job.task not in self.engine._endings.notices)
             job.tokens.append(token)
             if job.task.waiters is None:
-                job.task.waiters = []
-            job.task.waiters.append(token)
+                job.task.waiters = {}
+            job.task.waiters[token] = None
             self.owed = True  # whoever waits takes in first what has ended
 
     @precondition(lambda self: self.held())

@@ -22,7 +22,7 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     waiting, _ = rig.submit(cost=50)
     dependent, _ = rig.submit(x)
     called = []
-    task.waiters = [answered(called)]
+    task.waiters = {answered(called): None}
     assert rig.cancel(task)
     assert rig.dispatch() == []
     assert called == [task]
@@ -36,6 +36,23 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     assert task.state == CANCELLED
     assert rig.engine.ledger.account.used == 50
     validate(rig.engine)
+
+
+def test_who_leaves_while_others_are_told_takes_nobodys_place():
+    """As a coroutine that waits does, which the collector closes in the middle of it."""
+    rig, called = Rig(), list[Task]()
+    task, _ = rig.submit()
+
+    def leaves(job: Task) -> bool:
+        assert job.waiters is not None
+        del job.waiters[leaves]
+        return answered(called)(job)
+
+    task.waiters = {leaves: None, answered(called): None}
+    rig.dispatch()
+    rig.finish(task)
+    rig.dispatch()
+    assert called == [task, task]
 
 
 def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():

@@ -49,7 +49,7 @@ def test_a_failure_wakes_also_where_nobody_waits(rig):
 def test_an_awaited_completion_wakes_once(rig):
     for _ in range(3):
         task, _ = finished(rig)
-        task.waiters = [print]
+        task.waiters = {print: None}
         rig.post(task, False)
     assert len(rig.woken) == 1
     rig.completions.awake = False

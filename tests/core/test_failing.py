@@ -57,7 +57,7 @@ def test_a_deep_chain_settles_without_recursion(how):
         tasks.append(task)
     settled = []
     for task in tasks:
-        task.waiters = [answered(settled)]
+        task.waiters = {answered(settled): None}
     if how == "cancel the first":
         rig.cancel(first)
         rig.dispatch()

@@ -63,7 +63,7 @@ def test_what_was_put_off_is_abandoned_with_the_rest(rig):
     """The change is interrupted in which a finaliser submitted: who waits for that is told, too."""
     late, value = rig.task(name="late")
     told: list[Task] = []
-    late.waiters = [answered(told)]
+    late.waiters = {answered(told): None}
 
     def act() -> None:
         rig.engine.submit(late)

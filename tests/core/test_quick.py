@@ -38,7 +38,7 @@ def test_a_chain_runs_at_once():
         value = (rig.submit(*value, cost=1, quick=True, name=f"{i}")[1],)
     told: list[Task] = []
     assert value[0].task is not None
-    value[0].task.waiters = [answered(told)]
+    value[0].task.waiters = {answered(told): None}
     rig.dispatch()
     rig.finish(slow)
     rig.dispatch()

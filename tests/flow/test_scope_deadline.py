@@ -71,7 +71,7 @@ async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
         with pytest.raises(asc.DeadlineExceeded):
             async with s.scope() as outer, s.scope(deadline=SOON) as scope:
                 running = scope.submit_nowait(held, gate)
-                running._value.task.waiters = [lambda _: gate.set()]  # it is cancelled: the body may end
+                running._value.task.waiters = {lambda _: gate.set(): None}  # it is cancelled: the body may end
         assert running.done()
         assert outer._inner is not None
         assert not outer._inner.unfinished()
