@@ -17,12 +17,13 @@ from ..._core.model import Task, Value, failure_above
 from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
-from ...ops.op import Op, resolve
+from ...ops.op import Op, Plan, resolve
 from .. import execution
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
+from .fused import FusedSteps, fusible
 from .janitor import Body, Janitor, Lease, keeper_of, kept_for
 from .pool import GRANULE, PrivatePool
 from .staging import Staging, without_gaps
@@ -31,6 +32,7 @@ from .untracked import untracked
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # are remembered. Then all are forgotten, and those still in use are soon there again
+_MOST_MARKS = 7  # that stay in a plan, beside a new one
 _POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
 _SLOW = 0.1  # seconds for the first call of a kind, from which on it was for compiling
 _COMPILED = (
@@ -61,6 +63,8 @@ class CUDAMemory(Memory):
         self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # operations with the form of their operands: compiled
+        self._mark = object()  # in plans of which the same is known: see `compiled`
+        self._steps = FusedSteps(context.cupy)
 
     # -- operations ---------------------------------------------------------------------------------------------
 
@@ -71,10 +75,10 @@ class CUDAMemory(Memory):
             source = task.inputs[0] if task.inputs else task.args[0]
             self._finish(task, value, self.bring(source, task.lane.stream.cuda))
             return
-        form = self._form(task)
-        if form in self._ran_before:
+        if self.compiled(task):
             self._apply(task, value)
             return
+        form = self._form(task)
         # Where it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
         with _compiling if value.meta.known else nullcontext():
             known, began = value.meta.known, perf_counter()
@@ -86,6 +90,20 @@ class CUDAMemory(Memory):
             self._ran_before.clear()
         self._ran_before.add(form)
 
+    def compiled(self, task: Task) -> bool:
+        """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it.
+
+        A plan says the whole form where all that it reads is contiguous: there the operands are not looked at.
+        """
+        plan: Any = task.plan
+        if self._mark in plan.compiled_in:
+            return True
+        if self._form(task) not in self._ran_before:
+            return False
+        if all(v.meta is not None and v.meta.known and v.meta.contiguous for v in task.inputs):
+            plan.compiled_in = (*plan.compiled_in[-_MOST_MARKS:], self._mark)
+        return True
+
     def _apply(self, task: Task, value: Value) -> None:
         op, options = task.call, task.options or {}
         args = execution.arguments(task.args, [read.array for read in task.inputs])
@@ -94,14 +112,18 @@ class CUDAMemory(Memory):
         if op.inplace:
             form, any_input = value.meta, isinstance(kernel, self.xp.ufunc)
             reused = execution.reusable(task, any_input, lambda v: execution.fits(v, form))
-        if reused is not None:
-            options = {**options, "out": reused.array}
-        array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
+        out = None if reused is None else reused.array
+        array = self._steps.run(op, args, options, value.meta, out) if fusible(op) else None
+        if array is None:
+            if reused is not None:
+                options = {**options, "out": out}
+            array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
         if not isinstance(array, self.xp.ndarray):
             array = self.xp.asarray(array)
         if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
             array = self.xp.ascontiguousarray(array)
-        self._finish(task, value, array, None if reused is not None else execution.source_of(task, array))
+        # What takes `out` makes an array of its own without it.
+        self._finish(task, value, array, None if op.out else execution.source_of(task, array))
 
     def _checked(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
@@ -113,6 +135,9 @@ class CUDAMemory(Memory):
             self.deferred_errors.raised(task, value, task.lane.stream, found)
         return array
 
+    def workspace(self, plan: Plan) -> int:
+        return plan.on_card
+
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
 
@@ -121,6 +146,17 @@ class CUDAMemory(Memory):
             value.base = source
             value.block = _POOLED if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
+
+    def may_share_an_event(self, task: Task) -> bool:
+        """Whether issuing the task cannot block, nor wait for anybody: an operation that is compiled.
+
+        Not in a commit, nor where it is to take over a buffer: then it waits until that has no other holder. Nor where
+        errors show late: their numbers take pinned memory.
+        """
+        op, plan, lane = task.call, task.plan, task.lane
+        if not isinstance(op, Op) or op.checks or task.move is not None or task.after is not None:
+            return False
+        return not (lane is not None and lane.copies) and self._mark in plan.compiled_in  # type: ignore[attr-defined]
 
     def may_run_on_the_loop(self, task: Task) -> bool:
         """Whether the task may be issued from the event loop's thread.
@@ -131,7 +167,7 @@ class CUDAMemory(Memory):
         """
         op = task.call
         assert task.lane is not None
-        if not isinstance(op, Op) or task.lane.copies or self._form(task) not in self._ran_before:
+        if not isinstance(op, Op) or task.lane.copies or not self.compiled(task):
             return False
         return op.view or isinstance(resolve(op, self.xp), self.xp.ufunc)
 

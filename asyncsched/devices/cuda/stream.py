@@ -17,14 +17,27 @@ writes makes it right:
 
 - The producer's issuer puts the recorded event into `recorded` first, and counts the task as issued second. The reader
   waits for the count first and looks into `recorded` second. So an event that it finds was recorded. If it finds none,
-  the watcher has seen the task's end (or the device is lost), and there is nothing to wait for.
+  the watcher has seen the task's end (or the device is lost), and there is nothing to wait for. Or the task is in a
+  burst that is not over: then the reader's stream waits for all that the producer's has been given by now.
 - The watcher takes the event out of `recorded` first and gives it back to the pool of events second. A reader that took
   the event just before may find it recorded anew, by a later task. Then it waits too long, but never too short. Nor
   does it wait for ever: the later task was issued before the reader, so that task does not wait for the reader.
 
 Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. The loop does so only when the issuer has
 issued all it was given, and only the loop gives it more. So the two never issue at the same time, and the order stays.
-A task counts as issued before the watcher gets it, so the loop never hears of the end of a task that does not.
+Also for the watcher: the last task of a burst counts as issued when the watcher has the burst, and not before.
+
+An event for each task would cost more than many a task: to record it, and to wake the watcher, which takes the GIL. So
+small operations that are issued one right after the other share one, behind the last of them: a *burst*. Their ends are
+told together, and so are late for all but the last. Three bounds keep that from holding up what waits for their bytes:
+
+- A burst has at most `BURST` tasks, and by estimate these take a thread of a processor at most `BURST_SECONDS` together
+  (a card takes less). A task that somebody awaits when it is issued ends its burst.
+- Nothing is issued but what is there already: when the queue is empty, the burst is over.
+- The issuer ends a burst before it does anything else than to issue an operation that is compiled, since anything else
+  may block: a function, a first call, a wait for another stream, a commit, which waits for whoever holds its buffers.
+
+So the last task that was issued always has an event when the issuer is idle, or waits.
 
 Not taken: CUDA's callbacks on the host (`launch_host_func`), which wait for the GIL while the driver holds its own
 lock, and are not called after a fault; `Event.done`, which says no for ever after a fault; one watcher for all streams,
@@ -36,7 +49,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 from ..._core.failure import Failure
 from ..._core.model import Task
@@ -49,7 +62,18 @@ from .context import CUDAContext
 from .deferred_errors import DeferredError
 from .memory import CUDAMemory
 
-_Issued = tuple[Task, Sequence[Point], int, Times | None, Sequence[DeferredError]]  # as `_finish` takes it
+BURST: Final = 8  # tasks at most: an eighth of those in flight by default
+BURST_SECONDS: Final = 1e-4  # a guess: what issuing some of them takes
+
+
+class _Issued(NamedTuple):
+    """A task whose kernels are enqueued."""
+
+    task: Task
+    waits: Sequence[Point]
+    number: int
+    times: Times | None
+    deferred: Sequence[DeferredError]
 
 
 class CUDAStream:
@@ -72,7 +96,9 @@ class CUDAStream:
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[_Issued | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[list[_Issued], Any] | None] = SimpleQueue()  # bursts, with their events
+        self._burst: list[_Issued] = []  # issued, and not yet followed by an event
+        self._burst_seconds = 0.0
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last of the two to end calls `ended`."""
@@ -108,7 +134,7 @@ class CUDAStream:
         ):
             return False
         try:
-            with self.context.here():
+            with self.context.here(), self.cuda:
                 self._issue(task, waits, number)
         except execution.MustBlock:
             return False
@@ -116,10 +142,11 @@ class CUDAStream:
 
     def _issue_all(self) -> None:
         get, completions = self._queue.get, self._memory.completions
-        with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread():
+        with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread(), self.cuda:
             while (item := get()) is not None:
                 wake = False
                 if isinstance(item, Job):
+                    self._end_burst()
                     item.run()
                     wake = completions.completed(item, True)
                 else:
@@ -127,38 +154,65 @@ class CUDAStream:
                 item = None
                 if wake:
                     completions.notify()
+            self._end_burst()
         self._in_flight.put(None)
 
     def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
-        """Enqueue a task's kernels. Runs with this device current."""
-        context = self.context
-        observer, times = self._memory.observer, None
+        """Enqueue a task's kernels. Runs with this device and the stream current."""
+        context, memory = self.context, self._memory
+        small = not waits and memory.may_share_an_event(task)
+        if not small:
+            self._end_burst()
+        observer, times, issued = memory.observer, None, False
         if observer is not None:
             observer.body_began(task)
             times = Times(context.clock)
         try:
-            with self.cuda:
-                self._wait_for(waits)
-                if times is not None:
-                    times.record(self.cuda)
-                if context.fault is None:  # asked after the wait: a producer that was skipped counts as issued, too
-                    execution.run(task, self._memory)
-                if times is not None:
-                    times.record(self.cuda)
-                event = context.take_event()
-                event.record(self.cuda)
-                self.recorded[number] = event
+            self._wait_for(waits)
+            if times is not None:
+                times.record(self.cuda)
+            if context.fault is None:  # asked after the wait: a producer that was skipped counts as issued, too
+                execution.run(task, memory)
+            if times is not None:
+                times.record(self.cuda)
+            issued = True
         except execution.MustBlock:
             raise
         except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
         # Before the task counts as issued: from then on others take these over. None in a commit: its gate has waited
         # until those were settled, and its members never fail.
-        errors = self._memory.deferred_errors
+        errors = memory.deferred_errors
         deferred = errors.taken_over(task) if errors.any and task.move is None else ()
+        self._burst.append(_Issued(task, waits, number, times, deferred))
+        self._burst_seconds += task.plan.estimate
+        full = len(self._burst) >= BURST or self._burst_seconds > BURST_SECONDS
+        if full or not small or not issued or task.waiters or self._queue.empty():
+            self._end_burst(issued)
         self.issued.step()
-        self._in_flight.put((task, waits, number, times, deferred))
         del task  # as in `execution.run`
+
+    def _end_burst(self, issued: bool = True) -> None:
+        """Record an event behind what was issued since the last one, and have the watcher wait for it.
+
+        Args:
+            issued: whether all of it was. If not there is no event: see `_finish`.
+        """
+        if not self._burst:
+            return
+        burst, self._burst, self._burst_seconds, event = self._burst, [], 0.0, None
+        try:
+            if issued:
+                event = self.context.take_event()
+                event.record(self.cuda)
+        except Exception as error:
+            event, last = None, burst[-1].task
+            execution.fail(last, Failure.of(error, last.name, last.site, frames=False))
+            del last
+        if event is not None:
+            for one in burst:
+                self.recorded[one.number] = event
+        self._in_flight.put((burst, event))
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
@@ -170,6 +224,9 @@ class CUDAStream:
             event = other.recorded.get(number)
             if event is not None:
                 self.cuda.wait_event(event)
+            elif other.finished.count < number and not self.context.follow(self.cuda, other.cuda.ptr):
+                # A user's function captures there. It began after the end of that burst, whose event is recorded.
+                other.finished.reach(number)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
@@ -183,42 +240,50 @@ class CUDAStream:
                     self._memory.completions.notify()
         self._ended(self)
 
-    def _finish(
-        self, task: Task, waits: Sequence[Point], number: int, times: Times | None, deferred: Sequence[DeferredError]
-    ) -> bool:
-        """Take in that a task has ended, and report it. Returns whether to wake the event loop.
-
-        What the task waited for has ended, too, though another watcher may be late to see it. That is waited for here,
-        so that no task is done before one that it read, which could still be cancelled.
-        """
-        context, event = self.context, self.recorded.get(number)
+    def _finish(self, burst: list[_Issued], event: Any) -> bool:
+        """Take in that tasks have ended, and report them. Returns whether to wake the event loop."""
+        context = self.context
         try:
             if event is not None:
                 self._sleep_until(event)
             else:  # there is no event: the device is lost, or so full that this task alone has failed
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
-            context.lose(error, task)
-        self.recorded.pop(number, None)
+            context.lose(error, burst[0].task)
+        for one in burst:
+            self.recorded.pop(one.number, None)
+        if event is not None and context.fault is None:
+            context.give_event(event)
+        wake, completions = False, self._memory.completions
+        for left, one in zip(range(len(burst) - 1, -1, -1), burst, strict=True):
+            self._end(one, event is None)
+            dry = not left and self._in_flight.empty() and self._queue.empty()
+            wake = completions.completed(one.task, dry) or wake
+        return wake
+
+    def _end(self, one: _Issued, without_event: bool) -> None:
+        """Settle a task that has ended, drop what it held, and count it.
+
+        What the task waited for has ended, too, though another watcher may be late to see it. That is waited for here,
+        so that no task is done before one that it read, which could still be cancelled.
+        """
+        context, task = self.context, one.task
         if context.fault is None:
-            if event is not None:
-                context.give_event(event)
-            elif task.failure is not None:
+            if without_event and task.failure is not None:
                 execution.void(task, task.failure)
-            for one in deferred:
-                if (failure := one.settle()) is not None:
-                    mine = one.stream is self and one.number == number
+            for deferred in one.deferred:
+                if (failure := deferred.settle()) is not None:
+                    mine = deferred.stream is self and deferred.number == one.number
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)
-        for other, passed in waits:
+        for other, passed in one.waits:
             other.finished.reach(passed)
         execution.release(task)
         observer = self._memory.observer
-        if observer is not None and times is not None:
-            observer.body_ended(task, *times.read(context.fault is None))
+        if observer is not None and one.times is not None:
+            observer.body_ended(task, *one.times.read(context.fault is None))
         self.finished.step()
-        return self._memory.completions.completed(task, self._in_flight.empty() and self._queue.empty())
 
     def _sleep_until(self, recorded: Any) -> None:
         """Block until the host sees the event. With `spin`, ask for a moment first: each question holds the GIL."""

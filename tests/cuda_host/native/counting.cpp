@@ -1,4 +1,4 @@
-// Calls that may block on a card, counted by name, and by whether the process's main thread made them.
+// Calls that may block on a card, and work for it, counted by name, and by whether the process's main thread made them.
 #include <sys/syscall.h>
 #include <unistd.h>
 

@@ -31,6 +31,7 @@ static Work guarded(int device, Work work) {
 }
 
 void enqueue(Stream* s, Work work) {
+    count("work enqueued");
     work = guarded(s->device, std::move(work));
     if (s->capture) return s->capture->work.push_back(std::move(work));
     order(s);
