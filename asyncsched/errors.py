@@ -98,6 +98,16 @@ class SchedulerStalled(AsyncSchedError):
 
     It is no proved deadlock: their holder does not wait for the scheduler, or cannot be found, such as a slice of an
     awaited array.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_bytes=1000, stall_timeout=0.01) as s:
+    ...         part = (await (await s.put(np.ones(100))))[:1]  # NumPy does not tell who has a slice
+    ...         try:
+    ...             await s.put(np.ones(100))
+    ...         except asc.SchedulerStalled as error:
+    ...             print(type(error).__name__)
+    >>> asc.run(main)
+    SchedulerStalled
     """
 
 
@@ -105,11 +115,34 @@ class TaskCancelled(AsyncSchedError):
     """The awaited task was cancelled. The message says by whom.
 
     Deliberately no `asyncio.CancelledError`, which would end the awaiting task in silence.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+    ...         first, second = s.submit_nowait(sum, range(1_000_000)), s.submit_nowait(max, 1, 2)
+    ...         second.cancel()
+    ...         try:
+    ...             await second
+    ...         except asc.TaskCancelled as error:
+    ...             print(error)
+    ...         await first
+    >>> asc.run(main)
+    max was cancelled by cancel()
     """
 
 
 class DeadlineExceeded(AsyncSchedError, TimeoutError):
-    """What was to be done by a deadline was not. What was unfinished is cancelled."""
+    """What was to be done by a deadline was not. What was unfinished is cancelled.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         try:
+    ...             async with s.scope(name="request 42", deadline=0.01):
+    ...                 await asyncio.Event().wait()
+    ...         except asc.DeadlineExceeded as error:
+    ...             print(error)
+    >>> asc.run(main)
+    scope 'request 42' passed its deadline of 0.01 s, and what was unfinished in it was cancelled: ...
+    """
 
 
 class ImplicitBarrierError(AsyncSchedError, TypeError):
@@ -133,6 +166,16 @@ class CaptureError(AsyncSchedError):
     """A step cannot be captured. The message names the operation, and the line where there is one.
 
     Cure: leave that operation out of the captured function, and issue it before or after the replay.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.arange(3))
+    ...         try:
+    ...             await s.capture(lambda x: x[x > 1], x)
+    ...         except asc.CaptureError as error:
+    ...             print(error)
+    >>> asc.run(main)
+    getitem_advanced: the shape of its result depends on data, so it cannot be captured
     """
 
 
@@ -158,7 +201,18 @@ class CheckpointDamaged(AsyncSchedError, ValueError):
 
 
 class SchedulerClosed(AsyncSchedError, RuntimeError):
-    """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked."""
+    """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones(3))
+    ...     try:
+    ...         x + 1
+    ...     except asc.SchedulerClosed as error:
+    ...         print(error)
+    >>> asc.run(main)
+    the scheduler is closed: open another by ...
+    """
 
 
 # By name, since the core does not import asyncio; the second is made the first where futures are chained.

@@ -1,13 +1,17 @@
 """The examples in docstrings run, and print what they say.
 
-Each docstring has the names of its own module, and `asc`, `np` and `asyncio`.
+Each docstring has the names of its own module, and `asc`, `np` and `asyncio`. Short ones are cells: what one may type
+in `python -m asyncio` or a notebook, where a scheduler `s` is open. They await, and run nothing themselves.
 """
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import doctest
+import inspect
 from importlib import import_module
+from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -51,15 +55,62 @@ def examples() -> list[doctest.DocTest]:
 
 
 EXAMPLES = examples()
+CELLS = ("asyncsched.tensors.functions", "asyncsched.nn", "asyncsched.optim")
+CELL = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+
+
+def is_cell(example: doctest.DocTest) -> bool:
+    return example.name.startswith(CELLS) and "run(" not in example.docstring
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=[example.name for example in EXAMPLES])
 def test_an_example_prints_what_it_says(example):
-    example.globs |= {"asc": asc, "np": np, "asyncio": asyncio}
+    example.globs |= {"asc": asc, "np": np, "nn": asc.nn, "optim": asc.optim, "asyncio": asyncio}
+    if is_cell(example):
+        asyncio.run(in_cells(example))
+    else:
+        printed(example)
+
+
+def printed(example: doctest.DocTest) -> None:
     report: list[str] = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     runner.run(example, out=report.append)
     assert not runner.failures, "".join(report)
+
+
+async def in_cells(example: doctest.DocTest) -> None:
+    """Compute the values that are awaited, one after the other, and compare what is printed of each."""
+    async with asc.Scheduler("cpu", streams=1) as s:
+        names = example.globs | {"s": s}
+        for cell in example.examples:
+            if not cell.want:
+                await done(compile(cell.source, example.name, "exec", flags=CELL), names)
+            else:
+                value = await done(compile(cell.source.strip(), example.name, "eval", flags=CELL), names)
+                assert f"{value!r}\n" == cell.want, cell.source
+        names.clear()
+        example.globs.clear()
+        del value
+
+
+async def done(code: CodeType, names: dict[str, Any]) -> Any:
+    value = eval(code, names)
+    return await value if inspect.iscoroutine(value) else value
+
+
+# What nobody makes, or what the example of another shows.
+WITHOUT_EXAMPLE = {
+    "AsyncSchedError", "Device", "Generator", "Group", "Last", "Load", "Optimizer", "Schedule", "Statistics", "record_stream",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [asc, asc.linalg, asc.fft, asc.random, asc.nn, asc.optim, asc.optim.schedules])
+def test_every_public_function_and_class_has_an_example(place):
+    things = {name: getattr(place, name) for name in place.__all__}
+    ours = {name: one for name, one in things.items() if getattr(one, "__module__", "").startswith("asyncsched")}
+    lacking = [name for name, one in ours.items() if callable(one) and ">>> " not in (inspect.getdoc(one) or "")]
+    assert set(lacking) <= WITHOUT_EXAMPLE
 
 
 @pytest.mark.parametrize("thing", MEETS_FIRST, ids=lambda thing: thing.__name__)

@@ -73,6 +73,9 @@ class Conv1d(_Conv):
 
     `weight` is (out_channels, in_channels, kernel_size), `bias` (out_channels,); both are drawn evenly from -b to b
     with b = 1 / sqrt(in_channels kernel_size).
+
+    >>> nn.Conv1d(3, 4, 3)(asc.ones((1, 3, 8), dtype=asc.float32)).shape
+    (1, 4, 6)
     """
 
     _sizes = staticmethod(single)
@@ -86,6 +89,9 @@ class Conv2d(_Conv):
 
     `weight` is (out_channels, in_channels, rows, columns), `bias` (out_channels,); both are drawn evenly from -b to b
     with b = 1 / sqrt(in_channels rows columns).
+
+    >>> nn.Conv2d(3, 4, 3)(asc.ones((1, 3, 8, 8), dtype=asc.float32)).shape
+    (1, 4, 6, 6)
     """
 
     _sizes = staticmethod(pair)
@@ -104,14 +110,22 @@ class _Pool(Module):
 
 
 class MaxPool2d(_Pool):
-    """The largest element of each window; by default the windows do not overlap."""
+    """The largest element of each window; by default the windows do not overlap.
+
+    >>> nn.MaxPool2d(2)(asc.ones((1, 3, 8, 8))).shape
+    (1, 3, 4, 4)
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.max_pool2d(x, self.kernel_size, self.stride, self.padding)
 
 
 class AvgPool2d(_Pool):
-    """The mean of each window; by default the windows do not overlap, and the padding counts."""
+    """The mean of each window; by default the windows do not overlap, and the padding counts.
+
+    >>> nn.AvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
+    (1, 3, 4, 4)
+    """
 
     def __init__(
         self, kernel_size: Size, stride: Size | None = None, padding: Size = 0, *, count_include_pad: bool = True,
@@ -129,7 +143,11 @@ class AvgPool2d(_Pool):
 
 
 class AdaptiveAvgPool2d(Module):
-    """The means of windows so laid that they give `output_size` rows and columns; None for as many as there are."""
+    """The means of windows so laid that they give `output_size` rows and columns; None for as many as there are.
+
+    >>> nn.AdaptiveAvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
+    (1, 3, 2, 2)
+    """
 
     def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
         self.output_size = output_size
@@ -142,6 +160,10 @@ class Embedding(Module):
     """Rows of `weight` (num_embeddings, embedding_dim), drawn from the standard normal distribution.
 
     An index below 0 or above the last row is an IndexError where the result is awaited.
+
+    >>> x = await s.put(np.array([1, 7]))
+    >>> nn.Embedding(10, 4)(x).shape
+    (2, 4)
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, **options: Unpack[Options]) -> None:
@@ -158,6 +180,10 @@ class MultiheadAttention(Module):
     (3 embed_dim, embed_dim) has the projections of query, key and value one below the other, drawn evenly from -b to b
     with b = sqrt(6 / (4 embed_dim)); `out_proj` is a Linear; the biases start at 0. Other than there, the batch comes
     first, and the result is one tensor, since the weights are never in memory as a whole.
+
+    >>> x = asc.ones((2, 5, 8), dtype=asc.float32)
+    >>> nn.MultiheadAttention(8, 2)(x, x, x).shape
+    (2, 5, 8)
     """
 
     def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, **options: Unpack[Options]) -> None:
@@ -234,6 +260,9 @@ class Dropout(Module):
     The state of its random numbers is part of `state_dict()`, so a resumed run drops what the unbroken one would have.
     A captured step takes it in `eval()` only, since its replays would all drop the same.
 
+    >>> nn.Dropout(0.5, rng=0)(asc.ones(5)).shape
+    (5,)
+
     Raises:
         CaptureError: by a call in training, while a step is captured.
     """
@@ -258,14 +287,22 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Makes one axis of all after the first."""
+    """Makes one axis of all after the first.
+
+    >>> nn.Flatten()(asc.ones((1, 3, 8, 8))).shape
+    (1, 192)
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do where there are no rows
 
 
 class Identity(Module):
-    """Returns what it is called with. The constructor takes any arguments, and ignores them."""
+    """Returns what it is called with. The constructor takes any arguments, and ignores them.
+
+    >>> await nn.Identity()(asc.arange(2))
+    array([0, 1])
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         pass

@@ -16,7 +16,11 @@ __all__ = ["BatchNorm1d", "BatchNorm2d", "GroupNorm", "LayerNorm", "RMSNorm"]
 
 
 class LayerNorm(Module):
-    """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0)."""
+    """The last axes brought to mean 0 and variance 1, times `weight` (at first 1) plus `bias` (at first 0).
+
+    >>> nn.LayerNorm(4)(asc.ones((2, 4), dtype=asc.float32)).shape
+    (2, 4)
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float = 1e-5, elementwise_affine: bool = True,
@@ -33,7 +37,11 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """The last axes over the root of the mean of their squares, times `weight` (at first 1)."""
+    """The last axes over the root of the mean of their squares, times `weight` (at first 1).
+
+    >>> nn.RMSNorm(4)(asc.ones((2, 4), dtype=asc.float32)).shape
+    (2, 4)
+    """
 
     def __init__(
         self, normalized_shape: int | Sequence[int], eps: float | None = None, elementwise_affine: bool = True,
@@ -49,7 +57,11 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Groups of channels of each example brought to mean 0 and variance 1, times `weight` (1) plus `bias` (0)."""
+    """Groups of channels of each example brought to mean 0 and variance 1, times `weight` (1) plus `bias` (0).
+
+    >>> nn.GroupNorm(2, 4)(asc.ones((1, 4, 3), dtype=asc.float32)).shape
+    (1, 4, 3)
+    """
 
     def __init__(
         self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True, **options: Unpack[Options]

@@ -34,14 +34,24 @@ __all__ = [
 
 
 class ReLU(Module):
-    """The larger of each element and 0."""
+    """The larger of each element and 0.
+
+    >>> x = await s.put(np.array([-1.0, 2.0]))
+    >>> await nn.ReLU()(x)
+    array([0., 2.])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x)
 
 
 class GELU(Module):
-    """x times the normal distribution function of x, or its approximation by tanh."""
+    """x times the normal distribution function of x, or its approximation by tanh.
+
+    >>> x = await s.put(np.array([0.0, 1.0]))
+    >>> await nn.GELU()(x)
+    array([0.        , 0.84134475])
+    """
 
     def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
         self.approximate = approximate
@@ -51,28 +61,48 @@ class GELU(Module):
 
 
 class Sigmoid(Module):
-    """1 / (1 + exp(-x))."""
+    """1 / (1 + exp(-x)).
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.Sigmoid()(x)
+    array([0.5       , 0.88079708])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.sigmoid(x)
 
 
 class Tanh(Module):
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.Tanh()(x)
+    array([0.        , 0.96402758])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.tanh(x)
 
 
 class SiLU(Module):
-    """x sigmoid(x)."""
+    """x sigmoid(x).
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.SiLU()(x)
+    array([0.        , 1.76159416])
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         return F.silu(x)
 
 
 class LeakyReLU(Module):
-    """Each element where it is positive, else `negative_slope` times it."""
+    """Each element where it is positive, else `negative_slope` times it.
+
+    >>> x = await s.put(np.array([-1.0, 2.0]))
+    >>> await nn.LeakyReLU(0.1)(x)
+    array([-0.1,  2. ])
+    """
 
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = negative_slope
@@ -82,7 +112,12 @@ class LeakyReLU(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`."""
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`.
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.Softplus()(x)
+    array([0.69314718, 2.12692801])
+    """
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         self.beta = beta
@@ -93,7 +128,12 @@ class Softplus(Module):
 
 
 class Softmax(Module):
-    """exp(x) over its sum along an axis."""
+    """exp(x) over its sum along an axis.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> await nn.Softmax()(x)
+    array([0.5, 0.5])
+    """
 
     @naming_arguments
     def __init__(self, axis: int = -1) -> None:
@@ -104,7 +144,12 @@ class Softmax(Module):
 
 
 class LogSoftmax(Module):
-    """The logarithm of the softmax along an axis."""
+    """The logarithm of the softmax along an axis.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> await nn.LogSoftmax()(x)
+    array([-0.69314718, -0.69314718])
+    """
 
     @naming_arguments
     def __init__(self, axis: int = -1) -> None:
@@ -115,7 +160,13 @@ class LogSoftmax(Module):
 
 
 class MSELoss(Module):
-    """The squared differences between x and the target."""
+    """The squared differences between x and the target.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([2.0, 5.0]))
+    >>> await nn.MSELoss()(x, y).item()
+    2.5
+    """
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
@@ -125,7 +176,13 @@ class MSELoss(Module):
 
 
 class L1Loss(Module):
-    """The absolute differences between x and the target."""
+    """The absolute differences between x and the target.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([2.0, 5.0]))
+    >>> await nn.L1Loss()(x, y).item()
+    1.5
+    """
 
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
@@ -135,7 +192,13 @@ class L1Loss(Module):
 
 
 class SmoothL1Loss(Module):
-    """The absolute difference d between x and the target, minus beta / 2; below beta it is d**2 / (2 beta)."""
+    """The absolute difference d between x and the target, minus beta / 2; below beta it is d**2 / (2 beta).
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([1.5, 5.0]))
+    >>> await nn.SmoothL1Loss()(x, y).item()
+    0.8125
+    """
 
     def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
         self.reduction = reduction
@@ -146,7 +209,13 @@ class SmoothL1Loss(Module):
 
 
 class BCEWithLogitsLoss(Module):
-    """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1."""
+    """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> y = await s.put(np.array([1.0, 0.0]))
+    >>> await nn.BCEWithLogitsLoss()(x, y).item()
+    0.6931471805599453
+    """
 
     def __init__(
         self, weight: Tensor | None = None, *, reduction: Reduction = "mean", pos_weight: Tensor | None = None
@@ -162,7 +231,13 @@ class BCEWithLogitsLoss(Module):
 
 
 class KLDivLoss(Module):
-    """How far a distribution, given by the logarithms of its probabilities, is from the target."""
+    """How far a distribution, given by the logarithms of its probabilities, is from the target.
+
+    >>> x = await s.put(np.array([[0.5, 0.5]]))
+    >>> y = await s.put(np.array([[0.5, 0.5]]))
+    >>> await nn.KLDivLoss(reduction="batchmean")(asc.log(x), y).item()
+    0.0
+    """
 
     def __init__(self, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False) -> None:
         self.reduction = reduction
@@ -173,7 +248,13 @@ class KLDivLoss(Module):
 
 
 class NLLLoss(Module):
-    """Minus the number at the target's class, for x the logarithms of probabilities."""
+    """Minus the number at the target's class, for x the logarithms of probabilities.
+
+    >>> x = await s.put(np.array([[-0.5, -1.0]]))
+    >>> y = await s.put(np.array([1]))
+    >>> await nn.NLLLoss()(x, y).item()
+    1.0
+    """
 
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean"
@@ -187,7 +268,13 @@ class NLLLoss(Module):
 
 
 class CrossEntropyLoss(Module):
-    """Minus the logarithm of the softmax of x at the target: class numbers, or probabilities."""
+    """Minus the logarithm of the softmax of x at the target: class numbers, or probabilities.
+
+    >>> x = await s.put(np.array([[0.0, 0.0]]))
+    >>> y = await s.put(np.array([1]))
+    >>> await nn.CrossEntropyLoss()(x, y).item()
+    0.6931471805599453
+    """
 
     def __init__(
         self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",

@@ -13,7 +13,14 @@ from .common import Size, pair, single
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias: x is (..., in), the weight (out, in), the bias (out,), the result (..., out)."""
+    """x weight^T + bias: x is (..., in), the weight (out, in), the bias (out,), the result (..., out).
+
+    >>> x = await s.put(np.array([1.0, 1.0]))
+    >>> y = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> z = await s.put(np.array([10.0, 20.0]))
+    >>> await nn.linear(x, y, z)
+    array([13., 27.])
+    """
     return op("linear", x, weight) if bias is None else op("linear", x, weight, bias)
 
 
@@ -22,6 +29,12 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
 
     On CUDA rows of the gradient that belong to one index are added up by atomics, in any order: of two runs the last
     bits may differ.
+
+    >>> x = await s.put(np.array([1, 0]))
+    >>> y = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
+    >>> await nn.embedding(x, y)
+    array([[3., 4.],
+           [1., 2.]])
 
     Raises:
         IndexError: where awaited, for an index below 0 or too large.
@@ -35,6 +48,9 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
 
     `nn.Dropout(p)` takes a new seed for each call, and does nothing in `eval()`. A captured step keeps the seed that it
     was captured with.
+
+    >>> nn.dropout(asc.ones(5), 0.5, seed=0).shape
+    (5,)
     """
     return op("dropout", x, index(seed), p=p)
 
@@ -43,6 +59,11 @@ def conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
 ) -> Tensor:
     """The convolution of sequences with a weight: that of images of one row.
+
+    >>> x = await s.put(np.array([[[1.0, 2.0, 3.0]]]))
+    >>> y = await s.put(np.array([[[1.0, 1.0]]]))
+    >>> await nn.conv1d(x, y)
+    array([[[3., 5.]]])
 
     Args:
         x: (sequences, channels, length).
@@ -64,6 +85,9 @@ def conv2d(
 ) -> Tensor:
     """The convolution (in truth a correlation) of images with a weight.
 
+    >>> nn.conv2d(asc.ones((1, 3, 8, 8)), asc.ones((4, 3, 3, 3)), padding=1).shape
+    (1, 4, 8, 8)
+
     Args:
         x: (images, channels, height, width).
         weight: (out channels, channels, rows, columns).
@@ -82,6 +106,9 @@ def scaled_dot_product_attention(
     is_causal: bool = False, scale: float | None = None,
 ) -> Tensor:  # fmt: skip
     """softmax(query key^T scale + mask) value, in memory that grows with the length and not with its square.
+
+    >>> nn.scaled_dot_product_attention(asc.ones((1, 2, 5, 8)), asc.ones((1, 2, 7, 8)), asc.ones((1, 2, 7, 8))).shape
+    (1, 2, 5, 8)
 
     Args:
         query: (..., L, E).

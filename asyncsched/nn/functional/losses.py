@@ -16,19 +16,37 @@ from .common import Reduction, reduced, same_dtype
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The squared differences of two tensors of one shape: their mean, their sum, or each."""
+    """The squared differences of two tensors of one shape: their mean, their sum, or each.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([2.0, 5.0]))
+    >>> await nn.mse_loss(x, y).item()
+    2.5
+    """
     _alike("mse_loss", x, target)
     return reduced("mse_loss", square(x - target), reduction)
 
 
 def l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
-    """The absolute differences of two tensors of one shape: their mean, their sum, or each. At 0 the gradient is 0."""
+    """The absolute differences of two tensors of one shape: their mean, their sum, or each. At 0 the gradient is 0.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([2.0, 5.0]))
+    >>> await nn.l1_loss(x, y).item()
+    1.5
+    """
     _alike("l1_loss", x, target)
     return reduced("l1_loss", magnitude(x - target), reduction)
 
 
 def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", beta: float = 1.0) -> Tensor:
-    """The absolute difference d of two tensors of one shape, minus beta / 2; below beta it is d**2 / (2 beta)."""
+    """The absolute difference d of two tensors of one shape, minus beta / 2; below beta it is d**2 / (2 beta).
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([1.5, 5.0]))
+    >>> await nn.smooth_l1_loss(x, y).item()
+    0.8125
+    """
     _alike("smooth_l1_loss", x, target)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
@@ -44,6 +62,11 @@ def binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1, without overflow.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> y = await s.put(np.array([1.0, 0.0]))
+    >>> await nn.binary_cross_entropy_with_logits(x, y).item()
+    0.6931471805599453
 
     Args:
         x, target: of one shape.
@@ -62,6 +85,11 @@ def kl_div(
     x: Tensor, target: Tensor, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False
 ) -> Tensor:
     """target (log(target) - x) for logarithms x of probabilities: how far that distribution is from the target.
+
+    >>> x = await s.put(np.array([[0.5, 0.5]]))
+    >>> y = await s.put(np.array([[0.5, 0.5]]))
+    >>> await nn.kl_div(asc.log(x), y, reduction="batchmean").item()
+    0.0
 
     Args:
         x, target: of one shape.
@@ -82,6 +110,11 @@ def nll_loss(
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
     """Minus the number at the target's class, for x the logarithms of probabilities.
+
+    >>> x = await s.put(np.array([[-0.5, -1.0]]))
+    >>> y = await s.put(np.array([1]))
+    >>> await nn.nll_loss(x, y).item()
+    1.0
 
     Args:
         x, target, weight, ignore_index, reduction: as for `cross_entropy`, but the target has class numbers.

@@ -24,6 +24,10 @@ def layer_norm(
 ) -> Tensor:  # fmt: skip
     """(x - mean) / sqrt(variance + eps) weight + bias, over the last axes of x.
 
+    >>> x = await s.put(np.array([[1.0, 3.0]]))
+    >>> await nn.layer_norm(x, 2, eps=0.0)
+    array([[-1.,  1.]])
+
     Args:
         x: (..., *normalized_shape).
         normalized_shape: of these axes: that of `weight` and `bias`.
@@ -51,6 +55,10 @@ def rms_norm(
 ) -> Tensor:
     """x / sqrt(mean of squares + eps) weight, over the last axes of x.
 
+    >>> x = await s.put(np.array([[3.0, 4.0]]))
+    >>> await nn.rms_norm(x, 2, eps=0.0)
+    array([[0.84852814, 1.13137085]])
+
     Args:
         x: (..., *normalized_shape).
         normalized_shape: of these axes: that of `weight`.
@@ -73,6 +81,9 @@ def group_norm(
 ) -> Tensor:
     """Each group of channels of each example brought to mean 0 and variance 1, times `weight` plus `bias`.
 
+    >>> nn.group_norm(asc.ones((2, 4, 3)), 2).shape
+    (2, 4, 3)
+
     Args:
         x: (examples, channels, ...).
         num_groups: of neighbouring channels, all of one size.
@@ -94,6 +105,11 @@ def batch_norm(
     bias: Tensor | None = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:  # fmt: skip
     """Each channel brought to mean 0 and variance 1 over all examples, times `weight` plus `bias`.
+
+    >>> x = await s.put(np.array([[1.0], [3.0]]))
+    >>> await nn.batch_norm(x, None, None, training=True)
+    array([[-0.999995],
+           [ 0.999995]])
 
     Args:
         x: (examples, channels, ...).

@@ -18,6 +18,9 @@ def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding
     """The largest element of each window on (..., height, width); by default the windows do not overlap.
 
     The gradient goes to the first of equal ones. `padding` adds what is less than any element.
+
+    >>> nn.max_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 4, 4)
     """
     kernel = pair(kernel_size)
     steps = kernel if stride is None else pair(stride)
@@ -29,6 +32,9 @@ def avg_pool2d(
     count_include_pad: bool = True, divisor_override: int | None = None,
 ) -> Tensor:  # fmt: skip
     """The mean of each window on (..., height, width): a convolution with equal weights.
+
+    >>> nn.avg_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 4, 4)
 
     Args:
         x: images.
@@ -63,6 +69,9 @@ def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | Non
     """The means of windows so laid that (..., height, width) gives `output_size` rows and columns.
 
     Window i of n on a length m reaches from floor(i m / n) to ceil((i + 1) m / n).
+
+    >>> nn.adaptive_avg_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 2, 2)
 
     Args:
         x: images.

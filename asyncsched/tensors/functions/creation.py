@@ -52,6 +52,9 @@ def asarray(
 ) -> Tensor:
     """A tensor as it is, or in another dtype; a number as a tensor without dimensions.
 
+    >>> await asc.asarray(3.5, dtype=asc.float32).item()
+    3.5
+
     Raises:
         TypeError: for arrays, lists and the like, which `await s.put(a)` makes tensors of.
         ValueError: if `copy` is False and a copy is needed.
@@ -69,12 +72,20 @@ def asarray(
 
 
 def empty(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """Zeros: tensors are values, so there is no way to fill an empty one in place."""
+    """Zeros: tensors are values, so there is no way to fill an empty one in place.
+
+    >>> asc.empty((2, 3)).shape
+    (2, 3)
+    """
     return zeros(shape, dtype=dtype, device=device, scheduler=scheduler)
 
 
 def empty_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
-    """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
+    """Zeros in the shape and layout of `x`, and its dtype unless another is given.
+
+    >>> asc.empty_like(asc.ones((2, 3))).shape
+    (2, 3)
+    """
     return zeros_like(x, dtype=dtype, device=device)
 
 
@@ -88,7 +99,12 @@ def eye(
     device: object = None,
     scheduler: Any = None,
 ) -> Tensor:
-    """Ones on the k-th diagonal, zeros elsewhere: (n_rows, n_cols), in float64 unless another dtype is given."""
+    """Ones on the k-th diagonal, zeros elsewhere: (n_rows, n_cols), in float64 unless another dtype is given.
+
+    >>> await asc.eye(2)
+    array([[1., 0.],
+           [0., 1.]])
+    """
     columns = index(n_rows) if n_cols is None else index(n_cols)
     options = {"n_rows": index(n_rows), "n_cols": columns, "k": index(k), "dtype": dtype_of(dtype)}
     return op("eye", device=device, scheduler=scheduler, **options)
@@ -126,13 +142,21 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
 def full(
     shape: ShapeLike, fill_value: Operand, *, dtype: Dtype = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
-    """One value throughout, in the dtype NumPy gives it unless another is named."""
+    """One value throughout, in the dtype NumPy gives it unless another is named.
+
+    >>> await asc.full(3, 7)
+    array([7, 7, 7])
+    """
     options = {"shape": lengths(shape), "dtype": dtype_or_none(dtype)}
     return op("full", fill_value, device=device, scheduler=scheduler, **options)
 
 
 def full_like(x: Tensor, /, fill_value: Operand, *, dtype: Dtype = None, device: object = None) -> Tensor:
-    """One value throughout, in the shape and layout of `x`, and its dtype unless another is given."""
+    """One value throughout, in the shape and layout of `x`, and its dtype unless another is given.
+
+    >>> await asc.full_like(asc.ones(3), 7.0)
+    array([7., 7., 7.])
+    """
     found = op("full_like", x, fill_value, dtype=dtype_or_none(dtype))
     return found if device is None else found.to(device)
 
@@ -148,13 +172,25 @@ def linspace(
     endpoint: bool = True,
     scheduler: Any = None,
 ) -> Tensor:
-    """`num` evenly spaced numbers from `start` to `stop`, or to before it: (num,), in float64 or complex128."""
+    """`num` evenly spaced numbers from `start` to `stop`, or to before it: (num,), in float64 or complex128.
+
+    >>> await asc.linspace(0, 1, 5)
+    array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
     options = {"num": index(num), "dtype": dtype_or_none(dtype), "endpoint": endpoint}
     return op("linspace", start, stop, device=device, scheduler=scheduler, **options)
 
 
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
-    """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged."""
+    """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged.
+
+    >>> await asc.gather(*asc.meshgrid(asc.arange(2), asc.arange(3)))
+    [array([[0, 1],
+           [0, 1],
+           [0, 1]]), array([[0, 0],
+           [1, 1],
+           [2, 2]])]
+    """
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing must be 'xy' or 'ij', not {indexing!r}")
     order = list(range(len(arrays)))
@@ -165,32 +201,61 @@ def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Ten
 
 
 def ones(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """Ones, in float64 unless another dtype is given."""
+    """Ones, in float64 unless another dtype is given.
+
+    >>> await asc.ones((2, 2))
+    array([[1., 1.],
+           [1., 1.]])
+    """
     return op("ones", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
 def ones_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
-    """Ones in the shape and layout of `x`, and its dtype unless another is given."""
+    """Ones in the shape and layout of `x`, and its dtype unless another is given.
+
+    >>> await asc.ones_like(asc.arange(3))
+    array([1, 1, 1])
+    """
     return full_like(x, 1, dtype=dtype, device=device)
 
 
 def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """The lower triangle of the last two dimensions, zeros above the k-th diagonal."""
+    """The lower triangle of the last two dimensions, zeros above the k-th diagonal.
+
+    >>> await asc.tril(asc.ones((3, 3)))
+    array([[1., 0., 0.],
+           [1., 1., 0.],
+           [1., 1., 1.]])
+    """
     return op("tril", x, k=k)
 
 
 def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
-    """The upper triangle of the last two dimensions, zeros below the k-th diagonal."""
+    """The upper triangle of the last two dimensions, zeros below the k-th diagonal.
+
+    >>> await asc.triu(asc.ones((3, 3)))
+    array([[1., 1., 1.],
+           [0., 1., 1.],
+           [0., 0., 1.]])
+    """
     return op("triu", x, k=k)
 
 
 def zeros(shape: ShapeLike, *, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """Zeros, in float64 unless another dtype is given."""
+    """Zeros, in float64 unless another dtype is given.
+
+    >>> await asc.zeros(3, dtype=asc.int32)
+    array([0, 0, 0], dtype=int32)
+    """
     return op("zeros", shape=lengths(shape), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
 
 
 def zeros_like(x: Tensor, /, *, dtype: Dtype = None, device: object = None) -> Tensor:
-    """Zeros in the shape and layout of `x`, and its dtype unless another is given."""
+    """Zeros in the shape and layout of `x`, and its dtype unless another is given.
+
+    >>> await asc.zeros_like(asc.arange(3))
+    array([0, 0, 0])
+    """
     return full_like(x, 0, dtype=dtype, device=device)
 
 

@@ -39,35 +39,59 @@ from ._common import op
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: object = None) -> Tensor:
-    """`x` in another dtype: a tensor of its shape. With `copy=False` `x` itself, if it has that dtype."""
+    """`x` in another dtype: a tensor of its shape. With `copy=False` `x` itself, if it has that dtype.
+
+    >>> await asc.astype(asc.arange(3), asc.float32)
+    array([0., 1., 2.], dtype=float32)
+    """
     wanted = dtype_of(dtype)
     result = x if x.dtype == wanted and not copy else op("astype", x, dtype=wanted)
     return result if device is None else result.to(device)
 
 
 def can_cast(from_: DTypeLike | Tensor, to: DTypeLike, /) -> builtins.bool:
-    """Whether a dtype, or that of a tensor, can be cast to another without loss."""
+    """Whether a dtype, or that of a tensor, can be cast to another without loss.
+
+    >>> asc.can_cast(asc.int64, asc.float64)
+    True
+    """
     return np.can_cast(_dtype(from_), np.dtype(to))
 
 
 def finfo(type: DTypeLike | Tensor, /) -> np.finfo[Any]:
-    """The limits of a floating-point dtype, or that of a tensor."""
+    """The limits of a floating-point dtype, or that of a tensor.
+
+    >>> asc.finfo(asc.float32).max
+    np.float32(3.4028235e+38)
+    """
     return np.finfo(_dtype(type))
 
 
 def iinfo(type: DTypeLike | Tensor, /) -> np.iinfo[Any]:
-    """The limits of an integer dtype, or that of a tensor."""
+    """The limits of an integer dtype, or that of a tensor.
+
+    >>> asc.iinfo(asc.int8).max
+    127
+    """
     return np.iinfo(_dtype(type))
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | str | tuple[DTypeLike | str, ...]) -> builtins.bool:
-    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", ..., a dtype, or one of several."""
+    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", ..., a dtype, or one of several.
+
+    >>> asc.isdtype(asc.float32, "real floating")
+    True
+    """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return np.isdtype(np.dtype(dtype), tuple([one if isinstance(one, str) else np.dtype(one) for one in kinds]))
 
 
 def result_type(*arrays_and_dtypes: DTypeLike | Tensor | Scalar) -> np.dtype[Any]:
-    """The dtype NumPy promotes all to; Python numbers give way."""
+    """The dtype NumPy promotes all to; Python numbers give way.
+
+    >>> asc.result_type(asc.float32, asc.int64)
+    dtype('float64')
+    """
     return np.result_type(*[a.dtype if isinstance(a, Tensor) else a for a in arrays_and_dtypes])
 
 

@@ -24,18 +24,21 @@ class Binary(Protocol):
     def __call__(self, x1: Operand, x2: Operand, /) -> Tensor: ...
 
 
-def _unary(name: str) -> Unary:
+def _unary(name: str, x: str, found: str) -> Unary:
+    """The function of a row of the table; and what its example is given, and finds."""
     op = TABLE[name]
 
     def function(x: Operand, /) -> Tensor:
         return apply(op, (x,))
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{op.doc}\n\nReturns a tensor of the shape of `x`, in the dtype NumPy gives.\n"
+    shapes = "Returns a tensor of the shape of `x`, in the dtype NumPy gives."
+    example = f">>> x = await s.put(np.array({x}))\n>>> await asc.{name}(x)\n{found}"
+    function.__doc__ = f"{op.doc}\n\n{shapes}\n\n{example}\n"
     return function
 
 
-def _binary(name: str) -> Binary:
+def _binary(name: str, x: str, y: str, found: str) -> Binary:
     op = TABLE[name]
 
     def function(x1: Operand, x2: Operand, /) -> Tensor:
@@ -43,77 +46,85 @@ def _binary(name: str) -> Binary:
 
     shapes = "Returns a tensor of the shape that `x1` and `x2` broadcast to, in the dtype NumPy promotes them to."
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"{op.doc}\n\n{shapes}\n"
+    given = f"{x})), await s.put(np.array({y}))" if y[0] == "[" else f"{x})), {y}"
+    example = f">>> x, y = await s.put(np.array({given}\n>>> await asc.{name}(x, y)\n{found}"
+    function.__doc__ = f"{op.doc}\n\n{shapes}\n\n{example}\n"
     return function
 
 
-abs: Unary = _unary("abs")
-conj: Unary = _unary("conj")
-imag: Unary = _unary("imag")
-negative: Unary = _unary("negative")
-positive: Unary = _unary("positive")
-real: Unary = _unary("real")
-sign: Unary = _unary("sign")
-acos: Unary = _unary("acos")
-acosh: Unary = _unary("acosh")
-asin: Unary = _unary("asin")
-asinh: Unary = _unary("asinh")
-atan: Unary = _unary("atan")
-atanh: Unary = _unary("atanh")
-cos: Unary = _unary("cos")
-cosh: Unary = _unary("cosh")
-sin: Unary = _unary("sin")
-sinh: Unary = _unary("sinh")
-tan: Unary = _unary("tan")
-tanh: Unary = _unary("tanh")
-exp: Unary = _unary("exp")
-expm1: Unary = _unary("expm1")
-log: Unary = _unary("log")
-log10: Unary = _unary("log10")
-log1p: Unary = _unary("log1p")
-log2: Unary = _unary("log2")
-reciprocal: Unary = _unary("reciprocal")
-sqrt: Unary = _unary("sqrt")
-square: Unary = _unary("square")
-ceil: Unary = _unary("ceil")
-floor: Unary = _unary("floor")
-round: Unary = _unary("round")
-trunc: Unary = _unary("trunc")
-isfinite: Unary = _unary("isfinite")
-isinf: Unary = _unary("isinf")
-isnan: Unary = _unary("isnan")
-signbit: Unary = _unary("signbit")
-bitwise_invert: Unary = _unary("bitwise_invert")
-logical_not: Unary = _unary("logical_not")
+abs: Unary = _unary("abs", "[-1.5, 0.4]", "array([1.5, 0.4])")
+conj: Unary = _unary("conj", "[1 + 2j, 3]", "array([1.-2.j, 3.-0.j])")
+imag: Unary = _unary("imag", "[1 + 2j, 3]", "array([2., 0.])")
+negative: Unary = _unary("negative", "[-1.5, 0.4]", "array([ 1.5, -0.4])")
+positive: Unary = _unary("positive", "[-1.5, 0.4]", "array([-1.5,  0.4])")
+real: Unary = _unary("real", "[1 + 2j, 3]", "array([1., 3.])")
+sign: Unary = _unary("sign", "[-1.5, 0.4]", "array([-1.,  1.])")
+acos: Unary = _unary("acos", "[0.0, 0.5]", "array([1.57079633, 1.04719755])")
+acosh: Unary = _unary("acosh", "[1.0, 4.0]", "array([0.        , 2.06343707])")
+asin: Unary = _unary("asin", "[0.0, 0.5]", "array([0.        , 0.52359878])")
+asinh: Unary = _unary("asinh", "[0.0, 0.5]", "array([0.        , 0.48121183])")
+atan: Unary = _unary("atan", "[0.0, 0.5]", "array([0.        , 0.46364761])")
+atanh: Unary = _unary("atanh", "[0.0, 0.5]", "array([0.        , 0.54930614])")
+cos: Unary = _unary("cos", "[0.0, 0.5]", "array([1.        , 0.87758256])")
+cosh: Unary = _unary("cosh", "[0.0, 0.5]", "array([1.        , 1.12762597])")
+sin: Unary = _unary("sin", "[0.0, 0.5]", "array([0.        , 0.47942554])")
+sinh: Unary = _unary("sinh", "[0.0, 0.5]", "array([0.        , 0.52109531])")
+tan: Unary = _unary("tan", "[0.0, 0.5]", "array([0.        , 0.54630249])")
+tanh: Unary = _unary("tanh", "[0.0, 0.5]", "array([0.        , 0.46211716])")
+exp: Unary = _unary("exp", "[0.0, 2.0]", "array([1.       , 7.3890561])")
+expm1: Unary = _unary("expm1", "[0.0, 2.0]", "array([0.       , 6.3890561])")
+log: Unary = _unary("log", "[1.0, 4.0]", "array([0.        , 1.38629436])")
+log10: Unary = _unary("log10", "[1.0, 4.0]", "array([0.        , 0.60205999])")
+log1p: Unary = _unary("log1p", "[0.0, 2.0]", "array([0.        , 1.09861229])")
+log2: Unary = _unary("log2", "[1.0, 4.0]", "array([0., 2.])")
+reciprocal: Unary = _unary("reciprocal", "[1.0, 4.0]", "array([1.  , 0.25])")
+sqrt: Unary = _unary("sqrt", "[1.0, 4.0]", "array([1., 2.])")
+square: Unary = _unary("square", "[0.0, 2.0]", "array([0., 4.])")
+ceil: Unary = _unary("ceil", "[-1.5, 0.4]", "array([-1.,  1.])")
+floor: Unary = _unary("floor", "[-1.5, 0.4]", "array([-2.,  0.])")
+round: Unary = _unary("round", "[-1.5, 0.4]", "array([-2.,  0.])")
+trunc: Unary = _unary("trunc", "[-1.5, 0.4]", "array([-1.,  0.])")
+isfinite: Unary = _unary("isfinite", "[1.0, np.inf, np.nan]", "array([ True, False, False])")
+isinf: Unary = _unary("isinf", "[1.0, np.inf, np.nan]", "array([False,  True, False])")
+isnan: Unary = _unary("isnan", "[1.0, np.inf, np.nan]", "array([False, False,  True])")
+signbit: Unary = _unary("signbit", "[-1.5, 0.4]", "array([ True, False])")
+bitwise_invert: Unary = _unary("bitwise_invert", "[0, 5]", "array([-1, -6])")
+logical_not: Unary = _unary("logical_not", "[True, False]", "array([False,  True])")
 
-add: Binary = _binary("add")
-subtract: Binary = _binary("subtract")
-multiply: Binary = _binary("multiply")
-divide: Binary = _binary("divide")
-floor_divide: Binary = _binary("floor_divide")
-remainder: Binary = _binary("remainder")
-pow: Binary = _binary("pow")
-atan2: Binary = _binary("atan2")
-copysign: Binary = _binary("copysign")
-hypot: Binary = _binary("hypot")
-logaddexp: Binary = _binary("logaddexp")
-nextafter: Binary = _binary("nextafter")
-maximum: Binary = _binary("maximum")
-minimum: Binary = _binary("minimum")
-equal: Binary = _binary("equal")
-not_equal: Binary = _binary("not_equal")
-greater: Binary = _binary("greater")
-greater_equal: Binary = _binary("greater_equal")
-less: Binary = _binary("less")
-less_equal: Binary = _binary("less_equal")
-logical_and: Binary = _binary("logical_and")
-logical_or: Binary = _binary("logical_or")
-logical_xor: Binary = _binary("logical_xor")
-bitwise_and: Binary = _binary("bitwise_and")
-bitwise_or: Binary = _binary("bitwise_or")
-bitwise_xor: Binary = _binary("bitwise_xor")
-bitwise_left_shift: Binary = _binary("bitwise_left_shift")
-bitwise_right_shift: Binary = _binary("bitwise_right_shift")
+add: Binary = _binary("add", "[1.0, 5.0]", "[2.0, 3.0]", "array([3., 8.])")
+subtract: Binary = _binary("subtract", "[1.0, 5.0]", "[2.0, 3.0]", "array([-1.,  2.])")
+multiply: Binary = _binary("multiply", "[1.0, 5.0]", "[2.0, 3.0]", "array([ 2., 15.])")
+divide: Binary = _binary("divide", "[1.0, 5.0]", "[2.0, 3.0]", "array([0.5       , 1.66666667])")
+floor_divide: Binary = _binary("floor_divide", "[7, -7]", "2", "array([ 3, -4])")
+remainder: Binary = _binary("remainder", "[7, -7]", "2", "array([1, 1])")
+pow: Binary = _binary("pow", "[7, -7]", "2", "array([49, 49])")
+atan2: Binary = _binary("atan2", "[3.0, 4.0]", "[-4.0, 3.0]", "array([2.49809154, 0.92729522])")
+copysign: Binary = _binary("copysign", "[3.0, 4.0]", "[-4.0, 3.0]", "array([-3.,  4.])")
+hypot: Binary = _binary("hypot", "[3.0, 4.0]", "[-4.0, 3.0]", "array([5., 5.])")
+logaddexp: Binary = _binary("logaddexp", "[0.0, 1.0]", "0.0", "array([0.69314718, 1.31326169])")
+nextafter: Binary = _binary("nextafter", "[1.0, 2.0]", "0.0", "array([1., 2.])")
+maximum: Binary = _binary("maximum", "[1.0, 5.0]", "[2.0, 3.0]", "array([2., 5.])")
+minimum: Binary = _binary("minimum", "[1.0, 5.0]", "[2.0, 3.0]", "array([1., 3.])")
+equal: Binary = _binary("equal", "[1, 2, 3]", "2", "array([False,  True, False])")
+not_equal: Binary = _binary("not_equal", "[1, 2, 3]", "2", "array([ True, False,  True])")
+greater: Binary = _binary("greater", "[1, 2, 3]", "2", "array([False, False,  True])")
+greater_equal: Binary = _binary("greater_equal", "[1, 2, 3]", "2", "array([False,  True,  True])")
+less: Binary = _binary("less", "[1, 2, 3]", "2", "array([ True, False, False])")
+less_equal: Binary = _binary("less_equal", "[1, 2, 3]", "2", "array([ True,  True, False])")
+logical_and: Binary = _binary(
+    "logical_and", "[True, True, False]", "[True, False, False]", "array([ True, False, False])"
+)
+logical_or: Binary = _binary(
+    "logical_or", "[True, True, False]", "[True, False, False]", "array([ True,  True, False])"
+)
+logical_xor: Binary = _binary(
+    "logical_xor", "[True, True, False]", "[True, False, False]", "array([False,  True, False])"
+)
+bitwise_and: Binary = _binary("bitwise_and", "[6, 5]", "3", "array([2, 1])")
+bitwise_or: Binary = _binary("bitwise_or", "[6, 5]", "3", "array([7, 7])")
+bitwise_xor: Binary = _binary("bitwise_xor", "[6, 5]", "3", "array([5, 6])")
+bitwise_left_shift: Binary = _binary("bitwise_left_shift", "[1, 8]", "2", "array([ 4, 32])")
+bitwise_right_shift: Binary = _binary("bitwise_right_shift", "[1, 8]", "2", "array([0, 2])")
 
 
 def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
@@ -121,6 +132,10 @@ def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) 
 
     Returns a tensor of the shape all three broadcast to. As in NumPy, a Python integer beyond what an integer dtype
     holds is no limit either. An element at a limit has the gradient, and the limit none.
+
+    >>> x = await s.put(np.array([-1.0, 0.5, 2.0]))
+    >>> await asc.clip(x, 0.0, 1.0)
+    array([0. , 0.5, 1. ])
     """
     low = None if _no_limit(x, min, -1) else min
     high = None if _no_limit(x, max, 1) else max

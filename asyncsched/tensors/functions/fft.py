@@ -36,67 +36,123 @@ def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "bac
 
 
 def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The inverse of `fft`."""
+    """The inverse of `fft`.
+
+    >>> await asc.fft.ifft(asc.ones(4))
+    array([1.+0.j, 0.+0.j, 0.+0.j, 0.+0.j])
+    """
     return _along("ifft", x, n, axis, norm)
 
 
 def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The transform of real numbers: n // 2 + 1 complex ones, since the rest is their mirror."""
+    """The transform of real numbers: n // 2 + 1 complex ones, since the rest is their mirror.
+
+    >>> await asc.fft.rfft(asc.ones(4))
+    array([4.+0.j, 0.+0.j, 0.+0.j])
+    """
     return _along("rfft", x, n, axis, norm)
 
 
 def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) of m."""
+    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) of m.
+
+    >>> x = await s.put(np.array([2.0 + 0j, 0j]))
+    >>> await asc.fft.irfft(x)
+    array([1., 1.])
+    """
     return _along("irfft", x, n, axis, norm)
 
 
 def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The transform of what is Hermitian, given by its half: n real numbers, by default 2 (m - 1) of m."""
+    """The transform of what is Hermitian, given by its half: n real numbers, by default 2 (m - 1) of m.
+
+    >>> x = await s.put(np.array([1.0, 1.0 + 0j]))
+    >>> await asc.fft.hfft(x)
+    array([2., 0.])
+    """
     return _along("hfft", x, n, axis, norm)
 
 
 def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The inverse of `hfft`, of real numbers: n // 2 + 1 complex ones."""
+    """The inverse of `hfft`, of real numbers: n // 2 + 1 complex ones.
+
+    >>> await asc.fft.ihfft(asc.ones(4))
+    array([1.-0.j, 0.-0.j, 0.-0.j])
+    """
     return _along("ihfft", x, n, axis, norm)
 
 
 def fftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The transform along several axes, by default all."""
+    """The transform along several axes, by default all.
+
+    >>> await asc.fft.fftn(asc.ones((2, 2)))
+    array([[4.+0.j, 0.+0.j],
+           [0.+0.j, 0.+0.j]])
+    """
     return _along_several("fftn", x, s, axes, norm)
 
 
 def ifftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The inverse of `fftn`."""
+    """The inverse of `fftn`.
+
+    >>> await asc.fft.ifftn(asc.ones((2, 2)))
+    array([[1.+0.j, 0.+0.j],
+           [0.+0.j, 0.+0.j]])
+    """
     return _along_several("ifftn", x, s, axes, norm)
 
 
 def rfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The transform of real numbers along several axes; the last of them has n // 2 + 1 in the result."""
+    """The transform of real numbers along several axes; the last of them has n // 2 + 1 in the result.
+
+    >>> asc.fft.rfftn(asc.ones((2, 4))).shape
+    (2, 3)
+    """
     return _along_several("rfftn", x, s, axes, norm)
 
 
 def irfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The inverse of `rfftn`; the last axis has 2 (m - 1) in the result unless `s` says another length."""
+    """The inverse of `rfftn`; the last axis has 2 (m - 1) in the result unless `s` says another length.
+
+    >>> asc.fft.irfftn(asc.ones((2, 3)) + 0j).shape
+    (2, 4)
+    """
     return _along_several("irfftn", x, s, axes, norm)
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 unless another is named."""
+    """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 unless another is named.
+
+    >>> await asc.fft.fftfreq(4)
+    array([ 0.  ,  0.25, -0.5 , -0.25])
+    """
     return _frequencies("fftfreq", n, d, dtype, device, scheduler)
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """The frequencies of `rfft`, of which there are n // 2 + 1; arguments as of `fftfreq`."""
+    """The frequencies of `rfft`, of which there are n // 2 + 1; arguments as of `fftfreq`.
+
+    >>> await asc.fft.rfftfreq(4)
+    array([0.  , 0.25, 0.5 ])
+    """
     return _frequencies("rfftfreq", n, d, dtype, device, scheduler)
 
 
 def fftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
-    """The frequency zero moved to the middle of the axes, by default all."""
+    """The frequency zero moved to the middle of the axes, by default all.
+
+    >>> await asc.fft.fftshift(asc.arange(4))
+    array([2, 3, 0, 1])
+    """
     return _shifted("fftshift", x, axes, lambda length: length // 2)
 
 
 def ifftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
-    """The inverse of `fftshift`."""
+    """The inverse of `fftshift`.
+
+    >>> await asc.fft.ifftshift(asc.arange(4))
+    array([2, 3, 0, 1])
+    """
     return _shifted("ifftshift", x, axes, lambda length: -(length // 2))
 
 

@@ -66,27 +66,54 @@ class SVDResult(NamedTuple):
 
 
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
-    """The lower factor `L` of positive definite matrices `L L^H`, or the upper one: a tensor of the shape of `x`."""
+    """The lower factor `L` of positive definite matrices `L L^H`, or the upper one: a tensor of the shape of `x`.
+
+    >>> x = await s.put(np.array([[4.0, 0.0], [0.0, 9.0]]))
+    >>> await asc.linalg.cholesky(x)
+    array([[2., 0.],
+           [0., 3.]])
+    """
     return op("cholesky", x, upper=upper)
 
 
 def cross(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
-    """The cross product of vectors of three numbers along an axis; the other dimensions broadcast."""
+    """The cross product of vectors of three numbers along an axis; the other dimensions broadcast.
+
+    >>> x = await s.put(np.array([1, 0, 0]))
+    >>> y = await s.put(np.array([0, 1, 0]))
+    >>> await asc.linalg.cross(x, y)
+    array([0, 0, 1])
+    """
     return op("cross", x1, x2, axis=axis)
 
 
 def det(x: Tensor, /) -> Tensor:
-    """The determinant of square matrices: (..., n, n) gives (...)."""
+    """The determinant of square matrices: (..., n, n) gives (...).
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.det(x).item()
+    6.0
+    """
     return op("det", x)
 
 
 def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
-    """A view of the diagonal of matrices, `offset` above the main one: (..., n, m) gives (..., k)."""
+    """A view of the diagonal of matrices, `offset` above the main one: (..., n, m) gives (..., k).
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.diagonal(x)
+    array([2., 3.])
+    """
     return op("diagonal", x, offset=offset)
 
 
 def eig(x: Tensor, /) -> EigResult:
-    """Eigenvalues (..., n) and eigenvectors (..., n, n), as columns, of square matrices: complex, in no order."""
+    """Eigenvalues (..., n) and eigenvectors (..., n, n), as columns, of square matrices: complex, in no order.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.eig(x).eigenvalues
+    array([2.+0.j, 3.+0.j])
+    """
     return EigResult(*several("eig", x))
 
 
@@ -107,42 +134,85 @@ def eigh(x: Tensor, /) -> EighResult:
 
 
 def eigvals(x: Tensor, /) -> Tensor:
-    """The eigenvalues of square matrices, (..., n): complex, in no order."""
+    """The eigenvalues of square matrices, (..., n): complex, in no order.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.eigvals(x)
+    array([2.+0.j, 3.+0.j])
+    """
     return op("eigvals", x)
 
 
 def eigvalsh(x: Tensor, /) -> Tensor:
-    """The eigenvalues of symmetric (Hermitian) matrices, (..., n): real and ascending."""
+    """The eigenvalues of symmetric (Hermitian) matrices, (..., n): real and ascending.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.eigvalsh(x)
+    array([2., 3.])
+    """
     return op("eigvalsh", x)
 
 
 def inv(x: Tensor, /) -> Tensor:
-    """The inverse of square matrices. A singular one raises LinAlgError at `await`."""
+    """The inverse of square matrices. A singular one raises LinAlgError at `await`.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 4.0]]))
+    >>> await asc.linalg.inv(x)
+    array([[0.5 , 0.  ],
+           [0.  , 0.25]])
+    """
     return op("inv", x)
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro") -> Tensor:
-    """A norm of matrices: Frobenius', "nuc" (nuclear), 1, -1, 2, -2 or plus or minus infinity. (...)."""
+    """A norm of matrices: Frobenius', "nuc" (nuclear), 1, -1, 2, -2 or plus or minus infinity. (...).
+
+    >>> x = await s.put(np.array([[3.0, 0.0], [0.0, 4.0]]))
+    >>> await asc.linalg.matrix_norm(x).item()
+    5.0
+    """
     return op("matrix_norm", x, keepdims=keepdims, ord=ord)
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
-    """Square matrices multiplied `n` times with themselves; of a negative `n` their inverses are."""
+    """Square matrices multiplied `n` times with themselves; of a negative `n` their inverses are.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.matrix_power(x, 2)
+    array([[4., 0.],
+           [0., 9.]])
+    """
     return op("matrix_power", x, n=n)
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are above `rtol` times the largest, in int64. (...)."""
+    """How many singular values are above `rtol` times the largest, in int64. (...).
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.matrix_rank(x).item()
+    2
+    """
     return op("matrix_rank", x) if rtol is None else op("matrix_rank", x, rtol)
 
 
 def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
-    """All products of the elements of two vectors: (n,) and (m,) give (n, m)."""
+    """All products of the elements of two vectors: (n,) and (m,) give (n, m).
+
+    >>> x = await s.put(np.array([1, 2]))
+    >>> y = await s.put(np.array([3, 4]))
+    >>> await asc.linalg.outer(x, y)
+    array([[3, 4],
+           [6, 8]])
+    """
     return op("outer", x1, x2)
 
 
 def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """The Moore-Penrose inverse, (..., m, n). Singular values below `rtol` times the largest are taken to be 0."""
+    """The Moore-Penrose inverse, (..., m, n). Singular values below `rtol` times the largest are taken to be 0.
+
+    >>> asc.linalg.pinv(asc.ones((3, 2))).shape
+    (2, 3)
+    """
     return op("pinv", x) if rtol is None else op("pinv", x, rtol)
 
 
@@ -150,12 +220,20 @@ def qr(x: Tensor, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRR
     """An orthonormal and an upper triangular matrix whose product is `x`: (..., n, k) and (..., k, m).
 
     `k` is the shorter side, or with "complete" `n`.
+
+    >>> asc.linalg.qr(asc.ones((3, 2))).R.shape
+    (2, 2)
     """
     return QRResult(*several("qr", x, mode=mode))
 
 
 def slogdet(x: Tensor, /) -> SlogdetResult:
-    """The sign of the determinant, and the logarithm of its magnitude, (...) each."""
+    """The sign of the determinant, and the logarithm of its magnitude, (...) each.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.slogdet(x).sign
+    array(1.)
+    """
     return SlogdetResult(*several("slogdet", x))
 
 
@@ -177,22 +255,40 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """The singular value decomposition of (..., n, m) into U (..., n, n), S (..., k), descending, and Vh (..., m, m).
 
     `k` is the shorter side; without `full_matrices` U has k columns, and Vh k rows.
+
+    >>> asc.linalg.svd(asc.ones((3, 2)), full_matrices=False).U.shape
+    (3, 2)
     """
     return SVDResult(*several("svd", x, full_matrices=full_matrices))
 
 
 def svdvals(x: Tensor, /) -> Tensor:
-    """The singular values of matrices, descending: (..., n, m) gives (..., k), the shorter side."""
+    """The singular values of matrices, descending: (..., n, m) gives (..., k), the shorter side.
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.svdvals(x)
+    array([3., 2.])
+    """
     return op("svdvals", x)
 
 
 def trace(x: Tensor, /, *, offset: int = 0, dtype: Dtype = None) -> Tensor:
-    """The sum along the diagonal of matrices, `offset` above the main one: (..., n, m) gives (...)."""
+    """The sum along the diagonal of matrices, `offset` above the main one: (..., n, m) gives (...).
+
+    >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
+    >>> await asc.linalg.trace(x).item()
+    5.0
+    """
     return op("trace", x, offset=offset, dtype=dtype_or_none(dtype))
 
 
 def vector_norm(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of vectors along an axis, several or all: the root of the sum of squares, or of another `ord`."""
+    """The norm of vectors along an axis, several or all: the root of the sum of squares, or of another `ord`.
+
+    >>> x = await s.put(np.array([3.0, 4.0]))
+    >>> await asc.linalg.vector_norm(x).item()
+    5.0
+    """
     return op("vector_norm", x, axis=axes(axis), keepdims=keepdims, ord=ord)
 
 

@@ -14,7 +14,13 @@ from ._common import Axis, ShapeLike, known_shape, lengths, op
 
 
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """Read-only views of all in the shape they broadcast to."""
+    """Read-only views of all in the shape they broadcast to.
+
+    >>> await asc.gather(*asc.broadcast_arrays(asc.ones((2, 1)), asc.arange(2)))
+    [array([[1., 1.],
+           [1., 1.]]), array([[0, 1],
+           [0, 1]])]
+    """
     shape = np.broadcast_shapes(*[known_shape(x, "broadcast_arrays") for x in arrays])
     return tuple([broadcast_to(x, shape) for x in arrays])
 
@@ -33,7 +39,12 @@ def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
 
 
 def broadcast_to(x: Tensor, /, shape: ShapeLike) -> Tensor:
-    """A read-only view of `x` in a larger shape."""
+    """A read-only view of `x` in a larger shape.
+
+    >>> await asc.broadcast_to(asc.arange(2), (2, 2))
+    array([[0, 1],
+           [0, 1]])
+    """
     return op("broadcast_to", x, shape=lengths(shape))
 
 
@@ -52,17 +63,29 @@ def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
 
 
 def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
-    """A view with a new axis of length one at `axis`."""
+    """A view with a new axis of length one at `axis`.
+
+    >>> asc.expand_dims(asc.ones(3), axis=0).shape
+    (1, 3)
+    """
     return op("expand_dims", x, axis=axes(axis))
 
 
 def flip(x: Tensor, /, *, axis: Axis = None) -> Tensor:
-    """A view with the elements along the axes in reverse; None is all axes."""
+    """A view with the elements along the axes in reverse; None is all axes.
+
+    >>> await asc.flip(asc.arange(3))
+    array([2, 1, 0])
+    """
     return op("flip", x, axis=axes(axis))
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
-    """A view with the axes `source` moved to `destination`, the others in their order."""
+    """A view with the axes `source` moved to `destination`, the others in their order.
+
+    >>> asc.moveaxis(asc.ones((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
     sources = normalize_axis_tuple(source, x.ndim, "source")
     destinations = normalize_axis_tuple(destination, x.ndim, "destination")
     if len(sources) != len(destinations):
@@ -74,7 +97,11 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
-    """A view with the axes in another order: axis `i` of the result is axis `axes[i]` of `x`."""
+    """A view with the axes in another order: axis `i` of the result is axis `axes[i]` of `x`.
+
+    >>> asc.permute_dims(asc.ones((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     return op("permute_dims", x, axes=lengths(axes))
 
 
@@ -83,6 +110,9 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
 
     With a tensor of repeats, a number for each element along the axis, the length is (None) until the tensor is done.
     Its length is not known in advance: it is charged like `x`, and corrected when done.
+
+    >>> await asc.repeat(asc.arange(3), 2)
+    array([0, 0, 1, 1, 2, 2])
     """
     if isinstance(repeats, Tensor):
         return op("repeat_each", x, repeats, axis=axes(axis))
@@ -95,33 +125,59 @@ def reshape(x: Tensor, /, shape: ShapeLike, *, copy: bool | None = None) -> Tens
     """The elements in another shape, in C order; one length may be -1.
 
     A view where possible. `copy=True` always copies; with False it is an error, at `await`, if that is needed.
+
+    >>> await asc.reshape(asc.arange(4), (2, -1))
+    array([[0, 1],
+           [2, 3]])
     """
     options = {} if copy is None else {"copy": copy}
     return op("reshape", x, shape=lengths(shape), **options)
 
 
 def roll(x: Tensor, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
-    """The elements moved round by `shift` along the axes; without one, in the flattened tensor. A tensor like `x`."""
+    """The elements moved round by `shift` along the axes; without one, in the flattened tensor. A tensor like `x`.
+
+    >>> await asc.roll(asc.arange(4), 1)
+    array([3, 0, 1, 2])
+    """
     return op("roll", x, shift=axes(shift), axis=axes(axis))
 
 
 def squeeze(x: Tensor, /, axis: int | Sequence[int]) -> Tensor:
-    """A view without the axes named, which must be of length one."""
+    """A view without the axes named, which must be of length one.
+
+    >>> asc.squeeze(asc.ones((1, 3)), 0).shape
+    (3,)
+    """
     return op("squeeze", x, axis=axes(axis))
 
 
 def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
-    """Tensors of one shape joined along a new axis."""
+    """Tensors of one shape joined along a new axis.
+
+    >>> await asc.stack([asc.arange(2), asc.ones(2)])
+    array([[0., 1.],
+           [1., 1.]])
+    """
     return op("stack", *arrays, axis=axis)
 
 
 def tile(x: Tensor, repetitions: ShapeLike, /) -> Tensor:
-    """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last."""
+    """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last.
+
+    >>> await asc.tile(asc.arange(2), 2)
+    array([0, 1, 0, 1])
+    """
     return op("tile", x, repetitions=lengths(repetitions))
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """Views of the parts along an axis, without it."""
+    """Views of the parts along an axis, without it.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> await asc.gather(*asc.unstack(x))
+    [array([1, 2]), array([3, 4])]
+    """
     axis = normalize_axis_index(axis, x.ndim)
     length = x.shape[axis]
     if length is None:

@@ -26,32 +26,62 @@ from .manipulation import concat
 
 
 def all(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements along the axes are true (not zero), in bool."""
+    """Whether all elements along the axes are true (not zero), in bool.
+
+    >>> x = await s.put(np.array([True, False]))
+    >>> await asc.all(x)
+    array(False)
+    """
     return op("all", x, axis=axes(axis), keepdims=keepdims)
 
 
 def any(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Whether any element along the axes is true (not zero), in bool."""
+    """Whether any element along the axes is true (not zero), in bool.
+
+    >>> x = await s.put(np.array([True, False]))
+    >>> await asc.any(x)
+    array(True)
+    """
     return op("any", x, axis=axes(axis), keepdims=keepdims)
 
 
 def max(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
+    """The largest element along the axes, in the dtype of `x`. ValueError if there is none to choose from.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> await asc.max(x, axis=0)
+    array([3, 4])
+    """
     return op("max", x, axis=axes(axis), keepdims=keepdims)
 
 
 def min(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element along the axes, in the dtype of `x`. ValueError if there is none to choose from."""
+    """The smallest element along the axes, in the dtype of `x`. ValueError if there is none to choose from.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> await asc.min(x, axis=0)
+    array([1, 2])
+    """
     return op("min", x, axis=axes(axis), keepdims=keepdims)
 
 
 def mean(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean along the axes, in the dtype of `x`; of integers in float64."""
+    """The mean along the axes, in the dtype of `x`; of integers in float64.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> await asc.mean(x, axis=1)
+    array([1.5, 3.5])
+    """
     return op("mean", x, axis=axes(axis), keepdims=keepdims)
 
 
 def std(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The standard deviation along the axes: the root of `var`."""
+    """The standard deviation along the axes: the root of `var`.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> await asc.std(x).item()
+    1.0
+    """
     return op("std", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
@@ -59,12 +89,21 @@ def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: 
     """The variance along the axes, in a real dtype: squared deviations summed, over their number less `correction`.
 
     Temporaries of the size of `x` are counted in its cost.
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> await asc.var(x, correction=1).item()
+    2.0
     """
     return op("var", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
 def prod(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool = False) -> Tensor:
-    """The product along the axes, in `dtype`; by default small integers are widened to 64 bits."""
+    """The product along the axes, in `dtype`; by default small integers are widened to 64 bits.
+
+    >>> x = await s.put(np.array([2, 3, 4]))
+    >>> await asc.prod(x).item()
+    24
+    """
     return op("prod", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
 
@@ -90,6 +129,10 @@ def cumulative_prod(
     """Running products along an axis, which only a tensor of one dimension may leave out.
 
     Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 1 in front.
+
+    >>> x = await s.put(np.array([1, 2, 3]))
+    >>> await asc.cumulative_prod(x)
+    array([1, 2, 6])
     """
     return op("cumulative_prod", x, axis=axes(axis), dtype=dtype_or_none(dtype), include_initial=include_initial)
 
@@ -100,6 +143,10 @@ def cumulative_sum(
     """Running sums along an axis, which only a tensor of one dimension may leave out.
 
     Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 0 in front.
+
+    >>> x = await s.put(np.array([1, 2, 3]))
+    >>> await asc.cumulative_sum(x, include_initial=True)
+    array([0, 1, 3, 6])
     """
     return op("cumulative_sum", x, axis=axes(axis), dtype=dtype_or_none(dtype), include_initial=include_initial)
 
@@ -110,6 +157,10 @@ def diff(
     """The n-th difference of neighbours along an axis, shorter by `n` there.
 
     `prepend` and `append` are joined to `x` first, so they have its shape but for that axis.
+
+    >>> x = await s.put(np.array([1, 4, 9]))
+    >>> await asc.diff(x)
+    array([3, 5])
     """
     parts = [part for part in (prepend, x, append) if part is not None]
     joined = concat(parts, axis=axis) if len(parts) > 1 else x
@@ -135,7 +186,13 @@ def matmul(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
-    """A view with the last two axes exchanged: (..., n, m) gives (..., m, n)."""
+    """A view with the last two axes exchanged: (..., n, m) gives (..., m, n).
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> await asc.matrix_transpose(x)
+    array([[1, 3],
+           [2, 4]])
+    """
     return op("matrix_transpose", x)
 
 
@@ -146,12 +203,22 @@ def tensordot(
 
     `axes` is how many, the last of `x1` and the first of `x2`; or a pair: those of `x1`, those of `x2`. The result has
     the axes of `x1` not summed over, then those of `x2`. Both operands may be copied, which the cost counts.
+
+    >>> await asc.tensordot(asc.ones((2, 3)), asc.ones((3, 2)), axes=1)
+    array([[3., 3.],
+           [3., 3.]])
     """
     return op("tensordot", x1, x2, axes=_pair(axes))
 
 
 def vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
-    """The sum of products along one axis, with `x1` conjugated; the other dimensions broadcast."""
+    """The sum of products along one axis, with `x1` conjugated; the other dimensions broadcast.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> y = await s.put(np.array([1, 1]))
+    >>> await asc.vecdot(x, y)
+    array([3, 7])
+    """
     return op("vecdot", x1, x2, axis=axis)
 
 
@@ -160,6 +227,9 @@ def dot(x1: Operand, x2: Operand, /) -> Tensor:
 
     Of two vectors a number, of matrices their product; beyond that, `tensordot` and `matmul` are easier to read. A
     number multiplies.
+
+    >>> await asc.dot(asc.arange(3), asc.arange(3))
+    array(5)
     """
     return op("dot", x1, x2)
 

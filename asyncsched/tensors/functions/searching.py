@@ -17,12 +17,22 @@ from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked
 
 
 def argmax(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The index of the first largest element along an axis, in int64; without one, in the flattened tensor."""
+    """The index of the first largest element along an axis, in int64; without one, in the flattened tensor.
+
+    >>> x = await s.put(np.array([1, 5, 2]))
+    >>> await asc.argmax(x).item()
+    1
+    """
     return op("argmax", x, axis=axes(axis), keepdims=keepdims)
 
 
 def argmin(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
-    """The index of the first smallest element along an axis, in int64; without one, in the flattened tensor."""
+    """The index of the first smallest element along an axis, in int64; without one, in the flattened tensor.
+
+    >>> x = await s.put(np.array([1, 5, 0]))
+    >>> await asc.argmin(x).item()
+    2
+    """
     return op("argmin", x, axis=axes(axis), keepdims=keepdims)
 
 
@@ -43,12 +53,22 @@ def argpartition(x: Tensor, /, kth: int | Sequence[int], axis: int | None = -1) 
 
 
 def argsort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The indices that sort along an axis: a tensor of the shape of `x`, in int64."""
+    """The indices that sort along an axis: a tensor of the shape of `x`, in int64.
+
+    >>> x = await s.put(np.array([3, 1, 2]))
+    >>> await asc.argsort(x)
+    array([1, 2, 0])
+    """
     return op("argsort", x, axis=axis, descending=descending, stable=stable)
 
 
 def count_nonzero(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """How many elements along the axes are not zero, in int64."""
+    """How many elements along the axes are not zero, in int64.
+
+    >>> x = await s.put(np.array([0, 1, 2]))
+    >>> await asc.count_nonzero(x).item()
+    2
+    """
     return op("count_nonzero", x, axis=axes(axis), keepdims=keepdims)
 
 
@@ -56,6 +76,10 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of elements that are not zero, in C order: a tensor for each dimension, in int64.
 
     How many there are is known only when it is done: the shapes are (None,), their cost that of the most there can be.
+
+    >>> x = await s.put(np.array([0, 1, 2]))
+    >>> await asc.gather(*asc.nonzero(x))
+    [array([1, 2])]
     """
     found = op("argwhere", x)
     return tuple([found[:, axis] for axis in range(x.ndim)])
@@ -68,13 +92,23 @@ def searchsorted(
 
     `x1` has one dimension and is in order, or `sorter` has the indices that sort it. Equal elements go to the right
     of what is inserted, or with `side="right"` to the left.
+
+    >>> x = await s.put(np.array([1, 3, 5]))
+    >>> y = await s.put(np.array([0, 3, 9]))
+    >>> await asc.searchsorted(x, y)
+    array([0, 1, 3])
     """
     sorters = () if sorter is None else (sorter,)
     return op("searchsorted", x1, x2, *sorters, side=side)
 
 
 def sort(x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Tensor:
-    """The elements in order along an axis: a tensor like `x`."""
+    """The elements in order along an axis: a tensor like `x`.
+
+    >>> x = await s.put(np.array([3, 1, 2]))
+    >>> await asc.sort(x, descending=True)
+    array([3, 2, 1])
+    """
     return op("sort", x, axis=axis, descending=descending, stable=stable)
 
 
@@ -82,6 +116,11 @@ def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
     """Slices of `x` along an axis, by index; without one, elements of the flattened tensor.
 
     The result has the shape of `indices` in place of the axis.
+
+    >>> x = await s.put(np.array([10, 20, 30]))
+    >>> y = await s.put(np.array([2, 0]))
+    >>> await asc.take(x, y)
+    array([30, 10])
 
     Raises:
         IndexError: where awaited, for an index out of range, on any device.
@@ -91,6 +130,12 @@ def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
     """One element of `x` for each index, at the index's own place in all other dimensions, which broadcast.
+
+    >>> x = await s.put(np.array([[1, 2], [3, 4]]))
+    >>> y = await s.put(np.array([[1], [0]]))
+    >>> await asc.take_along_axis(x, y)
+    array([[2],
+           [3]])
 
     Raises:
         IndexError: where awaited, for an index out of range, on any device.
@@ -174,7 +219,13 @@ class UniqueInverseResult(NamedTuple):
 
 
 def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
-    """Whether each element of `x1` is among those of `x2`, or with `invert` is not: the shape of `x1`, in bool."""
+    """Whether each element of `x1` is among those of `x2`, or with `invert` is not: the shape of `x1`, in bool.
+
+    >>> x = await s.put(np.array([1, 2, 3]))
+    >>> y = await s.put(np.array([2, 5]))
+    >>> await asc.isin(x, y)
+    array([False,  True, False])
+    """
     return op("isin", x1, x2, invert=invert)
 
 
@@ -182,6 +233,10 @@ def unique_all(x: Tensor, /) -> UniqueAllResult:
     """Each element once, where the first of each is, which one each element of `x` is, and how often each is there.
 
     The second and the last index and count in the flattened tensor; the third has the shape of `x`. In int64.
+
+    >>> x = await s.put(np.array([2, 1, 2]))
+    >>> await asc.unique_all(x).counts
+    array([1, 2])
     """
     return UniqueAllResult(*_unique("unique_all", x, index=True, inverse=True, counts=True))
 
@@ -200,12 +255,22 @@ def unique_counts(x: Tensor, /) -> UniqueCountsResult:
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverseResult:
-    """Each element once, and which one each element of `x` is, in its shape, in int64."""
+    """Each element once, and which one each element of `x` is, in its shape, in int64.
+
+    >>> x = await s.put(np.array([2, 1, 2]))
+    >>> await asc.unique_inverse(x).inverse_indices
+    array([1, 0, 1])
+    """
     return UniqueInverseResult(*_unique("unique_inverse", x, index=False, inverse=True, counts=False))
 
 
 def unique_values(x: Tensor, /) -> Tensor:
-    """Each element once, in the order that NumPy gives them: that of its version, which may be none."""
+    """Each element once, in the order that NumPy gives them: that of its version, which may be none.
+
+    >>> x = await s.put(np.array([2, 1, 2]))
+    >>> await asc.unique_values(x)
+    array([1, 2])
+    """
     return op("unique_values", x)
 
 

@@ -44,22 +44,42 @@ class HistogramResult(NamedTuple):
 
 
 def nanmax(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The largest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from."""
+    """The largest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from.
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanmax(x).item()
+    3.0
+    """
     return op("nanmax", x, axis=axes(axis), keepdims=keepdims)
 
 
 def nanmin(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The smallest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from."""
+    """The smallest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from.
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanmin(x).item()
+    1.0
+    """
     return op("nanmin", x, axis=axes(axis), keepdims=keepdims)
 
 
 def nanargmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """The index of the first largest element but for NaN, in int64. ValueError, where awaited, for a line of NaN."""
+    """The index of the first largest element but for NaN, in int64. ValueError, where awaited, for a line of NaN.
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanargmax(x).item()
+    2
+    """
     return op("nanargmax", x, axis=axes(axis), keepdims=keepdims)
 
 
 def nanargmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """The index of the first smallest element but for NaN, in int64. ValueError, where awaited, for a line of NaN."""
+    """The index of the first smallest element but for NaN, in int64. ValueError, where awaited, for a line of NaN.
+
+    >>> x = await s.put(np.array([np.nan, 1.0, 3.0]))
+    >>> await asc.nanargmin(x).item()
+    1
+    """
     return op("nanargmin", x, axis=axes(axis), keepdims=keepdims)
 
 
@@ -79,22 +99,42 @@ def nansum(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bo
 
 
 def nanprod(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bool = False) -> Tensor:
-    """The product of what is not NaN, in `dtype`; by default small integers are widened to 64 bits."""
+    """The product of what is not NaN, in `dtype`; by default small integers are widened to 64 bits.
+
+    >>> x = await s.put(np.array([2.0, np.nan, 3.0]))
+    >>> await asc.nanprod(x).item()
+    6.0
+    """
     return op("nanprod", x, axis=axes(axis), dtype=dtype_or_none(dtype), keepdims=keepdims)
 
 
 def nanmean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The mean of what is not NaN, in the dtype of `x`; of integers in float64."""
+    """The mean of what is not NaN, in the dtype of `x`; of integers in float64.
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanmean(x).item()
+    2.0
+    """
     return op("nanmean", x, axis=axes(axis), keepdims=keepdims)
 
 
 def nanvar(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance of what is not NaN: squared deviations summed, over their number less `correction` (`ddof`)."""
+    """The variance of what is not NaN: squared deviations summed, over their number less `correction` (`ddof`).
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanvar(x).item()
+    1.0
+    """
     return op("nanvar", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
 def nanstd(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The standard deviation of what is not NaN: the root of `nanvar`."""
+    """The standard deviation of what is not NaN: the root of `nanvar`.
+
+    >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
+    >>> await asc.nanstd(x).item()
+    1.0
+    """
     return op("nanstd", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
@@ -162,7 +202,12 @@ def percentile(
     keepdims: bool = False,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The same as `quantile`, with `q` from 0 to 100."""
+    """The same as `quantile`, with `q` from 0 to 100.
+
+    >>> x = await s.put(np.array([1.0, 2.0, 3.0, 4.0]))
+    >>> await asc.percentile(x, 50).item()
+    2.5
+    """
     return _quantile("percentile", x, q, 100, axis, method, keepdims, weights)
 
 
@@ -215,6 +260,11 @@ def digitize(x: Tensor, /, bins: Edges, right: bool = False) -> Tensor:
 
     `bins` has one dimension and increases, or decreases: then bins[i - 1] > x >= bins[i]. With `right` the other edge
     belongs to a bin. What lies beyond has index 0 or `len(bins)`.
+
+    >>> x = await s.put(np.array([0.5, 1.5, 9.0]))
+    >>> y = await s.put(np.array([1.0, 2.0]))
+    >>> await asc.digitize(x, y)
+    array([0, 1, 2])
 
     Raises:
         ValueError: where awaited, for bins in no order.
@@ -385,6 +435,12 @@ def corrcoef(x: Tensor, y: Tensor | None = None, /, rowvar: bool = True, *, dtyp
     """The correlation coefficients of variables, (n, n): their covariances over their standard deviations.
 
     Of a variable that does not vary they are NaN. Complex ones have no gradient. Arguments and errors as of `cov`.
+
+    >>> x = await s.put(np.array([1.0, 2.0, 3.0]))
+    >>> y = await s.put(np.array([2.0, 4.0, 6.0]))
+    >>> await asc.corrcoef(x, y)
+    array([[1., 1.],
+           [1., 1.]])
     """
     found = cov(x, y, rowvar, dtype=dtype)
     if not found.ndim:
