@@ -6,10 +6,8 @@ slots, one after the other and then the first again.
 Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and nothing tells who touches
 them too early. So each slot has an event, recorded after its transfer, and the host waits for it before it touches the
 slot again: on the way up before it fills the slot with the next part, on the way down before it reads what came. So all
-slots but one may be under way while the host works on that one. While the device copies down, the host touches the
-pages that the bytes will go to: a new array has none yet, and getting them takes as long as the copy. The pinned memory
-belongs to the slots for as long as the device is open: CuPy's pool of pinned memory would hand out what is dropped,
-without a look at events.
+slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for as long as
+the device is open: CuPy's pool of pinned memory would hand out what is dropped, without a look at events.
 
 What is pinned already, by CuPy or PyTorch, is copied as it lies. Not taken: pinning the user's own array, which costs
 more than copying it (a guess, from what a page costs to pin), and fails where the memory is mapped from a file.
@@ -28,7 +26,6 @@ SLOTS = 4
 # A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.
 SLOT_BYTES = 4 << 20
 LEAST_PINNED = 1 << 16  # bytes: with fewer it is not worth asking whether a source is pinned. A guess
-_PAGE = 4096
 
 HostArray = np.ndarray[Any, Any]
 
@@ -88,7 +85,6 @@ class Staging:
                         _read(flat, *unread.pop(0))
                     nbytes = min(SLOT_BYTES, flat.nbytes - start)
                     self._transfer(slot, source.data.ptr + start, nbytes, stream, up=False)
-                    flat[start : start + nbytes : _PAGE] = 0
                     unread.append((start, slot))
                 for start, slot in unread:
                     _read(flat, start, slot)
