@@ -10,6 +10,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.nn.functional import linear
+from asyncsched.ops.table import TABLE
+from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
 
 pytestmark = pytest.mark.one_loop
@@ -19,6 +21,14 @@ Reduced = tuple[Callable[[asc.Tensor], asc.Tensor], Callable[[np.ndarray], Any]]
 rng = np.random.default_rng(0)
 X = rng.uniform(0, 0.5, (ROWS, COUNT)).astype(np.float16)
 NEAR_ONE = rng.choice(np.array([1 - 2**-11, 1 - 2**-11, 1 + 2**-10], np.float16), (ROWS, COUNT))
+
+
+def weight_gradient(x: asc.Tensor) -> asc.Tensor:
+    """Of a window of one pixel that moves over an image with one channel."""
+    image, one = x.reshape(1, 1, 250, -1), (1, 1)
+    options = {"shape": (1, 1, 1, 1), "stride": one, "padding": (0, 0), "dilation": one}
+    return apply(TABLE["conv2d_weight_grad"], (image, image), options).reshape(())
+
 
 # What the device is asked for, and the same in double precision.
 OF_A_ROW: dict[str, Reduced] = {
@@ -36,6 +46,7 @@ OF_A_ROW: dict[str, Reduced] = {
     "tensordot": (lambda x: asc.tensordot(x.reshape(100, -1), x.reshape(100, -1)), lambda x: x @ x),
     "einsum of two": (lambda x: asc.einsum("i,i->", x, x), lambda x: x @ x),
     "einsum of one": (lambda x: asc.einsum("ij->", x.reshape(100, -1)), np.sum),
+    "conv2d_weight_grad": (weight_gradient, lambda x: x @ x),
     "vector_norm": (asc.linalg.vector_norm, np.linalg.norm),
     "matrix_norm": (lambda x: asc.linalg.matrix_norm(x.reshape(100, -1)), np.linalg.norm),
 }

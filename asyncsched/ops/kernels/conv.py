@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from .. import parallel
+from .. import halves, parallel
 from ..cost_model import MULTIPLICATION_SECONDS
 from ..declare import Inferred, Op, Operand, Options, meta, with_products
 from ..rules import Known, as_meta, copies, floats
@@ -95,9 +95,9 @@ def conv2d_weight_grad(
             gradient = _channels_first(xp, grad[some, :, rows], grad.shape[3])
             seen = on_card.unfold(xp, windows, x[some], rows, grad.shape[3]).T
             if (some.start, rows.start) == (0, 0):
-                xp.matmul(gradient, seen, out=total)
+                halves.matmul(xp.matmul, gradient, seen, out=total)
             else:
-                total += xp.matmul(gradient, seen)
+                total += halves.matmul(xp.matmul, gradient, seen)
             del gradient, seen
         return out
     number = _sums_for(shape, len(cut), out.dtype.itemsize)
