@@ -16,6 +16,7 @@ from .devices.cuda import requirements
 from .devices.host.allowed import allowed_processors
 
 Line = tuple[str, str]
+_ROOM = 256 << 20  # bytes: with fewer there is hardly place for the libraries and kernels. A guess
 
 # What comes with an extra: its name, its package, the extra, and what it is for.
 _EXTRAS = (
@@ -95,22 +96,31 @@ def _host_memory() -> dict[str, int]:
 
 
 def _gpus() -> Iterator[Line]:
-    if not requirements.usable():
-        yield "cuda", f"none: {requirements.missing()[0].how}"
+    lacks = [lack for lack in requirements.missing() if lack.name != "CUDA libraries"]
+    if lacks:
+        yield "cuda", f"none: {lacks[0].how}"
         return
     import cupy
 
     runtime = cupy.cuda.runtime
     for number in range(runtime.getDeviceCount()):
         found = runtime.getDeviceProperties(number)
-        with cupy.cuda.Device(number):
-            free, total = runtime.memGetInfo()
         name, capability = found["name"].decode(), f"{found['major']}.{found['minor']}"
-        yield f"cuda:{number}", f"{name}, compute capability {capability}, {_sizes(total, free)}"
+        try:
+            with cupy.cuda.Device(number):
+                free, total = runtime.memGetInfo()
+        except runtime.CUDARuntimeError as error:
+            lack = requirements.refused(error)
+            yield f"cuda:{number}", f"{name}, not usable: {lack.how}: {lack.cure}"
+            continue
+        room = "" if free >= _ROOM else ", too few: `nvidia-smi` lists who has the rest"
+        alone = ", the one MIG slice that a process sees" if "MIG" in name else ""
+        yield f"cuda:{number}", f"{name}, compute capability {capability}, {_sizes(total, free)}{room}{alone}"
 
 
 def _software() -> Iterator[Line]:
-    yield "Python", f"{platform.python_version()}, {platform.system()} {platform.machine()}"
+    system = "WSL" if requirements.wsl() else platform.system()
+    yield "Python", f"{platform.python_version()}, {system} {platform.machine()}"
     yield "event loop", "uvloop" if _version("uvloop") else "asyncio"
     yield "NumPy", np.__version__
     for blas in threadpool_info():

@@ -64,7 +64,7 @@ def test_help_names_the_commands_and_the_sections(capsys):
     text = helped(capsys)
     assert text.startswith("usage: python -m asyncsched [-h] COMMAND")
     for name in ("explain", "trace", "replan"):
-        assert f"\n    {name} " in text
+        assert re.search(rf"\n    {name}\s", text)
     printed = [line for line in program.describe().splitlines()[1:] if line and not line.startswith(" ")]
     assert {"devices", "software"} <= set(printed)
     for section in (*printed, "to install"):
@@ -175,7 +175,8 @@ def test_opening_where_cupy_finds_no_device(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with fake_cupy(devices=0):
         driver(monkeypatch, 12_080)
-        assert "CuPy finds no device, and CUDA_VISIBLE_DEVICES is '': see what `nvidia-smi -L` lists" in opened()
+        assert "CuPy finds no device, and CUDA_VISIBLE_DEVICES is '': unset it, or name devices" in opened()
+        assert described()["cuda"] == "none: CuPy finds no device, and CUDA_VISIBLE_DEVICES is ''"
         driver(monkeypatch, 11_040)
         assert (
             "the NVIDIA driver knows CUDA up to 11.4, too old for this CuPy, which is for CUDA 12: update it."
@@ -189,6 +190,50 @@ def test_opening_without_what_compiles_kernels(monkeypatch):
 
         monkeypatch.delattr(cupy.cuda, "nvrtc")
         assert 'CuPy finds no NVRTC or no cuBLAS: pip install "cupy-cuda12x[ctk]". Or' in opened()
+
+
+# By the numbers of CUDA's errors, the beginning of what is said.
+REFUSED = {
+    2: "the device has no room for a context: end what else uses it: `nvidia-smi` lists that",
+    3: "CUDA cannot begin in this process: it was forked",
+    46: "another process has the device alone: end it",
+    802: "CUDA is not ready yet",
+    803: "the NVIDIA driver and its libraries are of different versions",
+    804: "CUDA's forward compatibility does not serve this device",
+    999: "the NVIDIA driver fails",
+    719: "CUDA refuses: cudaErrorUnknown",
+}
+
+
+@pytest.mark.parametrize("call", ["getDeviceCount", "memGetInfo"])
+@pytest.mark.parametrize("status", REFUSED)
+def test_what_cuda_refuses_is_told_in_a_line(monkeypatch, call, status):
+    with fake_cupy():
+        from cupy.cuda import runtime
+
+        def refuse() -> None:
+            raise runtime.CUDARuntimeError(status)
+
+        monkeypatch.setattr(runtime, call, refuse)
+        (line,) = [line for line in program.describe().splitlines() if line.startswith("  cuda")]
+        how = "none" if call == "getDeviceCount" else "Fake GPU, not usable"
+        assert f"{how}: {REFUSED[status].split(': end')[0]}" in line
+        assert f"cuda:0 cannot be used: {REFUSED[status]}" in opened()
+
+
+def test_a_card_without_room_a_mig_slice_and_wsl_are_told(monkeypatch):
+    with fake_cupy(memory=100 << 20):
+        from cupy.cuda import runtime
+
+        name = b"NVIDIA A100 MIG 1g.5gb"
+        monkeypatch.setattr(runtime, "getDeviceProperties", lambda number: {"name": name, "major": 8, "minor": 0})
+        line = next(line for line in program.describe().splitlines() if line.startswith("  cuda:0 "))
+        assert "100.0 MiB free, too few: `nvidia-smi` lists who has the rest, the one MIG slice that a" in line
+    monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
+    driver(monkeypatch, 0)
+    found = described()
+    assert ", WSL " in found["Python"]
+    assert found["NVIDIA driver"] == "install it on Windows, and none in WSL; then `wsl --shutdown`"
 
 
 def test_opening_a_device_that_is_not_there():

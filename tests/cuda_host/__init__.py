@@ -22,5 +22,6 @@ textures, cooperative launches, and any meaning of times.
     HOSTCUDA_DEVICES=2            HOSTCUDA_MEMORY_MB=4096      what there is
     HOSTCUDA_LAZY_PERCENT=10      HOSTCUDA_DELAY_US=200        how often a stream sleeps, and how long at most
     HOSTCUDA_SEED=1               HOSTCUDA_DRIVER=12090        of the sleeping; the newest CUDA that the driver knows
+    HOSTCUDA_NAME='host memory'   HOSTCUDA_REFUSES=0           of each device; the error that makes no context on 0
     HOSTCUDA_VERBOSE=1                                         shows what g++ refuses
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 SUCCESS = 0
 INVALID_VALUE = 1
 MEMORY_ALLOCATION = 2
+INITIALIZATION = 3
 NO_DEVICE = 100
 INVALID_DEVICE = 101
 INVALID_HANDLE = 400
@@ -18,6 +19,8 @@ CAPTURE_IMPLICIT = 906
 _TEXT = {
     1: ("cudaErrorInvalidValue", "invalid argument"),
     2: ("cudaErrorMemoryAllocation", "out of memory"),
+    3: ("cudaErrorInitializationError", "initialization error"),
+    46: ("cudaErrorDevicesUnavailable", "CUDA-capable device(s) is/are busy or unavailable"),
     100: ("cudaErrorNoDevice", "no CUDA-capable device is detected"),
     101: ("cudaErrorInvalidDevice", "invalid device ordinal"),
     400: ("cudaErrorInvalidResourceHandle", "invalid resource handle"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import sys
 import threading
 from collections import Counter
@@ -71,6 +72,7 @@ class Fake:
         self.blocking_streams: list[str] = []
         self.ranges: dict[int, str] = {}
         self.kernel_errors: list[str] = []
+        self.process = os.getpid()
         self.busy = 0  # threads that compile
         self.duplicate_compiles: list[str] = []
         self.compiling: set[tuple[object, ...]] = set()

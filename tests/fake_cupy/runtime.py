@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +31,8 @@ def runtimeGetVersion() -> int:
 
 def getDeviceCount() -> int:
     count = len(current().gpus)
+    if current().process != os.getpid():
+        raise CUDARuntimeError(errors.INITIALIZATION)
     if not count:
         raise CUDARuntimeError(errors.NO_DEVICE)
     return count

@@ -16,7 +16,7 @@ from .. import execution
 from .clock import Clock
 from .driver import make_context
 from .pool import PrivatePool
-from .requirements import missing
+from .requirements import missing, refused
 
 _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
@@ -68,8 +68,12 @@ class CUDAContext:
         found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
-        self.runtime.setDevice(number)  # and not `current`: see `on_own_thread`
-        self.free_at_start: int = int(self.runtime.memGetInfo()[0])
+        try:
+            self.runtime.setDevice(number)  # and not `current`: see `on_own_thread`
+            self.free_at_start: int = int(self.runtime.memGetInfo()[0])
+        except self.runtime.CUDARuntimeError as error:  # the first call that makes a context
+            lack = refused(error)
+            raise RuntimeError(f'{name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")') from error
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""

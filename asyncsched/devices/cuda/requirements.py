@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import os
+import platform
 import sys
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
@@ -12,6 +13,24 @@ from typing import Any, Final, NamedTuple
 from .driver import NAME, initialize
 
 _COMPILES_HEADERS_ONCE: Final = "CUPY_NVRTC_USE_PCH"  # read by CuPy when it is imported
+_DRIVER: Final = "install it, where there is an NVIDIA GPU (a container gets it by `--gpus all`)"
+_ON_WINDOWS: Final = "install it on Windows, and none in WSL; then `wsl --shutdown`"
+_SMI: Final = "see what `nvidia-smi -L` lists"
+_NO_DEVICE: Final = 100  # cudaErrorNoDevice
+# What CUDA's first calls say, by the numbers of cudaError_t in driver_types.h: how that shows, and the cure.
+_REFUSALS: Final = {
+    2: ("the device has no room for a context", "end what else uses it: `nvidia-smi` lists that"),
+    3: (
+        "CUDA cannot begin in this process: it was forked after its parent began to use CUDA",
+        "use multiprocessing's 'spawn' method",
+    ),
+    46: ("another process has the device alone", "end it, or share the device: `nvidia-smi -c DEFAULT`"),
+    _NO_DEVICE: ("CuPy finds no device", f"{_SMI}; in MIG mode a device needs slices"),
+    802: ("CUDA is not ready yet", "where there is NVSwitch: `systemctl start nvidia-fabricmanager`"),
+    803: ("the NVIDIA driver and its libraries are of different versions", "restart the machine, or the container"),
+    804: ("CUDA's forward compatibility does not serve this device", "take cuda-compat off LD_LIBRARY_PATH"),
+    999: ("the NVIDIA driver fails", "restart the machine; `dmesg | grep -i xid` says more"),
+}
 
 
 class Missing(NamedTuple):
@@ -36,8 +55,7 @@ def missing() -> list[Missing]:
     known, found = driver(), cupy()
     lacks = []
     if not known:
-        cure = "install it, where there is an NVIDIA GPU (a container gets it by `--gpus all`)"
-        lacks.append(Missing("NVIDIA driver", "no NVIDIA driver found", cure))
+        lacks.append(Missing("NVIDIA driver", "no NVIDIA driver found", _ON_WINDOWS if wsl() else _DRIVER))
     if found is None:
         extra = "cuda13" if known >= 13_000 else "cuda12"
         return [*lacks, Missing("CuPy", "CuPy is not installed", f'pip install "asyncsched[{extra}]"')]
@@ -47,13 +65,26 @@ def missing() -> list[Missing]:
         how = f"the NVIDIA driver knows CUDA up to {dotted(known)}, too old for this CuPy, which is for CUDA {made_for}"
         older = f' or: pip uninstall {wheel} && pip install "asyncsched[cuda12]"' if known >= 12_000 else ""
         lacks.append(Missing("NVIDIA driver", how, f"update it{older}"))
-    elif known and not usable():
-        hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
-        how = "CuPy finds no device" + ("" if hidden is None else f", and CUDA_VISIBLE_DEVICES is {hidden!r}")
-        lacks.append(Missing("GPU", how, "see what `nvidia-smi -L` lists"))
+    elif known and (refusal := _refusal(found)):
+        lacks.append(refusal)
     if known and not _compiles(found.cuda):
         lacks.append(Missing("CUDA libraries", "CuPy finds no NVRTC or no cuBLAS", f'pip install "{wheel}[ctk]"'))
     return lacks
+
+
+def refused(error: Exception) -> Missing:
+    """What an error of CUDA's first calls on a machine or on a device means."""
+    status = getattr(error, "status", 0)
+    hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if status != _NO_DEVICE or hidden is None:
+        return Missing("GPU", *_REFUSALS.get(status, (f"CUDA refuses: {error}", _SMI)))
+    how = f"CuPy finds no device, and CUDA_VISIBLE_DEVICES is {hidden!r}"
+    return Missing("GPU", how, "unset it, or name devices or MIG slices that `nvidia-smi -L` lists")
+
+
+def wsl() -> bool:
+    """Whether this is Linux inside Windows, which has the driver."""
+    return "microsoft" in platform.release().lower()
 
 
 def cupy() -> Any:
@@ -77,11 +108,21 @@ def cupy() -> Any:
 def driver() -> int:
     """The newest CUDA that the NVIDIA driver knows, as 1000 * major + 10 * minor; 0 without a driver."""
     if usable():
-        return int(cupy().cuda.runtime.driverGetVersion())
+        with suppress(RuntimeError):  # in the child of a fork
+            return int(cupy().cuda.runtime.driverGetVersion())
     found = ctypes.c_int(0)
     with suppress(OSError):
         ctypes.CDLL(NAME).cuDriverGetVersion(ctypes.byref(found))
     return found.value
+
+
+def _refusal(cupy: Any) -> Missing | None:
+    """Why CuPy finds no device, if it finds none."""
+    runtime = cupy.cuda.runtime
+    try:
+        return None if runtime.getDeviceCount() else Missing("GPU", *_REFUSALS[_NO_DEVICE])
+    except runtime.CUDARuntimeError as error:
+        return refused(error)
 
 
 def dotted(version: int) -> str:

@@ -19,6 +19,14 @@ cudaError_t error(int code) {
     return (cudaError_t)code;
 }
 
+// What device 0 answers to whatever would make a context there: that it has no room, or is another process's alone.
+static const int REFUSES = (devices[0].fault = setting("HOSTCUDA_REFUSES", 0));
+
+int forked() {
+    static const pid_t began = getpid();  // in the process that asked first
+    return getpid() == began ? 0 : cudaErrorInitializationError;
+}
+
 // For tests: the device fails with this error, as a card does that was lost.
 API void hostcuda_fail(int device, int code) { devices[device].fault = code; }
 
@@ -33,7 +41,9 @@ API const char* cudaGetErrorName(cudaError_t code) {
         {0, "cudaSuccess"},
         {1, "cudaErrorInvalidValue"},
         {2, "cudaErrorMemoryAllocation"},
+        {3, "cudaErrorInitializationError"},
         {35, "cudaErrorInsufficientDriver"},
+        {46, "cudaErrorDevicesUnavailable"},
         {100, "cudaErrorNoDevice"},
         {101, "cudaErrorInvalidDevice"},
         {400, "cudaErrorInvalidResourceHandle"},
@@ -58,6 +68,7 @@ static const int DRIVER = setting("HOSTCUDA_DRIVER", CUDA);
 
 API cudaError_t cudaGetDeviceCount(int* n) {
     *n = DRIVER / 1000 < CUDA / 1000 ? 0 : DEVICES;
+    if (int code = forked()) return error(code);
     return error(DRIVER / 1000 < CUDA / 1000 ? cudaErrorInsufficientDriver : DEVICES ? 0 : cudaErrorNoDevice);
 }
 
@@ -97,7 +108,8 @@ API cudaError_t cudaRuntimeGetVersion(int* v) {
 
 API cudaError_t cudaGetDeviceProperties_v2(cudaDeviceProp* p, int) {
     memset(p, 0, sizeof *p);
-    strcpy(p->name, "host memory");
+    const char* name = getenv("HOSTCUDA_NAME");
+    snprintf(p->name, sizeof p->name, "%s", name ? name : "host memory");
     p->major = 8;
     p->totalGlobalMem = MEMORY;
     p->sharedMemPerBlock = 49152;
