@@ -47,6 +47,7 @@ def main(arguments: list[str]) -> str:
     if not arguments:
         return describe()
     from . import _reference
+    from .gpu_check import command as gpu_check
     from .observe import on_signal, replan, report
 
     form = argparse.RawDescriptionHelpFormatter
@@ -54,7 +55,8 @@ def main(arguments: list[str]) -> str:
         "python -m asyncsched", description=__doc__, epilog=_SECTIONS, formatter_class=form
     )
     commands = parser.add_subparsers(title="commands, each with a --help of its own", metavar="COMMAND", required=True)
-    for name, module in (("explain", on_signal), ("trace", report), ("replan", replan), ("docs", _reference)):
+    modules = {"explain": on_signal, "trace": report, "replan": replan, "docs": _reference, "gpu-check": gpu_check}
+    for name, module in modules.items():
         command = commands.add_parser(
             name, help=module.HELP, description=f"Prints {module.HELP}.\n\n{module.PRINTS}", formatter_class=form
         )

@@ -63,7 +63,7 @@ def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
 def test_help_names_the_commands_and_the_sections(capsys):
     text = helped(capsys)
     assert text.startswith("usage: python -m asyncsched [-h] COMMAND")
-    for name in ("explain", "trace", "replan"):
+    for name in ("explain", "trace", "replan", "gpu-check"):
         assert re.search(rf"\n    {name}\s", text)
     printed = [line for line in program.describe().splitlines()[1:] if line and not line.startswith(" ")]
     assert {"devices", "software"} <= set(printed)

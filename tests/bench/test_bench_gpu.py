@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from asyncsched.devices.cuda.device import usable
+from bench.__main__ import measured
+from bench.harness.rows import Here, Result, Row
+from bench.harness.subjects import Together
+from bench.harness.turns import Turns
 from tests.thorough import thoroughly
 
 pytestmark = pytest.mark.timeout(300)
@@ -53,6 +58,27 @@ def test_every_part_runs(tmp_path):
     assert {"gpu", "driver", "runtime", "cupy", "memory", "date"} <= found.keys()
     assert run.stdout.splitlines()[-1].startswith("not checked: ")
     assert sorted((ROOT / "bench" / "results").iterdir()) == before
+
+
+def fails(turns: Turns) -> Iterator[Result]:
+    yield turns.measure(Row("first", "what was measured before it", "s", {"asyncsched": Here(lambda: 1.0)}))
+    raise ValueError("no such kernel")
+
+
+def fine(turns: Turns) -> Iterator[Result]:
+    cells = {"asyncsched": Here(lambda: 2.0), "CuPy": Here(lambda: int("no number"))}
+    yield turns.measure(Row("fine", "what comes after it", "s", cells))
+
+
+def test_a_section_that_raises_leaves_what_was_measured_and_what_comes_after_it(tmp_path):
+    sections = [Together("fails", fails), Together("fine", fine)]
+    measured("gpu", sections, Turns(rounds=1, quick=True, install=False), tmp_path)
+    (path,) = tmp_path.iterdir()
+    cells = {row["key"]: row["cells"] for row in json.loads(path.read_text())["rows"]}
+    assert cells["first"]["asyncsched"]["value"] == 1.0
+    assert cells["fails"] == {"all of it": {"error": "ValueError: no such kernel"}}
+    assert cells["fine"]["asyncsched"]["value"] == 2.0
+    assert cells["fine"]["CuPy"]["error"].startswith("ValueError: invalid literal for int()")
 
 
 @pytest.mark.skipif(usable(), reason="there is a CUDA device")

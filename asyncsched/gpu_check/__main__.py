@@ -1,0 +1,32 @@
+"""One program, in this process: `python -m asyncsched.gpu_check NAME FOLDER [--quick]`. `entries` reads the status."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+import traceback
+from pathlib import Path
+
+from ..runtime.loops import run
+from .programs import GROUPS
+from .telling import NotHere, Report
+
+
+def main(name: str, folder: str, *options: str) -> int:
+    """Returns the exit status."""
+    try:
+        (program,) = [programs[name] for programs in GROUPS.values() if name in programs]
+        found = program(Report(Path(folder), quick="--quick" in options))
+        if inspect.iscoroutine(found):
+            run(found)
+    except NotHere as reason:
+        print(reason)
+        return 77
+    except BaseException as error:
+        traceback.print_exc()
+        return 1 if isinstance(error, AssertionError) else 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,226 @@
+"""Each program runs in a process of its own, as far as the time goes. In this order:
+
+  machine  which device, driver and versions, the settings of CUDA and CuPy; and how long what comes first takes
+           (`cold`): context, kernel, reduction, product; once more with the kernels that were kept (`warm`)
+  probe    whether order, memory, faults, cancellation and numbers are what they should be
+  rate     launches, the latency of `await`, copies, a convolution: beside plain CuPy
+  test     `pytest -m gpu`, file by file         these two need a checkout, and take turns
+  bench    `bench gpu`, section by section
+
+Of each it says
+  passed   it came to its end, and all is as it should be
+  missed   it came to its end, and something is not
+  crashed  it raised, was killed, or was not through in its time
+  skipped  it was not run, and why
+
+The exit status is 1 if any missed or crashed, or none passed, or it was interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib.util import find_spec
+from itertools import chain, zip_longest
+from pathlib import Path
+from shutil import which
+from tempfile import TemporaryDirectory
+from textwrap import wrap
+from time import monotonic
+from typing import Any, Final
+
+from .. import __version__
+from .._arguments import check_number, format_bytes, format_number, format_seconds
+from .entries import NOT_REACHED, ROOT, Entry
+from .programs import GROUPS
+
+HELP: Final = "all there is to learn of a CUDA device, in one file that can be sent to somebody"
+PRINTS: Final = __doc__
+SECTIONS: Final = ("small", "latency", "copies", "large", "train", "fused", "lag", "run_ahead", "sanitize")
+_SMI: Final = "driver_version,mig.mode.current,pcie.link.gen.max,pcie.link.width.current,memory.used,clocks.max.sm"
+_LEAST: Final = 3.0  # seconds: with less left nothing is begun
+_WIDTH: Final = 100
+_LONGEST: Final = 300  # characters
+_RUNS: Final = "gpu-check itself ended while this ran"
+_INTERRUPTED: Final = "interrupted"
+_PYTHON: Final = (sys.executable, "-m")
+_STATES: Final = ("passed", "missed", "crashed", "skipped")
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--out", metavar="FILE", type=Path, help="where the file goes (gpu-check-DATE.json, here)")
+    parser.add_argument(
+        "--minutes", type=float, default=15.0, help="what all may take together (15); what tells most comes first"
+    )
+    parser.add_argument("--only", metavar="NAMES", help="these alone, by commas: groups, or names of one program each")
+    parser.add_argument(
+        "--quick", action="store_true", help="small sizes, to try the command: the numbers mean nothing"
+    )
+
+
+def report(options: Namespace) -> str:
+    """What `python -m asyncsched gpu-check` prints.
+
+    Raises:
+        OSError: if the file cannot be written.
+        ValueError: for arguments that mean nothing.
+        SystemExit: with 1, when it has printed it, unless all is well.
+    """
+    check_number("--minutes", options.minutes, "minutes")
+    out = options.out or Path(f"gpu-check-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the page is printed, too
+    try:
+        with TemporaryDirectory() as work:
+            check = Check(_chosen(entries(Path(work), quick=options.quick), options.only), out, options.minutes)
+            check.run(Path(work))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    states, interrupted = {entry.state for entry in check.entries}, any(e.why == _INTERRUPTED for e in check.entries)
+    if states & {"missed", "crashed"} or "passed" not in states or interrupted:
+        print(check.page())
+        raise SystemExit(1)
+    return check.page()
+
+
+def _chosen(programs: Iterator[Entry], only: str | None) -> list[Entry]:
+    """Those that are asked for, after the first, which looks whether there is a device."""
+    first, *others = programs
+    names = set(only.split(",") if only else ())
+    if unknown := names - {name for entry in (first, *others) for name in (entry.group, entry.name)}:
+        raise ValueError(f"no {', '.join(sorted(unknown))}; there are: {', '.join(entry.name for entry in others)}")
+    return [first, *(entry for entry in others if not names or names & {entry.group, entry.name})]
+
+
+def entries(work: Path, *, quick: bool) -> Iterator[Entry]:
+    """All that there is to run, in its order; and why what cannot be."""
+    options = ["--quick"] if quick else []
+    for group, programs in GROUPS.items():
+        for name in programs:
+            yield Entry(group, name, [*_PYTHON, "asyncsched.gpu_check", name, str(work / name), *options], 90)
+        if group == "machine":
+            yield Entry(group, "described", [*_PYTHON, "asyncsched"], 60)
+            why = NOT_REACHED if which("nvidia-smi") else "it is not installed"
+            yield Entry(group, "nvidia-smi", ["nvidia-smi", f"--query-gpu={_SMI}", "--format=csv"], 20, why=why)
+    if not all((ROOT / name / "gpu").is_dir() for name in ("tests", "bench")):
+        yield from (Entry(group, f"{group} gpu", [], 0, why="needs a checkout") for group in ("test", "bench"))
+        return
+    yield from filter(None, chain.from_iterable(zip_longest(_tests(), _benches(work, options))))
+
+
+def _tests() -> Iterator[Entry]:
+    command = [*_PYTHON, "pytest", "-m", "gpu", "-n", "0", "-p", "no:cacheprovider", "-v", "-rfEsx", "--durations=9"]
+    why = NOT_REACHED if find_spec("pytest") else 'needs pytest: pip install -e ".[test]"'
+    for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py")):
+        yield Entry("test", path.stem, [*command, str(path)], 300, why=why)
+
+
+def _benches(work: Path, options: Sequence[str]) -> Iterator[Entry]:
+    for name in SECTIONS:
+        key = f"gpu.{name}"
+        command = [*_PYTHON, "bench", key, "--rounds", "3", "--results", str(work / key), *options]
+        yield Entry("bench", key, command, 240)
+
+
+class Check:
+    """Runs programs one after the other, and keeps a file of them.
+
+    Args:
+        out: the file.
+        minutes: what all may take together.
+    """
+
+    def __init__(self, programs: Sequence[Entry], out: Path, minutes: float) -> None:
+        self.entries = programs
+        self._out, self._minutes, self._began = out, minutes, monotonic()
+        self._started = datetime.now(UTC).isoformat(timespec="seconds")
+
+    def run(self, work: Path) -> None:
+        """Run all of them, in folders of their own. Ctrl-C ends it, and the rest is skipped."""
+        self._keep()
+        try:
+            for entry in self.entries:
+                self._run(entry, work)
+                if entry is self.entries[0] and entry.state == "skipped":
+                    self._skip_rest(entry.why)
+        except KeyboardInterrupt:
+            self._skip_rest(_INTERRUPTED)
+        self._keep(finished=True)
+
+    def _run(self, entry: Entry, work: Path) -> None:
+        left = self._minutes * 60 - self._seconds()
+        if entry.why != NOT_REACHED:
+            return
+        if left < _LEAST:
+            entry.why = "no time left"
+            return
+        entry.state, entry.why = "crashed", _RUNS
+        self._keep()
+        entry.run(left, work / entry.name)
+        print(f"{self._seconds():4.0f} s  {entry.state:7}  {entry.name}", file=sys.stderr, flush=True)
+
+    def _skip_rest(self, why: str) -> None:
+        for entry in self.entries:
+            if entry.why in (NOT_REACHED, _RUNS):
+                entry.state, entry.why = "skipped", why
+
+    def _seconds(self) -> float:
+        return monotonic() - self._began
+
+    def _keep(self, *, finished: bool = False) -> None:
+        """Write the file anew. Until it is whole, the one before stays."""
+        told = {
+            "gpu-check": __version__, "started": self._started, "minutes": self._minutes,
+            "seconds": round(self._seconds(), 1), "finished": finished, "arguments": sys.argv[1:],
+            "entries": [asdict(entry) for entry in self.entries],
+        }  # fmt: skip
+        part = self._out.with_name(f".{self._out.name}.part")
+        with part.open("w", encoding="utf-8") as file:
+            json.dump(told, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(self._out)
+
+    def page(self) -> str:
+        """What is printed: of each group how many passed, why the others did not, and the numbers."""
+        states = Counter(entry.state for entry in self.entries)
+        text = [f"{_counts(states)}, in {self._seconds():.0f} s of {self._minutes:g} minutes"]
+        for group in dict.fromkeys(entry.group for entry in self.entries):
+            text += ["", *_section(group, [entry for entry in self.entries if entry.group == group])]
+        return "\n".join([*text, "", f"all of it, to be sent back: {self._out.resolve()}"])
+
+
+def _section(group: str, programs: Sequence[Entry]) -> Iterator[str]:
+    yield f"{group}: {_counts(Counter(entry.state for entry in programs))}"
+    whys: dict[tuple[str, str], list[str]] = {}
+    for entry in programs:
+        if entry.state != "passed":
+            whys.setdefault((entry.state, entry.why), []).append(entry.name)
+    for (state, why), names in whys.items():
+        who = "all" if len(names) == len(programs) > 1 else ", ".join(names)
+        yield f"  {state:7}  {who}: {why}"[:_LONGEST]
+    for entry in programs:
+        facts = [f"{name} {_fact(**fact)}" for name, fact in entry.facts.items() if _is_short(fact.get("value"))]
+        yield from wrap("; ".join(facts), _WIDTH, initial_indent=f"  {entry.name}: ", subsequent_indent="    ")
+
+
+def _counts(states: Counter[str]) -> str:
+    return ", ".join(f"{states[state]} {state}" for state in _STATES if states[state])
+
+
+def _is_short(value: Any) -> bool:
+    return isinstance(value, str | float | int)
+
+
+def _fact(value: Any, unit: str) -> str:
+    if isinstance(value, str):
+        return value
+    known = {"s": format_seconds, "bytes": format_bytes}.get(unit)
+    return known(value) if known else f"{format_number(value)} {unit}".rstrip()

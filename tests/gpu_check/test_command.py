@@ -1,0 +1,279 @@
+"""`python -m asyncsched gpu-check`: whatever ends a program, or the command, what was found stays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asyncsched.__main__ import main
+from asyncsched.devices.cuda.device import usable
+from asyncsched.gpu_check.command import SECTIONS, Check, entries
+from asyncsched.gpu_check.entries import Entry
+from tests.gpu.conftest import NONE
+
+ROOT = Path(__file__).parents[2]
+
+
+def entry(code: str, name: str = "program", limit: float = 60.0) -> Entry:
+    return Entry("probe", name, [sys.executable, "-c", code], limit)
+
+
+def ran(tmp_path: Path, *programs: Entry, minutes: float = 5.0) -> tuple[list[dict[str, Any]], str]:
+    """What the file has of these programs, and the page."""
+    check = Check(programs, tmp_path / "out.json", minutes)
+    check.run(tmp_path)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["finished"]
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["out.json"]
+    return found["entries"], check.page()
+
+
+RAISES = """
+import sys, traceback
+try:
+    1 / 0
+except ArithmeticError:
+    traceback.print_exc()
+    sys.exit(2)
+"""
+ENDS = {
+    "passed": ("print('all is well')", "passed", "all is well"),
+    "silent": ("pass", "passed", ""),
+    "missed": ("import sys; print('2 failed'); sys.exit(1)", "missed", "2 failed"),
+    "skipped": ("import sys; print('there is one device'); sys.exit(77)", "skipped", "there is one device"),
+    "raised": (RAISES, "crashed", "ZeroDivisionError: division by zero"),
+    "left": ("import os; print('half of it', flush=True); os._exit(3)", "crashed", "half of it"),
+    "killed": ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "crashed", "killed by SIGKILL"),
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "crashed", "killed by SIGSEGV"),
+}  # fmt: skip
+
+
+def test_each_end_is_told_and_the_next_program_runs(tmp_path):
+    found, page = ran(tmp_path, *[entry(code, name) for name, (code, *_) in ENDS.items()])
+    assert {one["name"]: (one["state"], one["why"]) for one in found} == {
+        name: (state, why) for name, (_, state, why) in ENDS.items()
+    }
+    assert all(one["seconds"] > 0 for one in found)
+    by_name = {one["name"]: one for one in found}
+    assert by_name["raised"]["traceback"].startswith("Traceback (most recent call last)")
+    assert by_name["raised"]["traceback"].endswith("ZeroDivisionError: division by zero")
+    assert "Fatal Python error: Segmentation fault" in by_name["segmentation fault"]["traceback"]
+    assert page.startswith("2 passed, 1 missed, 4 crashed, 1 skipped, in ")
+    assert "  crashed  killed: killed by SIGKILL" in page
+    assert page.endswith(f"all of it, to be sent back: {tmp_path / 'out.json'}")
+
+
+FOREVER = """
+import subprocess, sys, threading
+child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
+print(child.pid, flush=True)
+def waits_for_ever(): threading.Event().wait()
+waits_for_ever()
+"""
+
+
+def test_what_never_ends_is_asked_where_it_is_and_killed_with_all_that_it_started(tmp_path):
+    (stuck, after), _ = ran(tmp_path, entry(FOREVER, "stuck", limit=2.0), entry("pass", "after"))
+    assert (stuck["state"], stuck["why"]) == ("crashed", "not through after 2 s")
+    assert "in waits_for_ever" in stuck["traceback"]
+    assert not alive(int(stuck["output"].split()[0]))
+    assert after["state"] == "passed"
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_the_time_of_all_does_not_reach_is_skipped(tmp_path):
+    programs = entry("pass", "first"), entry(FOREVER, "cut"), entry("pass", "never")
+    (_, cut, never), _ = ran(tmp_path, *programs, minutes=5 / 60)
+    assert cut["state"] == "skipped"
+    assert cut["why"].startswith("no time left: not through after ")
+    assert (never["state"], never["why"], never["seconds"]) == ("skipped", "no time left", 0)
+
+
+def test_while_a_program_runs_the_file_says_that_it_crashed(tmp_path):
+    look = f"print(open({str(tmp_path / 'out.json')!r}).read())"
+    (looked, _), _ = ran(tmp_path, entry(look, "looks"), entry("pass", "after"))
+    found = json.loads(looked["output"])
+    assert not found["finished"]
+    assert [(one["state"], one["why"]) for one in found["entries"]] == [
+        ("crashed", "gpu-check itself ended while this ran"),
+        ("skipped", "not reached"),
+    ]
+
+
+TELLS = """
+import sys
+from asyncsched.gpu_check.telling import Report
+report = Report(__import__("pathlib").Path(sys.argv[1]))
+report.tell("first kernel", 0.25, "s")
+report.tell("text", "of some words")
+report.tell("all of it", [1, 2])
+open(report.folder / "facts", "a").write('{"name": "torn", "val')
+"""
+
+
+def test_what_was_told_stays_though_the_last_line_is_torn(tmp_path):
+    tells = Entry("probe", "tells", [sys.executable, "-c", TELLS, str(tmp_path / "tells")], 60)
+    (told,), page = ran(tmp_path, tells)
+    assert told["facts"]["first kernel"] == {"value": 0.25, "unit": "s"}
+    assert told["facts"]["all of it"]["value"] == [1, 2]
+    assert "  tells: first kernel 250 ms; text of some words" in page
+
+
+def row(cells: dict[str, Any], met: bool | None = None) -> dict[str, Any]:
+    targets = {} if met is None else {"asyncsched": {"met": met, "measured": 2.5, "limit": 2.0}}
+    return {"work": "a small add", "cells": cells, "targets": targets}
+
+
+NUMBER = {"asyncsched": {"value": 3.0}}
+
+
+def _kept(tmp_path: Path) -> str:
+    """Where a benchmark keeps its results."""
+    return str(tmp_path / "bench" / "gpu-card.json")
+
+
+@pytest.mark.parametrize(
+    ("rows", "state", "why"),
+    [
+        ([row(NUMBER, True)], "passed", ""),
+        ([row(NUMBER, False)], "missed", "a small add, asyncsched: 2.5, and the target is 2"),
+        (
+            [row(NUMBER, False), row({"CuPy": {"error": "CUDARuntimeError: illegal"}})],
+            "crashed",
+            "a small add, CuPy: CUDARuntimeError: illegal",
+        ),
+        ([row({"memcheck": {"error": "not installed"}})], "skipped", "a small add, memcheck: not installed"),
+    ],
+)
+def test_a_benchmark_is_judged_by_its_rows(tmp_path, rows, state, why):
+    written = f"open({_kept(tmp_path)!r}, 'w').write({json.dumps({'rows': rows, 'quick': False})!r})"
+    (found,), _ = ran(tmp_path, entry(written, "bench"))
+    assert (found["state"], found["why"]) == (state, why)
+    assert found["facts"]["measured"]["rows"] == rows
+
+
+def test_one_that_is_killed_in_the_middle_keeps_its_rows(tmp_path):
+    text = json.dumps({"rows": [row(NUMBER)], "quick": False})
+    code = f"import os, signal; open({_kept(tmp_path)!r}, 'w').write({text!r}); os.kill(os.getpid(), signal.SIGKILL)"
+    (found,), _ = ran(tmp_path, entry(code, "bench"))
+    assert (found["state"], found["why"]) == ("crashed", "killed by SIGKILL")
+    assert found["facts"]["measured"]["rows"] == [row(NUMBER)]
+
+
+def command(out: Path, *options: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    arguments = [sys.executable, "-m", "asyncsched", "gpu-check", "--quick", "--out", str(out), *options]
+    return subprocess.run(arguments, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_without_a_card_what_is_missing_is_said_once_and_nothing_runs(tmp_path, bare):
+    run = command(tmp_path / "out.json", env=bare)
+    assert run.returncode == 1, run.stderr
+    assert run.stdout.startswith(f"{len(list(entries(tmp_path, quick=True)))} skipped, in ")
+    assert "CuPy is not installed: pip install" in run.stdout
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert {one["state"] for one in found["entries"]} == {"skipped"}
+    assert {one["why"] for one in found["entries"] if one["name"] != "nvidia-smi"} == {found["entries"][0]["why"]}
+    assert "packages" in found["entries"][0]["facts"]
+
+
+def test_on_the_fake(tmp_path, fake):
+    run = command(tmp_path / "out.json", "--only", "half_sums,described", env=fake)
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert [(one["name"], one["state"]) for one in found["entries"]] == [
+        ("machine", "passed"), ("described", "passed"), ("half_sums", "passed"),
+    ]  # fmt: skip
+    assert "cuda:0 Fake GPU, compute capability 9.0" in run.stdout
+    assert "half_sums: off by 0." in run.stdout
+    assert [line.split()[2:] for line in run.stderr.splitlines()] == [
+        ["passed", "machine"], ["passed", "described"], ["passed", "half_sums"],
+    ]  # fmt: skip
+
+
+def test_a_benchs_section_runs_in_a_checkout(tmp_path, fake):
+    run = command(tmp_path / "out.json", "--only", "gpu.copies,gpu.sanitize", env=fake)
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = {one["name"]: one for one in json.loads((tmp_path / "out.json").read_text())["entries"]}
+    (copies,) = found["gpu.copies"]["facts"]["measured"]["rows"]
+    assert copies["cells"]["asyncsched"]["value"] > 0
+    assert found["gpu.sanitize"]["state"] == "skipped"
+    assert "compute-sanitizer: runs that are not clean, memcheck: no" in found["gpu.sanitize"]["why"]
+
+
+@pytest.mark.gpu
+def test_what_a_fault_leaves_does_not_fail_the_next_program(tmp_path):
+    """And a file of the tests for a card runs by itself."""
+    if not usable():
+        pytest.skip(NONE)
+    run = command(tmp_path / "out.json", "--only", "fault,half_sums,test_ends", env=dict(os.environ))
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = {one["name"]: one for one in json.loads((tmp_path / "out.json").read_text())["entries"]}
+    assert {one["state"] for one in found.values()} == {"passed"}
+    assert "ILLEGAL" in found["fault"]["facts"]["told"]["value"].upper()
+    assert " passed" in found["test_ends"]["why"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_the_page(tmp_path, fake, number):
+    out = tmp_path / "out.json"
+    arguments = [sys.executable, "-m", "asyncsched", "gpu-check", "--out", str(out)]
+    with subprocess.Popen(
+        arguments, cwd=ROOT, env=fake, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # the machine is known
+        process.send_signal(number)
+        text, _ = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "1 passed" in text.splitlines()[0]
+    assert ": interrupted" in text
+    found = json.loads(out.read_text())
+    assert found["finished"]
+    assert {one["why"] for one in found["entries"][1:] if one["name"] != "nvidia-smi"} == {"interrupted"}
+
+
+def test_without_a_checkout_tests_and_benches_are_skipped(tmp_path, monkeypatch):
+    monkeypatch.setattr("asyncsched.gpu_check.command.ROOT", tmp_path)
+    found = [one for one in entries(tmp_path, quick=False) if one.group in ("test", "bench")]
+    assert [(one.name, one.why, one.command) for one in found] == [
+        ("test gpu", "needs a checkout", []), ("bench gpu", "needs a checkout", []),
+    ]  # fmt: skip
+
+
+def test_tests_and_sections_of_a_checkout_take_turns_and_none_is_forgotten(tmp_path):
+    from bench import gpu
+
+    found = [one for one in entries(tmp_path, quick=False) if one.group in ("test", "bench")]
+    assert [one.group for one in found[:6]] == ["test", "bench"] * 3
+    assert {one.name for one in found if one.group == "test"} == {
+        path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")
+    }
+    assert set(SECTIONS) == {row.key for row in gpu.ROWS}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--out", "/no/such/folder/out.json"], "No such file or directory"),
+        (["--minutes", "0"], "--minutes must be a finite number of minutes above 0"),
+        (["--only", "order,odrer"], "no odrer; there are: cold, warm, described, nvidia-smi"),
+    ],
+)
+def test_bad_arguments_are_told_at_once(capsys, arguments, said):
+    with pytest.raises(SystemExit) as caught:
+        main(["gpu-check", *arguments])
+    assert caught.value.code == 2
+    assert said in capsys.readouterr().err

@@ -1,0 +1,53 @@
+"""Every program of `gpu-check` comes to a good end: on the fake, and on a card or CuPy in host memory (`-m gpu`)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asyncsched.devices.cuda.device import usable
+from asyncsched.gpu_check.programs import GROUPS
+from tests.gpu.conftest import NONE
+
+ROOT = Path(__file__).parents[2]
+PROGRAMS = [name for programs in GROUPS.values() for name in programs]
+# The fake takes no kernels, and PyTorch does not know it.
+NOT_ON_THE_FAKE = {"fault", "fault_at_once", "pytorch"}
+ALL = """
+import sys
+from pathlib import Path
+from asyncsched.gpu_check.__main__ import main
+for name in sys.argv[2:]:
+    folder = Path(sys.argv[1], name)
+    folder.mkdir()
+    print(name, main(name, str(folder), "--quick"), flush=True)
+"""
+
+
+@pytest.mark.skipif(usable(), reason="these run on the card here: pytest -m gpu")
+def test_all_on_the_fake(fake, tmp_path):
+    names = sorted(PROGRAMS, key=lambda name: name == "work_left")  # last: in one process it is in the others' way
+    command = [sys.executable, "-W", "ignore", "-c", ALL, str(tmp_path), *names]
+    run = subprocess.run(command, cwd=ROOT, env=fake, capture_output=True, text=True, timeout=100, check=False)
+    lines = [line.split() for line in run.stdout.splitlines()]
+    found = {words[0]: words[1] for words in lines if words[0] in PROGRAMS}
+    assert found == {name: "77" if name in NOT_ON_THE_FAKE else "0" for name in PROGRAMS}, run.stdout + run.stderr
+    for name in ("cold", *GROUPS["rate"]):
+        facts = [json.loads(line) for line in (tmp_path / name / "facts").read_text().splitlines()]
+        assert len(facts) >= 3
+        assert all(fact["value"] > 0 and fact["unit"] for fact in facts), name
+
+
+@pytest.mark.gpu
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_on_a_card(name, tmp_path):
+    if not usable():
+        pytest.skip(NONE)
+    command = [sys.executable, "-m", "asyncsched.gpu_check", name, str(tmp_path), "--quick"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert run.returncode == 0 or (run.returncode == 77 and run.stdout), run.stderr
