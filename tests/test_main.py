@@ -194,7 +194,7 @@ def test_opening_without_what_compiles_kernels(monkeypatch):
 
 # By the numbers of CUDA's errors, the beginning of what is said.
 REFUSED = {
-    2: "the device has no room for a context: end what else uses it: `nvidia-smi` lists that",
+    2: "the device has no room: end what else uses it: `nvidia-smi` lists that",
     3: "CUDA cannot begin in this process: it was forked",
     46: "another process has the device alone: end it",
     802: "CUDA is not ready yet",
@@ -229,6 +229,8 @@ def test_a_card_without_room_a_mig_slice_and_wsl_are_told(monkeypatch):
         monkeypatch.setattr(runtime, "getDeviceProperties", lambda number: {"name": name, "major": 8, "minor": 0})
         line = next(line for line in program.describe().splitlines() if line.startswith("  cuda:0 "))
         assert "100.0 MiB free, too few: `nvidia-smi` lists who has the rest, the one MIG slice that a" in line
+    with fake_cupy(memory=4 << 20):
+        assert "cuda:0 cannot be used: the device has no room: end what else uses it" in opened()
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
     driver(monkeypatch, 0)
     found = described()

@@ -207,16 +207,13 @@ def _section(group: str, programs: Sequence[Entry]) -> Iterator[str]:
         who = "all" if len(names) == len(programs) > 1 else ", ".join(names)
         yield f"  {state:7}  {who}: {why}"[:_LONGEST]
     for entry in programs:
-        facts = [f"{name} {_fact(**fact)}" for name, fact in entry.facts.items() if _is_short(fact.get("value"))]
+        short = {name: fact for name, fact in entry.facts.items() if isinstance(fact.get("value"), str | float | int)}
+        facts = [f"{name} {_fact(**fact)}" for name, fact in short.items()]
         yield from wrap("; ".join(facts), _WIDTH, initial_indent=f"  {entry.name}: ", subsequent_indent="    ")
 
 
 def _counts(states: Counter[str]) -> str:
     return ", ".join(f"{states[state]} {state}" for state in _STATES if states[state])
-
-
-def _is_short(value: Any) -> bool:
-    return isinstance(value, str | float | int)
 
 
 def _fact(value: Any, unit: str) -> str:

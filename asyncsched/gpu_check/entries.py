@@ -83,7 +83,9 @@ class Entry:
             self.state, self.why = "crashed", f"not through after {limit:.0f} s"
 
     def _read(self, folder: Path) -> None:
-        text = (folder / "output").read_text("utf-8", "backslashreplace").strip()
+        with (folder / "output").open("rb") as file:
+            file.seek(max(0, (folder / "output").stat().st_size - 4 * _TAIL))
+            text = file.read().decode("utf-8", "backslashreplace").strip()
         self.output, found = text[-_TAIL:], _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0))
         self.traceback = found[0][:_TAIL] if found else ""
         with suppress(OSError, ValueError):  # nothing was told, or the last line not to its end

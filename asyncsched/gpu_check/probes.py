@@ -283,6 +283,8 @@ async def work_left(report: Report) -> None:
 
 def fork(report: Report) -> None:
     """The child of a fork is told that CUDA does not survive it."""
+    if not hasattr(os, "fork"):
+        raise NotHere("this system has no fork")
 
     async def use() -> None:
         async with asc.Scheduler("cuda") as s:

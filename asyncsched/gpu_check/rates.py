@@ -97,13 +97,9 @@ def _raw(report: Report, nbytes: int) -> Any:
     runtime, stream = cupy.cuda.runtime, cupy.cuda.Stream(non_blocking=True)
     host[:] = 1
     ends = host.ctypes.data, device.data.ptr
-    for name, source, target, kind in (("in", *ends, 1), ("out", *ends[::-1], 2)):  # cudaMemcpyKind
-        for _ in range(2):
-            began = perf_counter()
-            runtime.memcpyAsync(target, source, nbytes, kind, stream.ptr)
-            stream.synchronize()
-            seconds = perf_counter() - began
-        report.tell(f"raw, {name}", nbytes / 1e9 / seconds, "GB/s")
+    for name, target, source, kind in (("in", *ends[::-1], 1), ("out", *ends, 2)):  # cudaMemcpyKind
+        copy = partial(runtime.memcpyAsync, target, source, nbytes, kind, stream.ptr)
+        report.tell(f"raw, {name}", nbytes / 1e9 / _second(copy, stream), "GB/s")
     return host
 
 
@@ -149,13 +145,17 @@ def _plain(work: Callable[[Any], Any]) -> float:
     import cupy
 
     with cupy.cuda.Stream(non_blocking=True) as stream:
-        x = cupy.asarray(_small())
-        for _ in range(2):
-            stream.synchronize()
-            began = perf_counter()
-            kept = work(x)
-            stream.synchronize()
-            seconds = perf_counter() - began
+        return _second(partial(work, cupy.asarray(_small())), stream)
+
+
+def _second(work: Callable[[], Any], stream: Any) -> float:
+    """Seconds of the second time, to the end of it on the stream."""
+    for _ in range(2):
+        stream.synchronize()
+        began = perf_counter()
+        kept = work()
+        stream.synchronize()
+        seconds = perf_counter() - began
         del kept
     return seconds
 

@@ -72,8 +72,12 @@ class CUDAContext:
             self.runtime.setDevice(number)  # and not `current`: see `on_own_thread`
             self.free_at_start: int = int(self.runtime.memGetInfo()[0])
         except self.runtime.CUDARuntimeError as error:  # the first call that makes a context
-            lack = refused(error)
-            raise RuntimeError(f'{name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")') from error
+            raise self.unusable(error) from error
+
+    def unusable(self, error: Exception) -> RuntimeError:
+        """What to raise where an error of CUDA's, while the device is opened, says that it cannot be used."""
+        lack = refused(error)
+        return RuntimeError(f'{self.name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")')
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""

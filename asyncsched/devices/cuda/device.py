@@ -26,6 +26,7 @@ from .stream import CUDAStream
 # Of the memory free at the start, where no max_bytes is given, and less what cuBLAS works in. The rest is for what is
 # not tracked: kernels, and what is lost between blocks.
 SHARE_OF_FREE = 0.8
+_NO_ROOM = 2  # cudaErrorMemoryAllocation
 
 
 class CUDADevice(Device):
@@ -87,8 +88,10 @@ class CUDADevice(Device):
 
         Each stream's thread has a handle of cuBLAS's, which takes memory to work in beside every pool.
         """
-        untracked = self._count * self.context.cublas_workspace()
-        return max(1, int((self.context.free_at_start - untracked) * SHARE_OF_FREE))
+        tracked = self.context.free_at_start - self._count * self.context.cublas_workspace()
+        if tracked <= 0:
+            raise self.context.unusable(self.context.runtime.CUDARuntimeError(_NO_ROOM))
+        return max(1, int(tracked * SHARE_OF_FREE))
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.context.open(max_bytes)

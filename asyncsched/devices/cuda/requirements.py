@@ -19,7 +19,7 @@ _SMI: Final = "see what `nvidia-smi -L` lists"
 _NO_DEVICE: Final = 100  # cudaErrorNoDevice
 # What CUDA's first calls say, by the numbers of cudaError_t in driver_types.h: how that shows, and the cure.
 _REFUSALS: Final = {
-    2: ("the device has no room for a context", "end what else uses it: `nvidia-smi` lists that"),
+    2: ("the device has no room", "end what else uses it: `nvidia-smi` lists that"),
     3: (
         "CUDA cannot begin in this process: it was forked after its parent began to use CUDA",
         "use multiprocessing's 'spawn' method",
