@@ -31,7 +31,7 @@ def with_products(kernel: Any, rule: Any, doc: str, cost: float | None = None, *
 
 def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
     """One where an element of the result depends on those at its place alone, and may take the place of one."""
-    return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, **more})
+    return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, "launches": 1, **more})
 
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:

@@ -122,6 +122,9 @@ class Op:
     ufunc: UfuncCall | None = None
     scalar_code: ScalarCode | None = None
     fused_on_cuda: bool | None = None
+    # Kernels and other work that it puts on a CUDA card's stream, at most, where its operands are contiguous, in single
+    # precision and no more than a block. None: it depends on them, or it is a view (mostly none) or not counted.
+    launches: int | None = None
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
     # Those of `plans` that are for a tensor and a Python number, by the number's type and the form of the tensor.

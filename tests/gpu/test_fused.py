@@ -13,11 +13,12 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.devices.cuda import cupy_internals, expressions
+from asyncsched.devices.cuda.fused import FusedSteps, fusible
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.declared import UFUNCS
 
-from .cases import values
+from .cases import CASES, values
 from .close import strides
 from .conftest import NONE
 
@@ -263,3 +264,28 @@ async def test_on_each_of_two_devices(card, peers):
             x = await s.put(values(16, 16), device=device)
             graph = await s.capture(chain, x)
             assert same(await graph(x).numpy(), await chain(x).numpy())
+
+
+async def test_operations_of_several_steps_are_one_kernel_with_the_bits_of_the_steps(card, monkeypatch):
+    """Also where nothing is captured. In host memory CuPy has no `erfinv`."""
+    names = sorted(name for name, op in TABLE.items() if fusible(op) and name != "erfinv")
+    cases = [(name, case) for name in names for case in CASES[name] if all(map(_dense, case.operands))]
+    found: list[list[bytes]] = []
+    for alone in (True, False):
+        if not alone:
+            monkeypatch.setattr(FusedSteps, "run", lambda *_: None)
+        async with asc.Scheduler("cuda", streams=1) as s:
+            given = []
+            for name, case in cases:
+                operands = tuple([await s.put(a) if isinstance(a, np.ndarray) else a for a in case.operands])
+                given.append((await apply(TABLE[name], operands, case.options, scheduler=s).numpy()).tobytes())
+            found.append(given)
+            runs = s.devices[0].memory._steps._runs  # type: ignore[attr-defined]
+            assert card.fake is not None or not alone or {key[0].name for key, run in runs.items() if run} == {*names}
+    wrong = [case for case, one, other in zip(cases, *found, strict=True) if one != other]
+    assert cases
+    assert not wrong
+
+
+def _dense(operand: Any) -> bool:
+    return not isinstance(operand, np.ndarray) or bool(operand.flags.c_contiguous)

@@ -279,7 +279,7 @@ def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand,
 
 
 OPS = (
-    with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v."),
+    with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v.", launches=12),
     with_products(attention_unpacked, attention_rule, "The same of q, k and v."),
-    with_products(attention_backward, attention_backward_rule, "The gradient of attention."),
+    with_products(attention_backward, attention_backward_rule, "The gradient of attention.", launches=29),
 )

@@ -71,6 +71,7 @@ def conv2d_input_grad(
         for some, lines in tiles(weight.shape, len(grad), count, card=True):
             parts = xp.matmul(matrix, _channels_first(xp, grad[some, :, lines], count[1]))
             on_card.fold(xp, windows, parts, lines, count[1], out[some])
+            del parts
         return out
     by, rows = tile_size(weight.shape, len(grad), count)
     runs = stride == (1, 1) and bool(np.isfinite(weight).all())  # since zeros meet weights
@@ -262,7 +263,7 @@ def _card_bytes(weight: Known, images: int, count: Known, dtype: np.dtype[Any]) 
 
 
 OPS = (
-    with_products(conv2d, conv2d_rule, "The convolution of images with a weight."),
-    with_products(conv2d_input_grad, conv2d_input_grad_rule, "The gradient of the images."),
-    with_products(conv2d_weight_grad, conv2d_weight_grad_rule, "The gradient of the weight."),
+    with_products(conv2d, conv2d_rule, "The convolution of images with a weight.", launches=3),
+    with_products(conv2d_input_grad, conv2d_input_grad_rule, "The gradient of the images.", launches=3),
+    with_products(conv2d_weight_grad, conv2d_weight_grad_rule, "The gradient of the weight.", launches=3),
 )

@@ -107,10 +107,10 @@ def eye_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 OPS = (
-    with_out(constant(0), filled_rule, "Zeros.", Cost.SHORT, name="zeros"),
-    with_out(constant(1), filled_rule, "Ones.", Cost.SHORT, name="ones"),
-    with_out(full, filled_rule, "One value throughout.", Cost.SHORT),
-    with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT),
+    with_out(constant(0), filled_rule, "Zeros.", Cost.SHORT, name="zeros", launches=1),
+    with_out(constant(1), filled_rule, "Ones.", Cost.SHORT, name="ones", launches=1),
+    with_out(full, filled_rule, "One value throughout.", Cost.SHORT, launches=1),
+    with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT, launches=1),
     Op("listed", listed, filled_rule, doc="Numbers that are known one by one, such as an index's."),
     Op("arange", "arange", arange_rule, doc="Evenly spaced by a step."),
     Op("linspace", "linspace", linspace_rule, doc="A number of evenly spaced values."),

@@ -101,6 +101,8 @@ def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
 def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
     """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
     rows = as_matrix(grad)
+    if xp is not np and rows.dtype != np.float16:  # as in `blocks.totals`
+        return rows.sum(axis=0, out=out)
     if rows.shape[1] == 1:
         return into(xp, xp.empty(1, rows.dtype) if out is None else out, totals(xp, rows.reshape(-1)))
     return xp.dot(xp.ones(len(rows), rows.dtype), rows, out=out)
@@ -188,13 +190,15 @@ def linear_bias_grad_rule(op: Op, operands: tuple[Operand, ...], options: Option
 
 _LAYER_NORM = with_products(
     layer_norm, layer_norm_rule, "The last axes brought to mean 0 and variance 1.",
-    inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm",
+    inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm", launches=20,
 )  # fmt: skip
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
-    with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x."),
-    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "That of the weight."),
-    product(with_out(linear, linear_rule, "x weight^T + bias."), Cut.PRODUCT_NT),
-    product(with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight."), Cut.PRODUCT_TN),
-    with_products(linear_bias_grad, linear_bias_grad_rule, "That of the bias."),
+    with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", launches=28),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "That of the weight.", launches=21),
+    product(with_out(linear, linear_rule, "x weight^T + bias.", launches=2), Cut.PRODUCT_NT),
+    product(
+        with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
+    ),
+    with_products(linear_bias_grad, linear_bias_grad_rule, "That of the bias.", launches=1),
 )

@@ -13,6 +13,7 @@ from ..rules import as_meta, block_bytes, floats, like
 from . import compiled
 from .blocks import long_blocks, sums, unbuffered
 from .checks import require_below
+from .elementwise import kept
 from .scratch import scratch
 from .softmax import log_softmax_rows, log_sums, softmax_rows
 
@@ -35,7 +36,7 @@ def cross_entropy_exact(
     else:
         for block in long_blocks(xp, *logits.shape):
             losses[block] = _losses(xp, logits[block], target[block], label_smoothing)
-    xp.copyto(losses, 0, where=~valid)  # a product with 0 would leave NaN where they are not finite
+    losses = kept(xp, losses, valid, out=losses)
     if reduction == "none":
         return losses
     total = losses.sum(dtype=_wide(losses))
@@ -61,7 +62,8 @@ def cross_entropy_backward(
             softmax_rows(xp, logits[block], d, s, over=over)
             if label_smoothing:
                 d -= (s * (label_smoothing / classes))[:, None]
-            d[xp.arange(len(d)), target[block]] -= (1 - label_smoothing) * s
+            d, place = _chosen(xp, d, target[block])
+            d[place] -= (1 - label_smoothing) * s
     return out
 
 
@@ -79,13 +81,24 @@ def _wide(x: Any) -> Any:
 
 def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:
     """The loss of each of a block of rows."""
-    place = xp.arange(len(v)), target
     if label_smoothing:
         y = log_softmax_rows(xp, v, scratch(xp, 1, v.shape, v.dtype))
-        return (label_smoothing - 1) * y[place] - sums(xp, y)[:, 0] * (label_smoothing / v.shape[1])
+        flat, place = _chosen(xp, y, target)
+        return (label_smoothing - 1) * flat[place] - sums(xp, y)[:, 0] * (label_smoothing / v.shape[1])
     peak, logs = log_sums(xp, v)
-    logs -= v[place] if peak is None else v[place] - peak
+    flat, place = _chosen(xp, v, target)
+    logs -= flat[place] if peak is None else flat[place] - peak
     return logs
+
+
+def _chosen(xp: Any, rows: Any, target: Any) -> tuple[Any, Any]:
+    """An array and a key of it: by these, the element of each row that its target names.
+
+    For two index arrays CuPy makes the flat places itself, by more launches.
+    """
+    if xp is np:
+        return rows, (xp.arange(len(rows)), target)
+    return rows.reshape(-1), xp.arange(0, rows.size, rows.shape[1]) + target
 
 
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
@@ -141,13 +154,18 @@ def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
 
 _CROSS_ENTROPY = Op(
     "cross_entropy", cross_entropy, cross_entropy_rule, doc="Less the logarithm of the target's softmax.",
-    checks=True, blas=Blas.INSIDE,
+    checks=True, blas=Blas.INSIDE, launches=27,
 )  # fmt: skip
 _TARGETS = "Targets that are classes, 0 where they do not count."
 OPS = (
     bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
     with_products(
-        cross_entropy_backward, cross_entropy_backward_rule, "The gradient of the loss.", inplace=True, checks=True
+        cross_entropy_backward,
+        cross_entropy_backward_rule,
+        "The gradient of the loss.",
+        inplace=True,
+        checks=True,
+        launches=25,
     ),
     Op("class_numbers", class_numbers, class_numbers_rule, checks=True, doc=_TARGETS),
 )

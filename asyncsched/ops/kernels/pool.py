@@ -188,7 +188,7 @@ def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> in
 
 
 OPS = (
-    with_out(max_pool2d, max_pool2d_rule, "The largest element of each window."),
-    with_out(max_pool2d_backward, max_pool2d_backward_rule, "The gradient of max_pool2d."),
+    with_out(max_pool2d, max_pool2d_rule, "The largest element of each window.", launches=1),
+    with_out(max_pool2d_backward, max_pool2d_backward_rule, "The gradient of max_pool2d.", launches=1),
     with_out(max_pool2d_gather, max_pool2d_gather_rule, "That of this gradient."),
 )

@@ -204,18 +204,29 @@ def _ones_like(array: Meta) -> Any:
 
 
 OPS = (
-    with_out("all", reduction_rule, "Whether all elements along the axes are true (not zero).", Cost.SHORT),
-    with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT),
-    with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT),
-    with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT),
-    with_out("prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, on_cupy=halves.reduction),
-    with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, on_cupy=halves.reduction),
-    with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, name="mean"),
-    with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, name="std"),
-    with_out(averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var"),
-    with_out(count_nonzero, count_nonzero_rule, "How many elements are not zero.", Cost.SCALAR),
-    with_out("argmax", arg_reduction_rule, "Where the first largest element is.", Cost.SHORT),
-    with_out("argmin", arg_reduction_rule, "Where the first smallest element is.", Cost.SHORT),
+    with_out("all", reduction_rule, "Whether all elements along the axes are true (not zero).", Cost.SHORT, launches=1),
+    with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT, launches=1),
+    with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT, launches=1),
+    with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT, launches=1),
+    with_out(
+        "prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction
+    ),
+    with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, launches=1, on_cupy=halves.reduction),
+    with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, name="mean", launches=2),
+    with_out(
+        averaging("std"),
+        variance_rule,
+        "The standard deviation along the axes.",
+        Cost.LONG_FUNCTION,
+        name="std",
+        launches=4,
+    ),
+    with_out(
+        averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var", launches=3
+    ),
+    with_out(count_nonzero, count_nonzero_rule, "How many elements are not zero.", Cost.SCALAR, launches=2),
+    with_out("argmax", arg_reduction_rule, "Where the first largest element is.", Cost.SHORT, launches=1),
+    with_out("argmin", arg_reduction_rule, "Where the first smallest element is.", Cost.SHORT, launches=1),
     with_out(cumulative("cumsum"), cumulative_rule, "Running sums.", Cost.SCALAR, name="cumulative_sum"),
     with_out(cumulative("cumprod"), cumulative_rule, "Running products.", Cost.LONG_FUNCTION, name="cumulative_prod"),
     Op("diff", "diff", diff_rule, doc="The n-th difference of neighbours along an axis."),

@@ -118,6 +118,6 @@ def along_rows_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
 _by_rows = partial(with_products, rule=along_rows_rule, inplace=True, cut=Cut.BY_ROWS)
 _DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
 OPS = (
-    bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax"), softmax_exact, 3e-6, 3e-6),
-    _by_rows(softmax_backward, doc="The gradient of softmax."),
+    bounded(_by_rows(softmax, doc=_DOC, compiled_as="softmax", launches=7), softmax_exact, 3e-6, 3e-6),
+    _by_rows(softmax_backward, doc="The gradient of softmax.", launches=4),
 )
