@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from ..._arguments import check_number
 from ..._core.completions import Completions
 from ..._locks import Lock
 from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
+from . import switching
 from .context import CUDAContext
 from .fused import FusedProgram
 from .graph import CUDAGraph
@@ -51,12 +53,28 @@ class CUDADevice(Device):
             from the event loop's thread, instead of handing it to the stream's issuing thread.
         spin: seconds to ask again and again whether a task is done before sleeping until it is. Shorter waits for a
             busier processor.
+        switch_interval: seconds for which threads wait for the interpreter at most, while a scheduler on this device is
+            open: Python's own 5 ms would keep operations from being issued while the event loop computes in Python. It
+            is the process's setting (`sys.setswitchinterval`), and put back at the end. None leaves it as it is.
+
+    Raises:
+        TypeError, ValueError: for a `switch_interval` that is no positive number.
     """
 
     kind = "cuda"
     owns_captures = True
 
-    def __init__(self, number: int = 0, streams: int = 2, *, inline_launch: bool = False, spin: float = 0.0) -> None:
+    def __init__(
+        self,
+        number: int = 0,
+        streams: int = 2,
+        *,
+        inline_launch: bool = False,
+        spin: float = 0.0,
+        switch_interval: float | None = switching.SECONDS,
+    ) -> None:
+        check_number("switch_interval", switch_interval, "seconds", none="Python's own")
+        self._switch_interval = switch_interval
         self.name: str = f"cuda:{number}"
         self.number = number
         self.dlpack: tuple[int, int] = (2, number)
@@ -102,8 +120,11 @@ class CUDADevice(Device):
         self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in list(self._running):
             stream.open(self.memory, self._ended)
+        if self._switch_interval is not None:
+            switching.hold(self, self._switch_interval)
 
     def close(self) -> None:
+        switching.let_go(self)
         streams, self.streams = self.streams, []
         for stream in (*streams, self.copier, self._copies_out) if streams else ():
             stream.close()
