@@ -129,11 +129,13 @@ class FusedSteps:
             tuple([a.dtype if type(a) is kind else (type(a), repr(a)) for a in args]),
             *options.items(),
         )
-        if key not in self._runs:
+        try:
+            run = self._runs[key]
+        except KeyError:
+            run = _alone(self._cupy, op, args, options, form)
             if len(self._runs) >= _MOST_STEPS:
                 self._runs.clear()
-            self._runs[key] = _alone(self._cupy, op, args, options, form)
-        run = self._runs[key]
+            self._runs[key] = run
         if run is None:
             return None
         if out is None:
