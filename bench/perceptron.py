@@ -72,10 +72,10 @@ def new_peak() -> int:
     return resident("VmRSS")
 
 
-def resident(field: str) -> int:
+def resident(field: str, process: int | str = "self") -> int:
     """From /proc, since `getrusage` hands a child its parent's peak; 0 where there is none."""
     try:
-        with open("/proc/self/status", encoding="ascii") as status:
+        with open(f"/proc/{process}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
     except OSError:
         return 0

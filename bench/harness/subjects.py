@@ -12,7 +12,7 @@ from .turns import Turns
 
 SUBJECTS = (
     *("peers", "beside", "growth", "heart", "overhead", "throughput", "loop_lag", "training", "networks", "pipeline"),
-    *("loaders", "guests", "serving", "replan", "dask_threads", "cluster", "gpu"),
+    *("loaders", "guests", "serving", "tokens", "replan", "dask_threads", "cluster", "gpu"),
 )
 """Modules, each of which has `ROWS`, and says in its docstring what it measures."""
 

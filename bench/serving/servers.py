@@ -40,17 +40,17 @@ def counted(
 class Server:
     """A server's process."""
 
-    def __init__(self, kind: str, quick: bool, **options: Any) -> None:
+    def __init__(self, kind: str, quick: bool, *, app: str = "bench.serving.app", **options: Any) -> None:
         self.port = _free_port()
         width = 256 if quick else 8192  # two matrices of 256 MiB: some milliseconds for a row
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
         given = json.dumps({"width": width, **more, **options})
-        app = ["bench.serving.app", kind, str(self.port), given]
+        ours = [app, kind, str(self.port), given]
         peer = ["bench.serving.litserve", str(self.port), str(width)]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL if kind == "litserve" else None
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *(peer if kind == "litserve" else app)],
+            [sys.executable, "-m", *(peer if kind == "litserve" else ours)],
             cwd=ROOT, env=environment, stdout=quiet, stderr=quiet, start_new_session=True,
         )  # fmt: skip
 

@@ -37,6 +37,15 @@ OWN = {
         for what in ("time", "peak")
     ),
     "cluster": "product-8; one-by-one; captured; burst; small",
+    "tokens": "; ".join(
+        [
+            f"{size}, {clients} clients, {what}"
+            for size in ("tiny", "wide")
+            for clients in (1, 4)
+            for what in ("time per token, p50", "first, p50", "first, p99", "gap, p50", "gap, p99")
+        ]
+        + ["left", "resident set", "tracked bytes", "longest gap beside a long prompt"]
+    ),
 }
 TOGETHER = [subject for subject in SUBJECTS if subject not in ("gpu", *OWN)]
 

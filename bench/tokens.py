@@ -1,0 +1,158 @@
+"""Streams of tokens over HTTP: a stepper beside an engine written by hand with asyncio, and a thread for each token.
+
+A server is a process of its own, on loopback. The model is a perceptron on one BLAS thread, with a row
+for each token that a step reads: the last one, or a chunk of a prompt. More clients than texts fit wait: for bytes, or
+at a semaphore.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Iterator
+from functools import partial
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+import asyncsched as asc
+from asyncsched.serving import Serving
+from bench.harness.rows import OURS, Result, Row, Target
+from bench.harness.subjects import Together
+from bench.perceptron import resident
+from bench.serving.app import forward, weights
+from bench.serving.load import many_files, request, run
+from bench.serving.servers import Server, beside, counted
+
+many_files()  # a thousand clients, here and in the server
+CACHE, CAPACITY, ROOM, CHUNK, LENGTH = 1 << 16, 64, 1 << 22, 32, 100  # bytes of a text, texts, bytes of all, tokens
+
+
+def advance(text: list[int]) -> Any:
+    """A text is how many tokens are to be read, of the prompt or the last one, and how many to be written."""
+    reads, text[0] = text[0] > CHUNK, max(1, text[0] - CHUNK)
+    text[1] -= not reads
+    return asc.SKIP if reads else text[1] or asc.Last(0)
+
+
+def step(texts: list[list[int]]) -> list[Any]:
+    forward(LAYERS, np.ones((sum(min(text[0], CHUNK) for text in texts), 64), np.float32), np.maximum)
+    return [advance(text) for text in texts]
+
+
+LAYERS, running, engine, room = list[Any](), list[Any](), list[Any](), asyncio.Semaphore(CAPACITY)
+stepper = asc.Stepper(step, max_cost=CAPACITY + CHUNK, cost=lambda text: min(text[0], CHUNK), reserve=CACHE)
+
+
+async def stepped(text: list[int], send: Any) -> None:
+    async with stepper.join(text) as outputs:
+        async for _ in outputs:
+            await send()
+
+
+async def by_hand(text: list[int], send: Any) -> None:
+    async with room:
+        running.append((text, queue := asyncio.Queue[int]()))
+        if not engine or engine[0].done():
+            engine[:] = [asyncio.create_task(steps())]
+        try:
+            for _ in range(text[1]):
+                await queue.get()
+                await send()
+        finally:
+            running[:] = [one for one in running if one[0] is not text]
+
+
+async def steps() -> None:
+    while texts := list(running):
+        await asyncio.get_running_loop().run_in_executor(None, step, [text for text, _ in texts])
+        for text, queue in texts:
+            queue.put_nowait(text[1])
+        running[:] = [one for one in running if one[0][1]]
+
+
+async def threads(text: list[int], send: Any) -> None:
+    async with room:
+        while text[1]:
+            await asyncio.to_thread(step, [text])
+            await send()
+
+
+KINDS = {"by hand": by_hand, OURS: stepped, "to_thread": threads}
+
+
+def serve(kind: str, port: str, options: str) -> None:
+    import uvicorn
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        prompt, left = map(int, (scope["query_string"] or b"1+1").split(b"+"))  # of none, who asks whether it is up
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")] * (left == 1)})
+        token = {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True}
+        await KINDS[kind]([prompt, left], partial(send, token))
+        await send({"type": "http.response.body"})
+
+    LAYERS.extend(weights(json.loads(options)["width"]))
+    asgi: Any = Serving(app, partial(asc.Scheduler, "cpu", max_bytes=ROOM), max_requests=2000) if kind == OURS else app
+    uvicorn.run(asgi, port=int(port), log_level="error", access_log=False, backlog=16_384)
+
+
+async def read(server: Server, clients: int, *, long: int = 24, leaving: bool = False) -> dict[str, Any]:
+    """What clients get that ask for a text each, the first with a prompt of `long` tokens; a third leave, if so."""
+    first, gap, started = list[float](), list[float](), perf_counter()
+
+    async def one(number: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(b"GET /?%d+%d HTTP/1.0\r\n\r\n" % (24 if number else long, LENGTH))
+        last, got = perf_counter(), 0
+        while got < (number % LENGTH if leaving and number % 3 == 0 else LENGTH):
+            if (await reader.readline()).startswith(b"data"):
+                now = perf_counter()
+                (gap if got else first).append(now - last)
+                last, got = now, got + 1
+        writer.transport.abort()
+
+    await asyncio.gather(*map(one, range(clients)))
+    return {"first": first, "gap": gap, "time per token": (perf_counter() - started) / (len(first) + len(gap))}
+
+
+def streams(size: str, width: int, least: float, turns: Any) -> Iterator[Result]:
+    """By 1, 16, 64 and three times as many clients as texts fit, of each kind of server in turn."""
+    for clients in (1, 4) if turns.quick else (1, 16, CAPACITY, 3 * CAPACITY):
+        found: dict[str, dict[str, list[float]]] = {}
+        for kind in [*KINDS, *reversed(KINDS)] * (1 if turns.quick else 2):
+            with Server(kind, turns.quick, app="bench.tokens", width=width) as server:
+                got = [run(partial(read, server, clients)) for _ in range(2)][-1]
+            for what, p in (("time per token", 50), ("first", 50), ("first", 99), ("gap", 50), ("gap", 99)):
+                key, value = f"{size}, {clients} clients, {what}, p{p}", float(np.percentile(got[what], p)) * 1e3
+                found.setdefault(key, {}).setdefault(kind, []).append(value)
+        for key, values in found.items():
+            targets = {OURS: Target(1 / least if "time" in key else 1.1, "as by hand")}
+            yield Row(key, key, "ms", targets=targets).result({kind: values[kind] for kind in KINDS})
+
+
+def leaving(turns: Any) -> Iterator[Result]:
+    """A thousand clients of which a third leave in the middle; a long prompt beside 32 streams."""
+    sizes, clients = list[float](), 20 if turns.quick else 1000
+    with Server(OURS, turns.quick, app="bench.tokens", width=512) as server:
+        for _ in range(3):
+            run(partial(read, server, clients, leaving=True))
+            sizes.append(resident("VmRSS", server.process.pid) / 2**20)
+        found = json.loads(server.ask(request("/statusz", b"", method="GET"))[1])["statistics"]
+        gap = [run(partial(read, server, 33, long=long))["gap"] for long in (24, 480)]
+    left = found["bytes_reserved"] + found["bytes_retained"] + found["bytes_in_flight"]
+    yield counted("left", f"{clients:,} clients, a third leave: bytes left", left, "nothing leaks")
+    for key, unit, of, to, value, most in (
+        ("resident set", "MiB", "the first time", sizes[0], sizes[-1], 1.05),
+        ("tracked bytes", "MiB", "the limit", found["max_bytes"] / 2**20, found["peak_bytes"] / 2**20, 1.0),
+        ("longest gap beside a long prompt", "ms", "median", float(np.median(gap[0])) * 1e3, max(gap[1]) * 1e3, 2.0),
+    ):
+        yield beside(key, key, unit, of, to, value, Target(most, "a bound"))
+
+
+ROWS = tuple(Together(row[0], partial(streams, *row)) for row in (("tiny", 512, 0.95), ("wide", 4096, 1.0)))
+ROWS += (Together("leaving", leaving),)
+
+if __name__ == "__main__":
+    serve(*sys.argv[1:])
