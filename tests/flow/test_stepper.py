@@ -610,6 +610,44 @@ async def test_caches_of_tensors_are_written_in_place(s: asc.Scheduler) -> None:
         assert [await anext(outputs) for _ in range(4)] == [4, 12, 24, 40]
 
 
+async def test_a_pytorch_module_is_a_step(s: asc.Scheduler, may_block: None) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+
+    class Cumulative(torch.nn.Module):  # type: ignore[misc]
+        """Each step reads the last numbers of its members, and gives them one more."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+            torch.nn.init.constant_(self.layer.weight, 2.0)
+            torch.nn.init.constant_(self.layer.bias, 1.0)
+            self.threads = set[str]()
+
+        def forward(self, rows: list[list[float]]) -> Any:
+            self.threads.add(threading.current_thread().name)
+            found = self.layer(torch.tensor([row[-1:] for row in rows]))[:, 0]
+            assert not found.requires_grad
+            for row, number in zip(rows, found.tolist(), strict=True):
+                row.append(number)
+            return found
+
+    module = Cumulative()
+    stepper: Stepper[list[float], float] = Stepper(module)
+    async with stepper.join([0.0]) as one, stepper.join([1.0]) as two:
+        assert [float(await anext(one)) for _ in range(3)] == [1, 3, 7]
+        assert [float(await anext(two)) for _ in range(3)] == [3, 7, 15]
+    assert threading.current_thread().name not in module.threads
+
+
+async def test_one_made_before_any_scheduler_is_open_works_for_that_of_its_members() -> None:
+    stepper: Stepper[Text, int] = Stepper(advance, reserve=1000)
+    async with asc.Scheduler("cpu") as other, asc.Scheduler("cpu") as s:
+        async with s.scope():
+            assert await read(stepper, Text(2)) == [0, 1]
+        assert other.statistics().tasks_completed == 0
+        assert s.statistics().tasks_completed == 2
+
+
 # -- the scheduler, the loop, the deadline ----------------------------------------------------------------------------
 
 

@@ -227,9 +227,9 @@ class Stepper(Generic[Member, Output]):
             few keep it going while its reader writes to a socket.
         reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
             that says how many. The block is in that scope then; they are free when it has been left.
-        scheduler: whose streams and scopes are used; default the ambient one, or the only one open on the loop. Of a
-            scope: steps run in it, and take what they need of its reserve, if it has one, so that they have bytes
-            where members have reserved all others.
+        scheduler: whose streams and scopes are used; default the ambient one where the stepper is made, else that of
+            who joins, else the only one open on the loop. Of a scope: steps run in it, and take what they need of its
+            reserve, if it has one, so that they have bytes where members have reserved all others.
 
     Raises:
         TypeError, ValueError: for arguments that make no sense.
