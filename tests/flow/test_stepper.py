@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -17,7 +18,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
 from asyncsched.runtime.context import outside
 from tests.ledger import used
-from tests.waiting import cancelled, held, outlasts_cancellations, turns, until
+from tests.waiting import cancelled, held, no_collector, outlasts_cancellations, turns, until
 
 from .asking import Panic
 
@@ -392,6 +393,73 @@ async def test_a_task_that_reads_while_the_block_is_left_does_not_hang(s: asc.Sc
     model.gate.set()
     with pytest.raises(RuntimeError, match="that block was left"):
         await (await task)
+
+
+async def test_what_a_member_holds_is_free_when_its_block_is_left(s: asc.Scheduler, step: Any) -> None:
+    stepper: Stepper[Text, int] = Stepper(step)
+
+    async def short(length: int, read_all: bool) -> weakref.ref[Text]:
+        text = Text(length)
+        async with stepper.join(text) as outputs:
+            async for _ in outputs:
+                if not read_all:
+                    break
+        return weakref.ref(text)
+
+    async with stepper.join(Text(10**9)) as going_on:
+        await anext(going_on)
+        with no_collector():
+            for read_all in (True, False):
+                kept = await short(3, read_all)
+                await anext(going_on)
+                assert kept() is None
+
+
+async def test_of_a_member_that_fails_nothing_is_kept_once_its_exception_is_gone(s: asc.Scheduler, step: Any) -> None:
+    def cost(text: Text) -> float:
+        return 1 if text.step < 2 else 99
+
+    stepper: Stepper[Text, int] = Stepper(step, cost=cost)
+    text = Text(5)
+    with no_collector():
+        with pytest.raises(asc.TaskTooLarge):
+            await read(stepper, text)
+        kept = weakref.ref(text)
+        del text
+        assert kept() is None
+
+
+def test_the_end_of_the_loop_ends_members_that_nobody_waits_for() -> None:
+    ended: list[str] = []
+    gate = threading.Event()
+
+    async def main() -> None:
+        opened = asyncio.Event()
+
+        async def serve() -> None:
+            async with asc.Scheduler("cpu"):
+                opened.set()
+                await asyncio.Event().wait()
+
+        async def one(text: Text) -> None:
+            try:
+                await read(stepper, text)
+            finally:
+                ended.append("left")
+
+        def step(texts: list[Text]) -> list[Any]:
+            asyncio_loop.call_soon_threadsafe(gate.set)
+            return advance(texts)
+
+        asyncio_loop = asyncio.get_running_loop()
+        stepper: Stepper[Text, int] = Stepper(step, ahead=2)
+        tasks = [asyncio.create_task(serve())]
+        await opened.wait()
+        tasks += [asyncio.create_task(one(Text(10**9))) for _ in range(5)]
+        await until(gate.is_set)
+
+    asyncio.run(main())
+    assert ended == ["left"] * 5
 
 
 # -- who goes ---------------------------------------------------------------------------------------------------------

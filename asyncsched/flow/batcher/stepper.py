@@ -142,7 +142,7 @@ class Outputs(Generic[Output]):
             RuntimeError: if another coroutine waits here, or the member has left.
         """
         seat = self._seat
-        if seat.future is not None:
+        if seat.future is not None and not seat.left:
             raise RuntimeError("another coroutine waits for this member's outputs: one reads them at a time")
         if seat.unread or seat.ended or seat.left:
             await checkpoint()
