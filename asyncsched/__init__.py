@@ -38,6 +38,7 @@ from .errors import (
     DeadlineExceeded,
     ImplicitBarrierError,
     MemoryDeadlockError,
+    Preempted,
     QueueFull,
     SchedulerClosed,
     SchedulerStalled,
@@ -106,11 +107,12 @@ _WHEN_USED = {
 
 __all__ = [
     "AsyncSchedError", "Batcher", "CaptureError", "CheckpointDamaged", "DeadlineExceeded", "Device", "Graph",
-    "ImplicitBarrierError", "Last", "LearnedCost", "Load", "MemoryDeadlockError", "Pipeline", "QueueFull", "SKIP",
-    "Scheduler", "SchedulerClosed", "SchedulerStalled", "Scope", "Statistics", "Stepper", "Task", "TaskCancelled",
-    "TaskTooLarge", "Tensor", "Timer", "Trace", "Window", "array_api", "autograd", "cluster", "devices", "exact",
-    "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe", "optim", "random", "record_stream", "run",
-    "save", "serving", *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
+    "ImplicitBarrierError", "Last", "LearnedCost", "Load", "MemoryDeadlockError", "Pipeline", "Preempted", "QueueFull",
+    "SKIP", "Scheduler", "SchedulerClosed", "SchedulerStalled", "Scope", "Statistics", "Stepper", "Task",
+    "TaskCancelled", "TaskTooLarge", "Tensor", "Timer", "Trace", "Window", "array_api", "autograd", "cluster",
+    "devices", "exact", "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe", "optim", "random",
+    "record_stream", "run", "save", "serving",
+    *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
 ]  # fmt: skip
 
 

@@ -11,10 +11,10 @@ class AsyncSchedError(Exception):
 
 
 class QueueFull(AsyncSchedError):
-    """The backlog or the limits leave no room, and the call was one that never waits.
+    """The backlog or the limits leave no room, and the call was one that never waits, or no longer than it was told.
 
     Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then,
-    or bound the run-ahead with `s.window(2)`.
+    or bound the run-ahead with `s.window(2)`. Of `s.scope(reserve=, wait=)`: come back after `retry_after`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_bytes=1000) as s:
@@ -91,6 +91,41 @@ class MemoryDeadlockError(LimitTooSmall):
     >>> asc.run(main)
     1600 1500 3000
     """
+
+
+class Preempted(MemoryDeadlockError):
+    """Scopes wait for each other to grow, and this one is to give its bytes back, so that the others go on.
+
+    Raised by `await scope.grow()`, see there who is told. Cure: leave the scope, and start over in a new one which
+    reserves `reserve`: so it waits until there is room for what it did before.
+
+    >>> async def write(s, name, pages):
+    ...     reserve = 100
+    ...     while True:
+    ...         try:
+    ...             async with s.scope(name=name, reserve=reserve) as cache:
+    ...                 for _ in range(pages - reserve // 100):
+    ...                     await cache.grow(100)
+    ...             return f"{name} has written {pages} pages"
+    ...         except asc.Preempted as told:
+    ...             reserve = told.reserve
+    ...             print(f"{name} starts over, with {reserve} bytes")
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", max_bytes=400) as s:
+    ...         print(await asyncio.gather(write(s, "a", 3), write(s, "b", 3)))
+    >>> asc.run(main)
+    b starts over, with 300 bytes
+    ['a has written 3 pages', 'b has written 3 pages']
+
+    Attributes:
+        reserve: bytes that the scope had, and those that it asked for.
+    """
+
+    def __init__(
+        self, message: str, needed: int | None = None, limit: int | None = None, reserve: int | None = None
+    ) -> None:
+        super().__init__(message, needed, limit)
+        self.reserve = reserve
 
 
 class SchedulerStalled(AsyncSchedError):

@@ -20,6 +20,7 @@ What finds nobody waiting would be the next anyway, and goes past all queues: `L
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sized
 from operator import attrgetter
 from typing import Final
@@ -141,6 +142,22 @@ class Admission:
         least = min([head.cost for head in heads], default=0) + account.used - account.limit
         return least if least > 0 else -1
 
+    def bytes_before(self, task: Task) -> float:
+        """How many bytes a pending task, the last of its tenant, and those before it will get of their account, if none
+        of them leaves: all of higher classes, and of each tenant of its class no more than that one's own by then."""
+        account, mine = task.scope.account, task.scope.queue.tenant
+        wanted: Counter[Tenant] = Counter()
+        for queue in self._queues:
+            wanted[queue.tenant] += sum([one.cost for one in queue.tasks() if one.scope.account is account])
+        before = float(wanted.pop(mine))
+        share = before / mine.weight
+        for tenant, nbytes in wanted.items():
+            if tenant.priority.level > mine.priority.level:
+                before += nbytes
+            elif tenant.priority is mine.priority:
+                before += min(nbytes, share * tenant.weight)
+        return before
+
     def tasks(self) -> list[Task]:
         """Every pending task, by age. Changes nothing, and may be asked on any thread."""
         return sorted([task for queue in list(self._queues) for task in queue.tasks()], key=attrgetter("seq"))
@@ -192,5 +209,5 @@ class Admission:
         return found
 
 
-def _rank_of(group: Priority) -> tuple[int, int]:
+def _rank_of(group: Priority) -> tuple[int, float]:
     return -group.passed if group.passed >= PATIENCE else 0, -group.level

@@ -39,6 +39,25 @@ def unused_reserve(root: Scope) -> int:
     return sum([max(0, scope.reserve - scope.account.used) for scope in root.tree() if scope.reserve])
 
 
+def to_preempt(root: Scope, account: Account, late: bool) -> Scope | None:
+    """The scope that is to give its bytes back, where scopes of an account wait for each other to grow: of the lowest
+    priority class, the one whose reserve was granted last. None if no two wait, if one was told and has not left, or,
+    unless it is `late`, if one that has grown goes on."""
+    those = [scope for scope in root.tree() if scope.growing is not None and scope.account_around is account]
+    waiting = [scope for scope in those if growths(scope)]
+    if len(waiting) < 2 or any(scope.preempted for scope in those if scope not in waiting):
+        return None
+    if not late and len(waiting) < len(those):
+        return None
+    told_once = [scope for scope in waiting if not scope.preempted]
+    return min(told_once, key=lambda scope: (scope.queue.tenant.priority.level, -scope.number), default=None)
+
+
+def growths(scope: Scope) -> list[Task]:
+    """The claims that wait, by which the reserve of a scope is to grow."""
+    return [task for growth in scope.growing or () for task in growth.tasks]
+
+
 def held_by_pending(pending: Iterable[Task]) -> int:
     """Bytes of finished results that nothing but pending tasks holds."""
     solely = _solely_held(value for task in pending for value in task.inputs if value.charge)

@@ -407,6 +407,11 @@ class Engine:
         self.ledger.reserve(scope, claim)
 
     @whole
+    def grow_reserve(self, scope: Scope, claim: Value) -> None:
+        """Add the bytes of a claim, charged to the account around a scope, to its reserve."""
+        self.ledger.grow(scope, claim)
+
+    @whole
     def release_reserves(self) -> None:
         """The scheduler closes: scopes that were left open, as by a KeyboardInterrupt, reserve nothing any more."""
         for scope in [scope for scope in self.root.tree() if scope.reserve]:

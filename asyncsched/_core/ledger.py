@@ -49,6 +49,8 @@ class Ledger:
         self.ran_at_once: int = 0  # operations that never were tasks, and count among neither
         self.ended_tasks: int = 0  # with a slot
         self.ended_bytes: int = 0  # the sum of their costs
+        self.growths: int = 0  # claims of scopes that grow, ever
+        self.preempted: int = 0  # scopes told to give back their reserve
         self.peak_in_flight: int = 0
         self.peak_bytes: int = 0
         self.clear()
@@ -60,9 +62,11 @@ class Ledger:
         self.pending: int = 0
         self.pending_bytes: int = 0  # the sum of their costs
         self.claims: int = 0  # pending tasks that need no slot
+        self.claim_bytes: int = 0  # the sum of their costs
         self.in_flight: int = 0
         self.free = inf if max_ops is None else max_ops  # slots
         self.reserved: int = 0  # bytes that open scopes reserved
+        self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     def abandon(self) -> None:
@@ -117,6 +121,7 @@ class Ledger:
         self.pending_bytes += task.cost
         if not task.lanes:
             self.claims += 1
+            self.claim_bytes += task.cost
 
     def dequeue(self, task: Task) -> None:
         """It waits no more."""
@@ -130,6 +135,7 @@ class Ledger:
         self.pending_bytes -= task.cost
         if not task.lanes:
             self.claims -= 1
+            self.claim_bytes -= task.cost
 
     def reprice(self, task: Task, cost: int) -> None:
         """A pending task turns out to cost something else."""
@@ -213,6 +219,18 @@ class Ledger:
         scope.reserve, claim.charge = claim.charge, 0
         scope.account = Account(scope.reserve, outer.completions, outer.runtime, outer)
         self.reserved += scope.reserve
+        self.reserves += 1
+        scope.number = self.reserves
+
+    def grow(self, scope: Scope, claim: Value) -> None:
+        """The bytes of a claim, charged to the account around, are added to a scope's reserve."""
+        account, more = scope.account, claim.charge
+        assert account.limit is not None
+        claim.charge = 0
+        scope.reserve += more
+        account.limit += more
+        account.changed = True
+        self.reserved += more
 
     def unreserve(self, scope: Scope) -> None:
         """A scope with a reserve closes: what is charged to it, and pending, is its parent's from now on."""

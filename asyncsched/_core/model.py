@@ -350,11 +350,19 @@ class Scope:
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
     unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
+    number: int = 0  # among those that were granted a reserve: the youngest has the highest
+    growing: dict[Scope, None] | None = None  # if it has grown: the scopes in which it claims more
+    preempted: bool = False  # it was told to give its reserve back
     entered_by: Any = None  # a weak reference to whoever will leave it; opaque here
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
     ended: bool = False
     ended_children: deque[Scope] | None = None  # to be closed once they are over
     closed: bool = False
+
+    @property
+    def account_around(self) -> Account | None:
+        """The account that its reserve is charged to; None if it has none."""
+        return None if not self.reserve or self.account.parent is None else self.account.parent.open
 
     def over(self) -> bool:
         """Whether it has ended, and nothing here or below is unfinished or unreported."""

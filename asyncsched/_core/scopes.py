@@ -11,6 +11,7 @@ from .model import Scope
 from .tenants import Share
 
 _AS_AROUND = Share()
+_GROWING = 0.5  # added to the class of a scope that grows: it goes before who comes new in that, and after higher ones
 
 
 class Scopes:
@@ -39,6 +40,24 @@ class Scopes:
         if self._ledger.observer is not None:
             self._ledger.observer.scope_opened(scope)
         return scope
+
+    def open_growth(self, scope: Scope, name: str) -> Scope:
+        """A scope beside another, in which bytes are claimed that its reserve is to grow by."""
+        assert scope.parent is not None
+        tenant = scope.queue.tenant
+        share = Share(tenant.name, tenant.weight, tenant.priority.level + _GROWING)
+        growth = self.open(name, scope.parent, share)
+        if scope.growing is None:
+            scope.growing = {}
+        scope.growing[growth] = None
+        self._ledger.growths += 1
+        return growth
+
+    def close_growth(self, scope: Scope, growth: Scope) -> None:
+        """What was claimed there was granted, or is wanted no more."""
+        assert scope.growing is not None
+        del scope.growing[growth]
+        self._close(growth)
 
     def end(self, scope: Scope) -> None:
         """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue of

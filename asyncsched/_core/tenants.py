@@ -41,7 +41,7 @@ class Share(NamedTuple):
 
     tenant: Hashable | None = None  # whose work it is; who names none, in a scope that names none, is one of its own
     weight: float | None = None  # of the tenant, from now on
-    priority: int | None = None  # the class: the higher goes first
+    priority: float | None = None  # the class: the higher goes first
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
@@ -92,7 +92,7 @@ class Tenant(Member):
 class Priority:
     """A priority class: tenants that share."""
 
-    level: int
+    level: float
     passed: int = 0  # admissions to other classes since the last to this one, while it waits
     # A quantum of bytes, and a slot.
     tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
@@ -115,8 +115,8 @@ class Tenants:
 
     def __init__(self) -> None:
         self.ordinary: Priority = Priority(0)
-        self._classes = WeakValueDictionary({0: self.ordinary})
-        self._named: WeakValueDictionary[tuple[Hashable, int], Tenant] = WeakValueDictionary()
+        self._classes: WeakValueDictionary[float, Priority] = WeakValueDictionary({0.0: self.ordinary})
+        self._named: WeakValueDictionary[tuple[Hashable, float], Tenant] = WeakValueDictionary()
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
 
     def join(self, parent: Tenant, share: Share) -> Tenant:

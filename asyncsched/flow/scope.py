@@ -12,11 +12,12 @@ import anyio.lowlevel
 import numpy as np
 
 from .._arguments import check_number, is_coroutine_function, parse_bytes
+from .._core.audit import growths
 from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
-from ..errors import DeadlineExceeded, SchedulerClosed
+from ..errors import DeadlineExceeded, SchedulerClosed, TaskTooLarge
 from ..ops.kernels import compiled
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, ambient
@@ -153,8 +154,9 @@ class Submitter(Tasks):
 
     @naming_arguments
     def scope(
-        self, *, name: str | None = None, reserve: int | str | None = None, deadline: float | None = None,
-        tenant: Hashable | None = None, weight: float | None = None, priority: int | None = None,
+        self, *, name: str | None = None, reserve: int | str | None = None, wait: float | None = None,
+        deadline: float | None = None, tenant: Hashable | None = None, weight: float | None = None,
+        priority: int | None = None,
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
@@ -173,7 +175,10 @@ class Submitter(Tasks):
         Args:
             name: for messages.
             reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
-                cannot stall on memory held outside.
+                cannot stall on memory held outside. `scope.grow()` adds to it.
+            wait: most seconds to wait for that room; 0 takes what is free now. Who cannot have it by then is told
+                QueueFull, and so is, at once, who comes while others wait, and would have it later by the rate at which
+                these are let in. Without it, entering waits for as long as it takes.
             deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
                 the body is cancelled at its `await`, as with `asyncio.timeout`, and with it what is unfinished inside.
                 Inside a scope with a deadline only a shorter one makes a difference.
@@ -185,6 +190,9 @@ class Submitter(Tasks):
                 waits gets every 17th admission or so. Default: that of the scope around it, 0 at first.
 
         Raises:
+            QueueFull: as the block is entered, if `wait` does not suffice. Its `retry_after` says when to come back.
+            TaskTooLarge: then, if there can never be so much.
+            MemoryDeadlockError, SchedulerStalled: then, if no room will come.
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
@@ -192,9 +200,23 @@ class Submitter(Tasks):
         check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
+        check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+        if wait is not None and reserve is None:
+            raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
         hash(tenant)  # raises TypeError
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
-        return Scope(self, name or "unnamed", claimed, deadline, Share(tenant, weight, priority))
+        return Scope(self, name or "unnamed", claimed, wait, deadline, Share(tenant, weight, priority))
+
+
+def check_reserve(reserve: int, limit: int | None, what: str) -> None:
+    """Raise TaskTooLarge for what could never be granted."""
+    if limit is not None and reserve > limit:
+        raise TaskTooLarge(
+            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
+            " reserve of the scope around)",
+            reserve,
+            limit,
+        )
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
@@ -230,11 +252,20 @@ class Scope(Submitter, OnlyAsync):
     Scope('request 42', closed)
     """
 
-    def __init__(self, around: Submitter, name: str, reserve: int | None, deadline: float | None, share: Share) -> None:
+    def __init__(
+        self,
+        around: Submitter,
+        name: str,
+        reserve: int | None,
+        wait: float | None,
+        deadline: float | None,
+        share: Share,
+    ) -> None:
         super().__init__(around._runtime)
         self._parent = around._core  # asked for when this is entered
         self._name = name
         self._reserve = reserve
+        self._wait = wait
         self._deadline = deadline
         self._share = share
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
@@ -245,6 +276,59 @@ class Scope(Submitter, OnlyAsync):
     def name(self) -> str:
         """The name it was given."""
         return self._name
+
+    async def grow(self, nbytes: int | str) -> None:
+        """Add to the reserve of this scope. Waits for room, before those who come new in its priority class.
+
+        For what grows page by page, such as the cache of a sequence of tokens: a page is claimed when it is needed, so
+        more sequences fit than with the most that each may come to. So they may wait for each other. When all scopes
+        beside this one that have grown wait to grow further, the youngest (of the lowest priority class, the one whose
+        reserve was granted last, which mostly has least to lose) is told Preempted, and is to give its pages back by
+        leaving its scope. So is it where another has gone on and a quarter of a second brought no room. Who is older is
+        told later, so each comes to its end (wait-die: Rosenkrantz, Stearns and Lewis, ACM Transactions on Database
+        Systems 3, 1978). Whoever awaits this is told, on any asyncio task of the loop, inside the scope or not. What
+        else holds bytes of the limit is not asked to wait: one scope that grows alone waits until there is room.
+
+        Cancelling it, or leaving the scope meanwhile, takes the claim back; what was reserved before stays.
+
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
+        ...         async with s.scope(name="cache", reserve=1000) as cache:
+        ...             first = await cache.put(np.ones(100))
+        ...             await cache.grow(1000)
+        ...             second = await cache.put(np.ones(100))
+        ...             return s.statistics().bytes_reserved
+        >>> asc.run(main)
+        2000
+
+        Args:
+            nbytes: how much is added to the reserve: bytes, or text such as "1 MiB".
+
+        Raises:
+            Preempted: if this scope is the one to give its reserve back.
+            TaskTooLarge: if the limit around it does not hold so much, even with nothing else there.
+            MemoryDeadlockError, SchedulerStalled: if no room will come.
+            TaskCancelled: if the scope was left meanwhile.
+            RuntimeError: if the scope has no reserve.
+        """
+        runtime, core, more = self._runtime, self._core(), parse_bytes(nbytes, "nbytes")
+        runtime.check()
+        around = core.account_around
+        if around is None:
+            raise RuntimeError(f"scope {self._name!r} has no reserve to grow: open it by `s.scope(reserve=...)`")
+        check_reserve(core.reserve + more, around.limit, f"scope {self._name!r}, grown by {more:,} bytes,")
+        await checkpoint()
+        self._core()  # raises, if it was left
+        engine, claimed = runtime.engine, None
+        growth = engine.scopes.open_growth(core, f"growth of {self._name}")
+        try:
+            claimed = await self._claim(growth, f"scope {self._name!r}, to grow,", more)
+            self._core()
+            engine.grow_reserve(core, claimed)
+        finally:
+            del claimed  # an exception holds this frame
+            engine.scopes.close_growth(core, growth)
+            runtime.dispatch()
 
     async def __aenter__(self) -> Self:
         runtime, seconds, until = self._runtime, self._deadline, inf
@@ -270,7 +354,8 @@ class Scope(Submitter, OnlyAsync):
         try:
             await checkpoint()
             if self._reserve is not None:
-                engine.grant_reserve(core, await self._claim(core, f"scope {self._name!r}", self._reserve))
+                claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
+                engine.grant_reserve(core, claimed)
         except BaseException:
             engine.close_scope(core)
             raise
@@ -280,6 +365,8 @@ class Scope(Submitter, OnlyAsync):
         core, what = self._core(), f"scope {self._name!r}"
         if self._link is not None:
             self._link.leave()
+        if waiting := growths(core):
+            self._runtime.cancel_all(waiting, f"the end of {what}")
         try:
             try:
                 await self._finish_tasks(core, what, error)

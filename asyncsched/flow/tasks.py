@@ -33,12 +33,13 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arguments import is_coroutine_function, parse_bytes
+from .._arguments import format_seconds, is_coroutine_function, parse_bytes
 from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, CallPlan, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._tree import find, map_leaves
+from ..errors import QueueFull
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
 from ..runtime.context import current_scope
@@ -291,22 +292,57 @@ class Tasks:
         else:
             loop.call_soon_threadsafe(runtime.cancel, task, by)
 
-    async def _claim(self, core: CoreScope, what: str, nbytes: int) -> Value:
+    async def _claim(self, core: CoreScope, what: str, nbytes: int, patience: float | None = None) -> Value:
         """Wait until `nbytes` are charged to the scope's account, for as long as the value lives that is returned.
 
         A claim is a task without a body: see the head of this file. It takes no slot, since nothing runs.
+
+        Raises:
+            QueueFull: if it was to wait `patience` seconds at most.
         """
         claim = new_value(core.account, None, None, nbytes, call_site())
         task = CoreTask(core, CallPlan(what), claim, None, (), None, None, (), nbytes)
         self._runtime.submit(task, bounded=False)
         try:
             if task.state == PENDING:
-                await self._admitted(task)
+                await self._granted(task, patience)
             if task.failure is not None:
                 task.failure.rethrow()
             return claim
         finally:
             del task, claim  # as in `put`
+
+    async def _granted(self, claim: CoreTask, patience: float | None) -> None:
+        """Wait until a claim is granted or settled; raise QueueFull if that takes, or would take, too long."""
+        room, name, cost = self._runtime.room, claim.name, claim.cost
+        expected = None if patience is None else room.estimated_wait(claim)
+        try:
+            if patience is not None and (not patience or (expected or 0.0) > patience):
+                self._take_back(claim, "who asked for it, and found no room")
+                raise _no_room(name, cost, patience, expected)
+            room.begin(claim)
+            try:
+                async with asyncio.timeout(patience):
+                    await self._admitted(claim)
+            except TimeoutError:
+                assert patience is not None
+                raise _no_room(name, cost, patience, max(patience, expected or 0.0)) from None
+            finally:
+                room.end(claim)
+        finally:
+            del claim  # as in `put`
+
+
+def _no_room(name: str, nbytes: int, patience: float, seconds: float | None) -> QueueFull:
+    """Of who is to wait `patience` seconds at most for bytes that will, by estimate, be there in so many `seconds`."""
+    would = f" within {patience:g} s (wait=)" if patience else " now (wait=0)"
+    after = "" if seconds is None else f", and is likely to be in {format_seconds(seconds)}"
+    error = QueueFull(
+        f"{name}: there is no room for the {nbytes:,} bytes that it reserves{would}{after}: come back later, let it"
+        " wait longer, reserve less, or raise max_bytes"
+    )
+    error.retry_after = seconds
+    return error
 
 
 async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> list[Tensor]:

@@ -378,7 +378,7 @@ def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) ->
 def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account, Scope]]:
     """The open scopes whose reserve is charged to one of these accounts."""
     for scope in root.tree():
-        if scope.reserve and scope.account.parent is not None and (account := scope.account.parent.open) in accounts:
+        if (account := scope.account_around) is not None and account in accounts:
             yield account, scope
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import Final
-
-from .._core.ledger import Ledger
+from typing import Final, Protocol
 
 TIME_CONSTANT: Final = 1.0  # seconds
 _FOLD: Final = 0.05  # seconds of work that are counted as one sample
@@ -44,6 +42,13 @@ class Rate:
         return count * self._weight / self._count if self._count else None
 
 
+class Counts(Protocol):
+    """What has ended since the beginning."""
+
+    ended_tasks: int
+    ended_bytes: int
+
+
 class Meter:
     """The rates of tasks and bytes, over the time in which there was work.
 
@@ -52,7 +57,7 @@ class Meter:
         clock: gives seconds.
     """
 
-    def __init__(self, source: Ledger, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
         self.clock = clock
         self.since: float | None = None  # when the work began that is not counted yet; None at rest
         self._source = source

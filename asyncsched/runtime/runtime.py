@@ -34,6 +34,7 @@ from .instruments import Instruments
 from .late_finalisers import watch_for_signals
 from .life import InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
+from .room import Room
 from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
@@ -107,6 +108,7 @@ class Runtime(OnOneLoop, Host):
         self.scheduler: weakref.ref[Any] | None = None  # what users have of it
         self.waited: float = 0.0  # seconds that callers waited for admission
         self.meter: Meter = Meter(self.ledger)
+        self.room: Room = Room(self.engine.admission)
         # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
         self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare

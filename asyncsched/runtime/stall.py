@@ -26,6 +26,9 @@ Then, as long as the signature stays:
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
 
+*Scopes that grow* (`Scope.grow`) wait for each other as a matter of course, and are there to be told so. No search is
+needed, since the ledger knows what they hold: see `to_preempt`. It is asked at once, also when one more of them waits.
+
 Whom to fail. One failure may free what all others wait for: its awaiter unwinds, and drops what it held. So the oldest
 stuck task is failed, and on with the next only as long as that wakes nobody and frees nothing: of eighty that were
 issued ahead all fail up to the one that is awaited. They fail for one cause, which is told once, with their number. If
@@ -52,12 +55,12 @@ from threading import Thread
 from time import perf_counter, thread_time
 from typing import Final
 
-from .._core.audit import held_by_pending, sufficient_limit
+from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from .._log import Log
-from ..errors import AsyncSchedError, MemoryDeadlockError, SchedulerStalled
+from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
 from .deadlock import BUDGET, Evidence, Finding, investigate
 from .runtime import Runtime
 
@@ -79,6 +82,7 @@ class StallWatch:
         self._runtime = runtime
         self._timeout = timeout
         self._signature: object = None  # what was stuck, and how
+        self._growths = 0  # how many claims to grow there were by then
         # Where tasks were failed and no bytes came free by that: the bytes held, and under which number tasks belong to
         # that stall.
         self._told: dict[Account, tuple[int, int]] = {}
@@ -102,8 +106,11 @@ class StallWatch:
                 self.stop()
             return
         signature = [(task.seq, task.scope.account.used) for task in stuck]
+        before, self._growths = self._growths, self._runtime.ledger.growths
         if signature != self._signature:
             self._begin(signature, stuck)
+        elif before != self._growths:  # one more scope waits to grow: perhaps the last that went on
+            self._look_soon()
 
     def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
         told = {}
@@ -120,8 +127,13 @@ class StallWatch:
             now = perf_counter()
             self._pause = EARLY if now >= self._may_search else FIRST_LOOK
             self._since, self._logged, self._at_a_time = now, FIRST_LOG, 1
-        assert self._runtime.loop is not None
         self._began = perf_counter()
+        self._look_soon()
+
+    def _look_soon(self) -> None:
+        assert self._runtime.loop is not None
+        if self._soon is not None:
+            self._soon.cancel()
         self._soon = self._runtime.loop.call_soon(self._look, False)
 
     def stop(self) -> None:
@@ -158,6 +170,10 @@ class StallWatch:
         for task in stuck:
             if self._only_pending_hold(task.scope.account):
                 self._tell(task, self._deadlock(task, None))
+                return
+            if self._preempts(task.scope.account, perf_counter() - self._since >= FIRST_LOOK):
+                if thorough and self._signature == signature:
+                    self._look_again()
                 return
         if elsewhere:
             self._search_elsewhere(stuck)
@@ -250,7 +266,6 @@ class StallWatch:
 
     def _judge(self, stuck: Sequence[Task], findings: Mapping[Account, Finding]) -> None:
         """Tell of a deadlock, or of a stall that lasts."""
-        runtime = self._runtime
         waited = perf_counter() - self._since
         late = self._timeout is not None and waited >= self._timeout
         if log_it := waited >= self._logged:
@@ -270,9 +285,13 @@ class StallWatch:
             if late:
                 self._tell(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
                 return
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """Plan the next thorough look, after a longer pause."""
         self._pause = max(FIRST_LOOK, 2 * self._pause)
-        assert runtime.loop is not None
-        self._later = runtime.loop.call_later(self._next_pause(), self._look, True)
+        assert self._runtime.loop is not None
+        self._later = self._runtime.loop.call_later(self._next_pause(), self._look, True)
 
     def _next_pause(self, over: float = 0.0) -> float:
         """Seconds until the next thorough look, when `over` seconds of the pause have passed."""
@@ -289,6 +308,29 @@ class StallWatch:
             and account.used > 0
             and held_by_pending(engine.admission.tasks()) == account.used
         )
+
+    def _preempts(self, account: Account, late: bool) -> bool:
+        """Whether scopes wait for each other to grow. Then one is told, see `to_preempt`."""
+        engine = self._runtime.engine
+        victim = to_preempt(engine.root, account, late)
+        if victim is None:
+            return False
+        victim.preempted = True
+        engine.ledger.preempted += 1
+        claims = growths(victim)
+        needed = victim.reserve + sum([claim.cost for claim in claims])
+        for claim in claims:
+            error = Preempted(
+                f"scope {victim.name!r} is to give back the {victim.reserve:,} bytes that it reserved: it waits to grow"
+                f" by {claim.cost:,}, as others do that are older, and {account.used:,} of the {account.limit:,} bytes"
+                f" allowed are held. Leave it, and start over in a new one, by s.scope(reserve={needed})",
+                self._sufficient_limit(claim),
+                account.limit,
+                needed,
+            )
+            engine.settle(claim, Failure.of(error, claim.name, claim.site))
+        self._runtime.dispatch()
+        return True
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
         needed = self._sufficient_limit(task)

@@ -37,6 +37,10 @@ class Statistics(Record):
     """Finished results that your code, or a pending task, still holds. They do not drain by themselves."""
     bytes_reserved: Bytes
     """Bytes that open scopes have reserved, used or not."""
+    reserves_waiting: int
+    """Scopes (and graphs) that wait for room: to reserve, or to grow."""
+    bytes_waiting: Bytes
+    """What these ask for."""
     peak_bytes: Bytes
     """The most bytes that ever were tracked: in flight, retained and reserved, added up."""
     max_ops: int | None
@@ -45,6 +49,8 @@ class Statistics(Record):
     """The limit on tracked bytes; None for no bound."""
     admission_wait_seconds: Seconds
     """How long callers of `put`, `submit`, `call` and `scope(reserve=)` have waited to be admitted, added up."""
+    scopes_preempted: int
+    """Scopes that were told to give back their reserve, so that others could grow."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,7 +74,8 @@ class Load(Record):
     """Their costs, in bytes per second."""
     estimated_wait: Seconds | None
     """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
-    there is room; None if no task has ended yet, by which to tell. Shares and priorities are not considered."""
+    there is room; None if no task has ended yet, by which to tell. What waits to reserve counts by how fast others
+    before it were let in; until one was, by how long the first has waited. Shares and priorities are not considered."""
 
 
 def statistics_of(runtime: Runtime) -> Statistics:
@@ -89,10 +96,13 @@ def statistics_of(runtime: Runtime) -> Statistics:
         bytes_in_flight=in_flight,
         bytes_retained=max(0, ledger.account.used - unused_reserve(engine.root) - in_flight),
         bytes_reserved=ledger.reserved,
+        reserves_waiting=ledger.claims,
+        bytes_waiting=ledger.claim_bytes,
         peak_bytes=ledger.peak_bytes,
         max_ops=ledger.limits.max_ops,
         max_bytes=ledger.account.limit,
         admission_wait_seconds=runtime.waited,
+        scopes_preempted=ledger.preempted,
     )
 
 
@@ -105,9 +115,12 @@ def load_of(runtime: Runtime) -> Load:
     runtime.meter.sample(ledger.unfinished > 0)
     tasks, nbytes = runtime.meter.rates()
     room = ledger.idle and (account.limit is None or account.used < account.limit)
-    wait = 0.0 if room else (ledger.pending + 1) / tasks if tasks else None  # as many ends as make room
+    wait = 0.0 if room else (ledger.pending - ledger.claims + 1) / tasks if tasks else None  # as many ends as make room
     if wait and nbytes:
-        wait = max(wait, ledger.pending_bytes / nbytes)
+        wait = max(wait, (ledger.pending_bytes - ledger.claim_bytes) / nbytes)
+    if ledger.claims and account.limit is not None:
+        seconds = runtime.room.seconds_for(ledger.claim_bytes + account.used - account.limit)
+        wait = max(wait or 0.0, runtime.room.longest() if seconds is None else seconds)
     return Load(
         tasks_pending=ledger.pending - ledger.claims,
         tasks_in_flight=ledger.in_flight,

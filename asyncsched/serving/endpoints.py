@@ -68,6 +68,7 @@ def status(service: Service) -> dict[str, Any]:
         "statistics": asdict(found.statistics),
         "load": asdict(found.load),
         "estimated_wait": service.estimated_wait(),
+        "waiting_for_room": [asdict(one) for one in service.scheduler._runtime.room.read()],
         "coroutines_waiting": found.waiting_count,
         "scopes": found.scope_count,
         "streams": [{key: kept for key, kept in asdict(one).items() if key != "line"} for one in found.streams],

@@ -154,6 +154,7 @@ TABLE: Final = (
     Row(errors.QueueFull, 503, "The server has as much to do as it takes on.", retry=True, logged=False),
     Row(errors.TaskTooLarge, 413, "The request needs more than this server has for one."),
     Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
+    Row(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),
     Row(errors.MemoryDeadlockError, 503, "The server ran out of room for this request.", retry=True),
     Row(errors.SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
     Row(errors.SchedulerClosed, 503, "The server is shutting down.", retry=True),

@@ -67,6 +67,8 @@ class Metrics:
             yield row.read_from({(): self._service})
         for row in SCHEDULER if self._service.is_open else ():
             yield row.read_from({(): self._service.scheduler.statistics()})
+        for row in ROOM if self._service.is_open else ():
+            yield row.read_from({(): self._service.scheduler._runtime.room.read()})
         for row in SUMMARY if self._service.summary is not None else ():
             yield row.read_from({(): self._service.summary})
         for kind, rows, things in (
@@ -139,8 +141,19 @@ SCHEDULER: Final = (
     Row("tracked_bytes", "Tracked bytes.", False, _bytes, "state"),
     Row("tracked_bytes_peak", "The most tracked bytes there ever were.", False, lambda s: s.peak_bytes),
     Row("tracked_bytes_limit", "The limit on tracked bytes.", False, lambda s: s.max_bytes),
+    Row("reserved_bytes", "Bytes that open scopes have reserved.", False, lambda s: s.bytes_reserved),
+    Row("scopes_preempted", "Scopes told to give back their reserve, so that others could grow.", True,
+        lambda s: s.scopes_preempted),
     Row("admission_wait_seconds", "Time that callers waited for admission, added up.", True,
         lambda s: s.admission_wait_seconds),
+)  # fmt: skip
+ROOM: Final = (
+    Row("reserves_waiting", "Scopes that wait for bytes to reserve: new ones by priority, and those that grow.", False,
+        lambda room: {one.who: one.count for one in room}, "who"),
+    Row("reserves_waiting_bytes", "What these ask for.", False,
+        lambda room: {one.who: one.nbytes for one in room}, "who"),
+    Row("reserves_waiting_seconds", "For how long the first of them has waited.", False,
+        lambda room: {one.who: one.longest for one in room}, "who"),
 )  # fmt: skip
 SUMMARY: Final = (
     Row("stream_busy_seconds", "Time that a stream ran tasks, added up.", True,

@@ -56,7 +56,9 @@ async def _work(service: Service, app: App, exchange: Exchange) -> None:
     scheduler, options = service.scheduler, service.options
     exchange.scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
     seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
-    scope = scheduler.scope(name=exchange.name, reserve=options.reserve, deadline=seconds, tenant=exchange.tenant)
+    reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
+    wait = None if reserve is None else options.wait
+    scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
     work = asyncio.create_task(_in_scope(scope, app, exchange))
     try:
         await _attend(work, exchange, seconds)

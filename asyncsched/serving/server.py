@@ -61,7 +61,12 @@ class Serving(Service):
             cannot be ended: it keeps its request's place and reserve until it has, and is shown as adopted in metrics
             and status; readiness fails while such functions hold every stream. Once the response is complete nothing
             is cancelled any more: a background task may take longer.
-        reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`.
+        reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`. Or a function of ASGI's
+            scope that gives them, None for a request without. What the body says is known to the handler alone: it
+            opens a scope of its own, `s.scope(reserve=, wait=)`, before its response begins.
+        wait: most seconds for a request to wait for its reserve. One for which there is no room by then, or is likely
+            to be none, is answered 503, with Retry-After, and so its handler never began a response. Without it,
+            requests wait for as long as it takes.
         max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so
             max_requests * max_body is what they may take in all. None for no bound.
         body_timeout: seconds for a body to arrive, after which 408 is answered.
@@ -102,7 +107,8 @@ class Serving(Service):
         max_requests_per_tenant: int | None = None,
         tenant: Callable[[ASGIScope], Hashable] | None = None,
         deadline: float | Callable[[ASGIScope], float | None] | None = None,
-        reserve: int | str | None = None,
+        reserve: int | str | Callable[[ASGIScope], int | str | None] | None = None,
+        wait: float | None = None,
         max_body: int | str | None = "8 MiB",
         body_timeout: float | None = 30.0,
         drain_timeout: float = 30.0,
@@ -132,9 +138,12 @@ class Serving(Service):
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
-        reserved = None if reserve is None else parse_bytes(reserve, "reserve")
+        check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+        if wait is not None and reserve is None:
+            raise ValueError("wait= is for how long a request waits for its reserve: give `reserve=`, too")
+        reserved = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         options = Options(
-            deadline, reserved, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up
+            deadline, reserved, wait, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up
         )
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app

@@ -16,9 +16,9 @@ from .._core.audit import launched
 from .._core.model import Lane, Task
 from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
-from ..flow.batcher.batcher import Batcher, check_reserve
+from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
-from ..flow.scope import Scope
+from ..flow.scope import Scope, check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
@@ -34,7 +34,8 @@ class Options:
     """What a request may take, and how long draining may; see `Serving`."""
 
     deadline: float | Callable[[ASGIScope], float | None] | None
-    reserve: int | None
+    reserve: int | Callable[[ASGIScope], int | str | None] | None
+    wait: float | None
     tenant: Callable[[ASGIScope], Hashable] | None
     max_body: int | None
     body_timeout: float | None
@@ -136,8 +137,8 @@ class Service:
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
             batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
-            needed, limit = (self.options.reserve or 0) + batch, scheduler.statistics().max_bytes
-            check_reserve(needed, limit, "a request with its batch (reserve=)")
+            reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
+            check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
             self._scheduler = scheduler
             if self.shown:
                 self.summary = Summary()

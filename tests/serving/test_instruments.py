@@ -11,6 +11,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
 from asyncsched.serving.http import ASGIScope, Receive, Send
+from tests.waiting import until
 
 from .rig import Call, Held, Seen, echo, get, opened, raises, reply, returns, serving
 
@@ -174,3 +175,29 @@ async def test_instruments_of_ones_own_see_refusals_too() -> None:
     (exchange,) = seen.exchanges
     assert isinstance(exchange, Exchange)
     assert (exchange.name, exchange.status, exchange.complete) == ("POST /", 503, True)
+
+
+async def test_who_waits_for_room_is_counted_and_not_named() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    held = Held()
+    async with opened(
+        held, lambda: asc.Scheduler("cpu", max_bytes=1000), reserve=lambda scope: int(scope["path"][1:])
+    ) as server:
+        calls = [Call(server, "/900").feed()]
+        await until(lambda: held.entered)
+        calls += [Call(server, path).feed() for path in ("/200", "/300")]
+        await until(lambda: server.scheduler.statistics().reserves_waiting == 2)
+        found = await scrape(server)
+        assert found["asyncsched_reserved_bytes"] == 900
+        assert found['asyncsched_reserves_waiting{who="priority 0"}'] == 2
+        assert found['asyncsched_reserves_waiting_bytes{who="priority 0"}'] == 500
+        assert found['asyncsched_reserves_waiting_seconds{who="priority 0"}'] > 0
+        assert found["asyncsched_scopes_preempted_total"] == 0
+        body = (await get(server, "/statusz").answer())[1]
+        (waiting,) = body["waiting_for_room"]
+        assert (waiting["who"], waiting["count"], waiting["nbytes"]) == ("priority 0", 2, 500)
+        assert body["statistics"]["bytes_reserved"] == 900
+        assert body["statistics"]["bytes_waiting"] == 500
+        held.gate.set()
+        assert [(await call.answer())[0] for call in calls] == [200, 200, 200]
+        assert (await scrape(server))['asyncsched_reserves_waiting{who="priority 0"}'] == 0

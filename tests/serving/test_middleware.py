@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
+from http.client import responses
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving.http import ASGIScope, Receive, Send
+from asyncsched.serving.http import ASGIScope, Problem, Receive, Send
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
@@ -197,6 +198,8 @@ WRONG: list[dict[str, Any]] = [
     {"drain_timeout": -1},
     {"drain_timeout": float("nan")},
     {"reserve": "much"},
+    {"wait": 1.0},
+    {"wait": -1, "reserve": 1},
     {"max_body": 0},
 ]
 
@@ -334,3 +337,72 @@ async def test_a_background_task_may_outlive_the_deadline_once_all_is_answered()
         assert (await Call(server).feed().answer())[0] == 200
         assert done == [3]
         assert not len(server.limiter)
+
+
+# -- room for a request, before its response begins -------------------------------------------------------------------
+
+
+def reserve_of(scope: ASGIScope) -> Any:
+    """What a header asks for."""
+    asked = dict(scope["headers"]).get(b"x-bytes")
+    if asked == b"none":
+        raise Problem(422, "A text has a length.")
+    return None if asked is None else int(asked)
+
+
+@pytest.mark.parametrize("wait", [0, 0.01])
+async def test_a_request_without_room_is_answered_before_its_handler_begins(wait: float) -> None:
+    held = Held()
+    async with opened(held, lambda: asc.Scheduler("cpu", max_bytes=1000), reserve=reserve_of, wait=wait) as server:
+        first = Call(server, headers={"x-bytes": "900"}).feed()
+        await until(lambda: held.entered)
+        refused = Call(server, headers={"x-bytes": "200"}).feed()
+        status, body = await refused.answer()
+        assert (status, body["title"]) == (503, "Service Unavailable")
+        assert int(refused.headers["retry-after"]) >= 1
+        others = [Call(server, headers=headers).feed() for headers in ({"x-bytes": "100"}, {})]
+        await until(lambda: held.entered == 3)
+        assert server.scheduler.statistics().bytes_reserved == 1000
+        held.gate.set()
+        assert [(await call.answer())[0] for call in (first, *others)] == [200] * 3
+        assert (await Call(server, headers={"x-bytes": "200"}).feed().answer())[0] == 200
+        assert (await Call(server, headers={"x-bytes": "1001"}).feed().answer())[0] == 413
+        assert await Call(server, headers={"x-bytes": "none"}).feed().answer() == (
+            422,
+            {"type": "about:blank", "title": responses[422], "status": 422, "detail": "A text has a length."},
+        )
+        assert held.entered == 4
+
+
+async def test_a_handler_that_has_read_how_much_it_needs_is_refused_before_it_begins_to_answer() -> None:
+    held = Held()
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        async with scope["state"]["scheduler"].scope(reserve=int(await read(receive)), wait=0.01):
+            await held(scope, receive, send)
+
+    async with opened(app, lambda: asc.Scheduler("cpu", max_bytes=1000)) as server:
+        first = Call(server).feed(b"900")
+        await until(lambda: held.entered)
+        refused = Call(server).feed(b"200")
+        assert (await refused.answer())[0] == 503
+        assert int(refused.headers["retry-after"]) >= 1
+        held.gate.set()
+        assert (await first.answer())[0] == 200
+
+
+async def test_a_scope_that_is_to_give_its_bytes_back_and_does_not_start_over_is_answered() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        s, number = scope["state"]["scheduler"], int(await read(receive))
+        async with s.scope(reserve=400) as cache:
+            entered.append(number)
+            await until(lambda: len(entered) == 2)
+            await cache.grow(200)
+            await reply(send)
+
+    entered: list[int] = []
+    async with opened(app, lambda: asc.Scheduler("cpu", max_bytes=900)) as server:
+        calls = [Call(server).feed(b"%d" % number) for number in range(2)]
+        answers = [(await call.answer())[0] for call in calls]
+        assert answers == [200 if number == entered[0] else 503 for number in range(2)]
+        assert server.scheduler.statistics().scopes_preempted == 1

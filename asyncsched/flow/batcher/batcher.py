@@ -16,10 +16,10 @@ from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
-from ...errors import QueueFull, TaskTooLarge
+from ...errors import QueueFull
 from ...runtime.context import Ambient, find, innermost
 from ...runtime.record import Record, Seconds
-from ..scope import Scope, Submitter
+from ..scope import Scope, Submitter, check_reserve
 from .queue import BATCH, Queue, Waiting
 from .runners import Runners
 
@@ -199,14 +199,3 @@ def _limit(scheduler: Submitter | None) -> int | None:
         return (scheduler if isinstance(scheduler, Scope) else Submitter(find(scheduler)))._core().account.limit
     except RuntimeError:  # none is open yet, or the scope is not entered
         return None
-
-
-def check_reserve(reserve: int, limit: int | None, what: str) -> None:
-    """Raise TaskTooLarge for what could never be granted."""
-    if limit is not None and reserve > limit:
-        raise TaskTooLarge(
-            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
-            " reserve of the scope around)",
-            reserve,
-            limit,
-        )
