@@ -17,6 +17,7 @@ def validate(engine: Engine) -> None:
     assert ledger.pending == len(pending)
     assert ledger.pending_bytes == sum(t.cost for t in pending)
     assert ledger.claims == sum(not t.lanes for t in pending)
+    assert ledger.claim_bytes == sum(t.cost for t in pending if not t.lanes)
     assert set(engine.admission.tasks()) == set(pending)
     assert ledger.in_flight == len(launched)
     assert limits.max_ops is None or ledger.peak_in_flight <= limits.max_ops

@@ -345,8 +345,33 @@ class EngineMachine(Promises):
             self.dispatch()
             self.enter(room)
 
+    @precondition(lambda self: any(room.own_account is not None for room in self.open_rooms()[1:]))
+    @rule(pick=PICK, nbytes=st.integers(1, 30), at_once=st.booleans())
+    def grow(self, pick: int, nbytes: int, at_once: bool) -> None:
+        """Somebody claims more for a reserve."""
+        rooms = [room for room in self.open_rooms() if room.parent is not None and room.own_account is not None]
+        if not rooms:
+            return
+        grown = rooms[pick % len(rooms)]
+        assert grown.parent is not None
+        limit = grown.parent.account.limit
+        assert grown.core.account_around is grown.parent.account
+        if limit is not None and grown.core.reserve + nbytes > limit:
+            return
+        self.quiet, self.owed = False, True
+        core = self.engine.scopes.open_growth(grown.core, f"growth {len(self.rooms)}")
+        room = Room(core, grown.parent, grown.share, entered=False)
+        room.grows = grown
+        self.rooms.append(room)
+        self.give_share(room, grown.share, None, grown.core.queue.tenant.weight, grown.share[1] + 0.5)
+        room.claim = Job(self.rig.claim(nbytes, core), room, None, [], None)
+        self.jobs.append(room.claim)
+        if at_once:
+            self.dispatch()
+            self.enter(room)
+
     def give_share(
-        self, room: Room, outer: Share, tenant: str | None, weight: float | None, priority: int | None
+        self, room: Room, outer: Share, tenant: str | None, weight: float | None, priority: float | None
     ) -> None:
         name = outer[0] if tenant is None else tenant
         room.share = (name if isinstance(name, str) else room, outer[1] if priority is None else priority)
@@ -373,19 +398,30 @@ class EngineMachine(Promises):
                 self.rig.give_back(task)
             room.claim = None
             room.entered = True
+            if room.grows is not None:
+                self.leave(room)
         else:
             self.enter(room)
 
     def enter(self, room: Room) -> None:
         assert room.claim is not None
-        task, outer = room.claim.task, room.account
-        if task.state == DONE:
+        task, outer, grown = room.claim.task, room.account, room.grows
+        if task.state == DONE and grown is not None:
+            self.quiet, self.owed = False, True
+            room.claim.spent = True
+            if grown.closed:
+                self.rig.give_back(task)
+            else:
+                self.engine.grow_reserve(grown.core, self.rig.claims.pop(task))
+        elif task.state == DONE:
             room.claim.spent = True
             self.engine.grant_reserve(room.core, self.rig.claims.pop(task))
             room.own_account = room.core.account
             assert room.own_account.parent is outer
         if task.state != PENDING:
             room.entered = True
+            if grown is not None:
+                self.leave(room)
 
     @precondition(lambda self: any(room.open and room is not self.root for room in self.rooms))
     @rule(pick=PICK)
@@ -407,7 +443,10 @@ class EngineMachine(Promises):
     def leave(self, room: Room) -> None:
         self.quiet, self.owed = False, True
         inside = [r for r in self.rooms if not r.closed and r is not room and r.inside(room)]
-        self.engine.close_scope(room.core)
+        if room.grows is None:
+            self.engine.close_scope(room.core)
+        else:
+            self.engine.scopes.close_growth(room.grows.core, room.core)
         room.closed = True
         for inner in inside:  # the outer ones first: what is over closes, unless something open lies between
             assert inner.parent is not None

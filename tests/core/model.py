@@ -25,6 +25,7 @@ class Room:
         self.parent = parent
         self.own_account = core.account if parent is None else None
         self.claim: Job | None = None
+        self.grows: Room | None = None  # whose reserve its claim is to be added to
         self.entered = entered  # False while it waits for its reserve
         self.ended = False  # an iteration that is over
         self.closed = False

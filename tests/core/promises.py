@@ -110,6 +110,7 @@ class Promises(RuleBasedStateMachine):
             assert room.closed == room.core.closed
             if not room.closed:
                 assert room.core.account is room.account
+                assert not room.core.reserve or room.core.account.limit == room.core.reserve
                 assert room.parent is None or room.core in room.parent.core.children
         if self.quiet:
             self.check_told()
@@ -410,7 +411,7 @@ class Promises(RuleBasedStateMachine):
         account = ledger.account
         assert account.used == ledger.reserved == account.in_flight == account.pending == 0
         assert account.earmark is None
-        assert (ledger.in_flight, ledger.pending, ledger.claims) == (0, 0, 0)
+        assert (ledger.in_flight, ledger.pending, ledger.claims, ledger.claim_bytes) == (0, 0, 0, 0)
         assert not ledger.waiting
         assert not any(list(job.queue) for job in self.jobs)
         assert [(lane.load, lane.tail) for lane in self.rig.lanes] == [(0, None)] * len(self.rig.lanes)

@@ -9,7 +9,7 @@ from typing import Any
 from asyncsched._core.admission import PATIENCE
 from asyncsched._core.tenants import Tenant
 
-Share = tuple[Any, int]  # who takes turns: a tenant's name, or the model of a scope that names none; and the class
+Share = tuple[Any, float]  # who takes turns: a tenant's name, or the model of a scope that names none; and the class
 
 
 class Shares:

@@ -217,3 +217,25 @@ def test_what_is_too_large_is_refused_while_less_than_nothing_is_used():
     rig.post(task)
     rig.dispatch()
     assert rig.engine.ledger.account.used == 0
+
+
+def test_what_goes_before_a_task_counts_by_class_and_share():
+    rig = Rig(max_bytes=100)
+    rig.claim(100)
+    rig.dispatch()
+    scopes = {
+        name: rig.scope(name, tenant=tenant, weight=weight, priority=priority)
+        for name, tenant, weight, priority in (
+            ("first", "a", 1, 0), ("second", "a", 1, 0), ("busy", "b", 2, 0), ("small", None, None, 0),
+            ("urgent", None, None, 1), ("idle", None, None, -1),
+        )
+    }  # fmt: skip
+    for name, costs in (("first", [10]), ("busy", [20] * 9), ("small", [5]), ("urgent", [7]), ("idle", [50])):
+        for cost in costs:
+            rig.claim(cost, scopes[name])
+    mine = rig.claim(30, scopes["second"])
+    admission = rig.engine.admission
+    assert admission.bytes_before(mine) == 10 + 30 + 2 * 40 + 5 + 7
+    urgent, idle = [one for one in admission.tasks() if one.scope in (scopes["urgent"], scopes["idle"])]
+    assert admission.bytes_before(urgent) == 7
+    assert admission.bytes_before(idle) == 50 + 7 + 10 + 30 + 9 * 20 + 5
