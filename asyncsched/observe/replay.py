@@ -341,8 +341,11 @@ def _drops(recording: Recording) -> Iterator[Event]:
     for task in recording.tasks:
         reader, drop = readers.get(task.seq), methodcaller("drop", task.seq)
         if task.released is None:
+            scope = recording.scopes.get(task.scope)
             if not task.kept:
                 yield Event(task.done, 0, drop)
+            elif task.claim and scope is not None and scope.closed is not None:  # a reserve ends with its scope
+                yield Event(scope.closed, 5, drop)
         elif reader is not None and (waited(task.released) or _freed_by(reader, task.released)):
             yield Event(reader.submitted, 4, drop)
         elif waited(task.released):

@@ -13,6 +13,7 @@ import asyncsched as asc
 from asyncsched.__main__ import main
 from asyncsched._core.ledger import Limits
 from asyncsched.observe import Recording, replan
+from asyncsched.observe.analysis import memory_curve
 from asyncsched.observe.recording import ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome, Program
 from asyncsched.runtime.runtime import LoopStream
@@ -106,6 +107,21 @@ def test_a_scope_of_its_own_takes_turns_and_a_reserve_is_a_claim() -> None:
     assert replay(program).peak_bytes == 8 * KIB
     assert replay(program).finished
     assert not replay(program, 4 * KIB).finished
+
+
+async def test_reserves_end_with_their_scopes_also_where_they_grew(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    trace = asc.Trace(path)
+    async with asc.Scheduler("cpu", streams=1, max_bytes=10 * KIB, instruments=[trace]) as s:
+        for _ in range(3):
+            async with s.scope(reserve=3 * KIB) as scope:
+                await scope.grow(2 * KIB)
+                await s.call(int)
+        peak = s.statistics().peak_bytes
+    await asyncio.to_thread(trace.close)
+    recording = await asyncio.to_thread(Recording.read, path)
+    assert replay(Program(recording), 5 * KIB).finished
+    assert max(used for _, used in memory_curve(recording)) == peak == 5 * KIB
 
 
 async def test_a_trace_is_replayed_under_its_own_limits(tmp_path: Path) -> None:
