@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sized
 from operator import attrgetter
-from typing import Final
+from typing import Final, Protocol
 
 from .ledger import Ledger
 from .model import Account, Task
@@ -107,7 +107,7 @@ class Admission:
 
     def _next_in_turn(self, full: bool) -> Task | None:
         blocked: list[Task] = []
-        for group in sorted(self._classes, key=_rank_of):
+        for group in sorted(self._classes, key=rank_of):
             task = group.next(full, blocked)
             if task is not None:
                 self._age(blocked, task.scope.account)
@@ -209,5 +209,13 @@ class Admission:
         return found
 
 
-def _rank_of(group: Priority) -> tuple[int, float]:
+class Ranked(Protocol):
+    """A priority class: the higher level goes first, and what was passed over often before that."""
+
+    level: float
+    passed: int
+
+
+def rank_of(group: Ranked) -> tuple[int, float]:
+    """A key for sorting: the class whose turn it is comes first."""
     return -group.passed if group.passed >= PATIENCE else 0, -group.level

@@ -31,7 +31,7 @@ async def served(s: asc.Scheduler, items: list[tuple[Any, dict[str, Any]]], **op
     model.gate.set()
     await asyncio.gather(*asked)
     assert not batcher._queue._items
-    assert not batcher._queue._tenants
+    assert not batcher._queue._groups
     return [item for batch in model.batches for item in batch][1:]
 
 
@@ -82,6 +82,28 @@ async def test_what_was_cancelled_is_not_charged_to_its_tenant(s: asc.Scheduler,
     assert [batch[0] for batch in model.batches] == [0, 3, 10, 20]
 
 
+async def test_the_highest_priority_goes_first_and_no_other_starves(s: asc.Scheduler) -> None:
+    low: list[tuple[Any, dict[str, Any]]] = [(i, {"priority": -1}) for i in (1, 2)]
+    usual: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "a"}) for i in (10, 11, 12)]
+    usual += [(i, {"tenant": "b"}) for i in (20,)]
+    high: list[tuple[Any, dict[str, Any]]] = [(i, {"tenant": "a", "priority": 2}) for i in range(100, 120)]
+    order = await served(s, low + usual + high)
+    assert order == [*range(100, 116), 10, 1, 116, 117, 118, 119, 20, 11, 12, 2]
+
+
+async def test_a_batch_is_filled_from_the_highest_class_down(s: asc.Scheduler, model: Model) -> None:
+    model.gate.clear()
+    batcher = Batcher(model, max_batch_cost=4)
+    asked = [asyncio.create_task(batcher(0))]
+    await until(lambda: batcher.statistics().computing)
+    for priority in (-1, -1, 0, 0, 1, 1, 1):
+        asked.append(asyncio.create_task(ask_as(s, batcher, priority, priority=priority)))
+        await until(lambda: batcher.statistics().items == len(asked))
+    model.gate.set()
+    await asyncio.gather(*asked)
+    assert model.batches == [[0], [1, 1, 1, 0], [0, -1, -1]]
+
+
 async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are_forgotten(s: asc.Scheduler) -> None:
     asked: list[asyncio.Task[Any]] = []
     served: list[int] = []
@@ -91,7 +113,7 @@ async def test_tenants_that_are_never_seen_again_do_not_starve_who_waits_and_are
     async def model(items: list[int]) -> list[int]:
         await gathered.wait()
         served.extend(items)
-        remembered.append(len(batcher._queue._tenants))
+        remembered.append(sum([len(group.tenants) for group in batcher._queue._groups.values()]))
         if len(served) < 100:
             await come()
         return items
@@ -122,7 +144,6 @@ async def test_who_has_left_leaves_no_tenant(s: asc.Scheduler, model: Model) -> 
     for gone in asked[1:]:
         gone.cancel()
     await asyncio.wait(asked[1:])
-    assert not batcher._queue._tenants
-    assert not batcher._queue._shares
+    assert not batcher._queue._groups
     model.gate.set()
     assert await asked[0] == 0

@@ -8,7 +8,7 @@ batches grow with the load, and a lone item is not held up.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from math import inf
 from time import monotonic
@@ -17,7 +17,7 @@ from typing import Generic, TypeVar, cast
 from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
 from ...errors import QueueFull
-from ...runtime.context import Ambient, find, innermost
+from ...runtime.context import find, innermost
 from ...runtime.record import Record, Seconds
 from ..scope import Scope, Submitter, check_reserve
 from .queue import BATCH, Queue, Waiting
@@ -60,10 +60,10 @@ class BatcherStatistics(Record):
 class Batcher(Generic[Item, Result]):
     """Gathers the items of many callers and computes them together: `result = await batcher(item)`.
 
-    A batch is what has gathered while the one before was computed, the oldest first, and shared between the
-    tenants of the callers' scopes by cost over weight. An item whose caller was cancelled, or whose scope's deadline
-    has passed, is dropped from the queue, and from a batch that has not started; in a batch that runs it is computed,
-    and its result dropped.
+    A batch is what has gathered while the one before was computed, the oldest first, and shared between the tenants of
+    the callers' scopes by cost over weight. Of their priorities the highest goes first, but a lower one that waits gets
+    every 17th place or so. An item whose caller was cancelled, or whose scope's deadline has passed, is dropped from
+    the queue, and from a batch that has not started; in a batch that runs it is computed, and its result dropped.
 
     Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
     that of a caller. A batcher belongs to the event loop that uses it first, and once that is closed to the next. It
@@ -151,9 +151,9 @@ class Batcher(Generic[Item, Result]):
             full.retry_after = self._runners.rate.seconds_for(len(self._queue))
             raise
         # No await between the check and the push: the room it found is there.
-        until, name, weight = _place(innermost())
-        tenant = self._queue.tenant(name, weight)
-        waiting = Waiting(item, cost, monotonic(), until, tenant, loop.create_future())
+        here = innermost()
+        until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
+        waiting = Waiting(item, cost, monotonic(), until, self._queue.tenant(owner), loop.create_future())
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)
@@ -183,14 +183,6 @@ class Batcher(Generic[Item, Result]):
 
     def __repr__(self) -> str:
         return f"Batcher({self._runners.name}, {len(self._queue)} waiting, {self._runners.computing} computing)"
-
-
-def _place(here: Ambient | None) -> tuple[float, Hashable, float]:
-    """Of the caller's scopes the earliest deadline, by time.monotonic; their tenant, and the tenant's weight."""
-    if here is None:
-        return inf, None, 1.0
-    tenant = here.core.queue.tenant
-    return here.until, tenant.name, tenant.weight
 
 
 def _limit(scheduler: Submitter | None) -> int | None:

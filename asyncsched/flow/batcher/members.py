@@ -23,9 +23,10 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, ClassVar, cast
 
+from ..._core.admission import rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
-from .queue import STEP, Entry, Queue, Tenant, late
+from .queue import STEP, Entry, Group, Queue, Tenant, late
 
 
 @dataclass(slots=True, eq=False)
@@ -89,8 +90,7 @@ class MemberQueue(Queue):
 
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which costs so much."""
-        name, weight = (None, 1.0) if seat.owner is None else (seat.owner.name, seat.owner.weight)
-        seat.tenant = tenant = self.tenant(name, weight)
+        seat.tenant = tenant = self.tenant(seat.owner)
         seat.cost, seat.arrived, seat.going = cost, now, True
         seat.stands = max(seat.stands, tenant.clock) + cost
         self.push(seat)
@@ -111,23 +111,27 @@ class MemberQueue(Queue):
 
     def _chosen(self) -> Iterator[Entry]:
         """Those who go where not all fit."""
-        while not (first := next(iter(self._shares))).items:
-            self._shares.leave(first)
-            del self._tenants[first.name]
-        lines = {tenant: iter(sorted(tenant.items, key=_STANDS)) for tenant in self._tenants.values()}
+        groups = self._present()
+        for group in groups:
+            group.first()
+        tenants = [tenant for group in groups for tenant in group.tenants.values()]
+        lines = {tenant: iter(sorted(tenant.items, key=_STANDS)) for tenant in tenants}
         room = self.max_batch_cost
-        while (found := self._next(lines, room)) is not None:
+        while (found := self._next(groups, lines, room)) is not None:
             tenant, entry = found
-            self._shares.charge(tenant, entry.cost)
+            self._charge(entry)
             tenant.clock = max(tenant.clock, _STANDS(entry))
             room -= entry.cost
             yield entry
 
-    def _next(self, lines: dict[Tenant, Iterator[Entry]], room: float) -> tuple[Tenant, Entry] | None:
-        for tenant in self._shares:
-            for entry in lines[tenant]:  # those that are passed here do not fit any more
-                if entry.cost <= room:
-                    return tenant, entry
+    def _next(
+        self, groups: list[Group], lines: dict[Tenant, Iterator[Entry]], room: float
+    ) -> tuple[Tenant, Entry] | None:
+        for group in sorted(groups, key=rank_of):
+            for tenant in group.shares:
+                for entry in lines[tenant]:  # those that are passed here do not fit any more
+                    if entry.cost <= room:
+                        return tenant, entry
         return None
 
 

@@ -4,7 +4,8 @@ Theory of operation. Each tenant has a row of its own, first in, first out; who 
 queue says whose first item goes next, by what was computed for each, in the unit of their cost over the tenant's
 weight. So a tenant that sends ten times its share waits behind its own items. A tenant without items is dropped when it
 would be next, with what it has got, or when the queue is empty; not sooner, or who sends one item at a time would
-count as new each time, as if it had got nothing.
+count as new each time, as if it had got nothing. A priority class without items is dropped when a batch forms. Classes
+go as in `_core.admission`: the highest first, but for one that waited while others got `PATIENCE` places.
 """
 
 from __future__ import annotations
@@ -12,13 +13,15 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..._arguments import check_number
+from ..._core.admission import rank_of
 from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
+from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 
 
@@ -43,13 +46,32 @@ STEP: Final = Words(
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("clock", "items", "name")
+    __slots__ = ("clock", "group", "items", "name")
 
-    def __init__(self, name: Hashable) -> None:
+    def __init__(self, name: Hashable, group: Group) -> None:
         super().__init__()
         self.name: Hashable = name
+        self.group = group
         self.items: OrderedDict[Entry, None] = OrderedDict()
         self.clock: float = 0.0  # where its item stands that went last, of those that come back: see `MemberQueue`
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """A priority class and its tenants, which may have no items any more."""
+
+    level: float
+    passed: int = 0  # items of other classes that were taken since the last of this one
+    waiting: int = 0
+    tenants: dict[Hashable, Tenant] = field(default_factory=dict)
+    shares: FairQueue[Tenant] = field(default_factory=FairQueue)
+
+    def first(self) -> Tenant:
+        """The tenant that has an item and got least. Those before it are forgotten."""
+        while not (tenant := next(iter(self.shares))).items:
+            self.shares.leave(tenant)
+            del self.tenants[tenant.name]
+        return tenant
 
 
 @dataclass(slots=True, eq=False)
@@ -169,8 +191,7 @@ class Queue:
         self.waited: float = 0.0  # seconds until their batch, all items together
         self._cost = cost
         self._items: OrderedDict[Entry, None] = OrderedDict()  # by arrival
-        self._tenants: dict[Hashable, Tenant] = {}  # those in `_shares`, which may have no items any more
-        self._shares = FairQueue[Tenant]()
+        self._groups: dict[float, Group] = {}  # by level
 
     def __len__(self) -> int:
         return len(self._items)
@@ -206,18 +227,24 @@ class Queue:
                 " admit fewer callers at a time, or raise max_queue"
             )
 
-    def tenant(self, name: Hashable, weight: float) -> Tenant:
-        """The tenant of this name, made if it is new. The caller pushes an item of its at once."""
-        tenant = self._tenants.get(name)
+    def tenant(self, owner: Owner | None) -> Tenant:
+        """The tenant of a scope, or of who is in none, here: made if it is new. The caller pushes an item of its at
+        once."""
+        name, weight, level = (None, 1.0, 0) if owner is None else (owner.name, owner.weight, owner.priority.level)
+        group = self._groups.get(level)
+        if group is None:
+            group = self._groups[level] = Group(level)
+        tenant = group.tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = Tenant(name)
-            self._shares.join(tenant)
+            tenant = group.tenants[name] = Tenant(name, group)
+            group.shares.join(tenant)
         tenant.weight = weight
         return tenant
 
     def push(self, waiting: Entry) -> None:
         self._items[waiting] = None
         waiting.tenant.items[waiting] = None
+        waiting.tenant.group.waiting += 1
         self.cost += waiting.cost
         self.accepted += 1
 
@@ -232,20 +259,17 @@ class Queue:
     def form(self, now: float) -> list[Entry]:
         """Take the next batch: as many as fit, shared fairly; those that nobody wants are dropped."""
         batch: list[Entry] = []
-        cost = 0.0
+        cost, groups = 0.0, self._present()
         while self._items:
-            tenant = next(iter(self._shares))
-            first = next(iter(tenant.items), None)
-            if first is None:
-                self._shares.leave(tenant)
-                del self._tenants[tenant.name]
-            elif not first.wanted(now):
+            tenant = min([group for group in groups if group.waiting], key=rank_of).first()
+            first = next(iter(tenant.items))
+            if not first.wanted(now):
                 self.drop(first)
                 first.expire()
             elif cost + first.cost > self.max_batch_cost:
                 break
             else:
-                self._shares.charge(tenant, first.cost)
+                self._charge(first)
                 self._remove(first)
                 batch.append(first)
                 cost += first.cost
@@ -259,13 +283,28 @@ class Queue:
             self.drop(one)
         return waiting
 
+    def _present(self) -> list[Group]:
+        """The classes that have items. Others are forgotten."""
+        for group in [group for group in self._groups.values() if not group.waiting]:
+            del self._groups[group.level]
+        return list(self._groups.values())
+
+    def _charge(self, taken: Entry) -> None:
+        """An item goes where not all may fit: its tenant and its class have got something."""
+        group = taken.tenant.group
+        group.shares.charge(taken.tenant, taken.cost)
+        for other in self._groups.values():
+            other.passed += 1
+        group.passed = 0
+
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]
         self.cost -= waiting.cost
+        group = waiting.tenant.group
+        group.waiting -= 1
         if not self._items:  # no rounding error outlives the queue, and no tenant
             self.cost = 0.0
-            self._tenants.clear()
-            self._shares = FairQueue()
+            self._groups.clear()
 
 
 class Parts:

@@ -30,7 +30,7 @@ from ...runtime.record import Record, Seconds
 from ...runtime.waiting import checkpoint
 from ..scope import Submitter
 from .members import MemberQueue, Seat
-from .queue import STEP, Tenant, is_error, own
+from .queue import STEP, Group, Tenant, is_error, own
 from .runners import Runners
 
 Member = TypeVar("Member")
@@ -190,10 +190,11 @@ class Stepper(Generic[Member, Output]):
     of them. So does a list that is not as long as that of the members. Others, who were not in that step, go on, and
     those who join.
 
-    *Who goes*, where `max_cost` does not hold all who could: tenants of the scopes that members joined in have equal
-    shares of cost, or by their weights; and so have the members of a tenant, but for what fits in besides. So a part of
-    a long prompt, which costs more, goes where there is room beside the tokens of others, and before them when each has
-    had as much. Where all fit, all go. The cost is asked for before each step.
+    *Who goes*, where `max_cost` does not hold all who could: the highest `priority` of the scopes that members
+    joined in, but a lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost,
+    or by their weights; and so have the members of a tenant, but for what fits in besides. So a part of a long prompt,
+    which costs more, goes where there is room beside the tokens of others, and before them when each has had as much.
+    Where all fit, all go. The cost is asked for before each step.
 
     *The scheduler closes*: the step that runs may end, and members read what they have; then they get SchedulerClosed.
     *A step that never ends* holds up all of its members, and those who want to leave: `s.explain()` names it, with the
@@ -279,7 +280,7 @@ class Stepper(Generic[Member, Output]):
         if key in self._seats and self._seats[key].loop is loop:
             raise ValueError(f"{member!r} has joined already: leave before it joins again, or let it be another object")
         until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
-        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, Tenant(None), owner, self._settle, loop)
+        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, Tenant(None, Group(0)), owner, self._settle, loop)
         try:
             async with self._room(member):
                 seat.since = now = monotonic()
