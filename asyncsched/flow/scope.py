@@ -281,13 +281,17 @@ class Scope(Submitter, OnlyAsync):
         """Add to the reserve of this scope. Waits for room, before those who come new in its priority class.
 
         For what grows page by page, such as the cache of a sequence of tokens: a page is claimed when it is needed, so
-        more sequences fit than with the most that each may come to. So they may wait for each other. When all scopes
-        beside this one that have grown wait to grow further, the youngest (of the lowest priority class, the one whose
-        reserve was granted last, which mostly has least to lose) is told Preempted, and is to give its pages back by
-        leaving its scope. So is it where another has gone on and a quarter of a second brought no room. Who is older is
-        told later, so each comes to its end (wait-die: Rosenkrantz, Stearns and Lewis, ACM Transactions on Database
-        Systems 3, 1978). Whoever awaits this is told, on any asyncio task of the loop, inside the scope or not. What
-        else holds bytes of the limit is not asked to wait: one scope that grows alone waits until there is room.
+        more sequences fit than with the most that each may come to. (A member of a stepper leaves it meanwhile: the
+        step gives `Last` where a page is full, and the sequence joins again with the next.)
+
+        So scopes may come to wait for each other. When all that have grown wait to grow further, of those beside this
+        one, the youngest is told Preempted, at once, and is to give its pages back by leaving its scope: of the lowest
+        priority class the one whose reserve was granted last, which mostly has least to lose. It is told also where
+        one of the others goes on, if a quarter of a second brings no room. Whoever is older is told later, and the
+        oldest never; so each comes to its end (as with wound-wait: Rosenkrantz, Stearns and Lewis, ACM Transactions on
+        Database Systems 3, 1978), if those who start over reserve what they had. Whoever awaits this is told, on any
+        asyncio task of the loop. What else holds bytes of the limit is not waited for; a scope that is alone in waiting
+        to grow waits until there is room.
 
         Cancelling it, or leaving the scope meanwhile, takes the claim back; what was reserved before stays.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+from collections import Counter
 from typing import Any
 
 import asyncsched as asc
@@ -147,3 +148,26 @@ async def test_who_has_left_leaves_no_tenant(s: asc.Scheduler, model: Model) -> 
     assert not batcher._queue._groups
     model.gate.set()
     assert await asked[0] == 0
+
+
+async def test_steps_have_the_highest_priority_first_and_let_no_other_starve(s: asc.Scheduler) -> None:
+    steps: list[list[str]] = []
+    gate = asyncio.Event()
+
+    async def step(members: list[list[str]]) -> list[Any]:
+        await gate.wait()
+        steps.append([member[0] for member in members])
+        return [asc.Last() if len(steps) > 200 else asc.SKIP for _ in members]
+
+    stepper: asc.Stepper[list[str], None] = asc.Stepper(step, max_cost=4)
+
+    async def one(name: str, priority: int) -> list[None]:
+        async with s.scope(priority=priority, tenant=name), stepper.join([name]) as outputs:
+            return [output async for output in outputs]
+
+    tasks = [asyncio.create_task(one(*whose)) for whose in [("high", 1)] * 5 + [("usual", 0)] * 9]
+    await until(lambda: stepper.statistics().members == len(tasks))
+    gate.set()
+    assert await asyncio.gather(*tasks) == [[]] * len(tasks)
+    had = Counter(name for step in steps[30:200] for name in step)
+    assert had == {"high": 640, "usual": 40}

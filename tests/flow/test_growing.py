@@ -323,3 +323,37 @@ async def test_a_scheduler_that_closes_takes_back_what_waits() -> None:
     with pytest.raises(asc.TaskCancelled):
         await task
     del kept, task
+
+
+async def test_members_of_a_stepper_leave_it_to_grow_and_all_end(s: asc.Scheduler) -> None:
+    """A step gives `Last` where a member's page is full; it joins again with another page, or starts over."""
+
+    def step(texts: list[list[int]]) -> list[Any]:
+        for text in texts:
+            text.append(len(text))
+        return [asc.Last(text[-1]) if len(text) % 4 == 0 else text[-1] for text in texts]
+
+    stepper: asc.Stepper[list[int], int] = asc.Stepper(step)
+    told = 0
+
+    async def generate(length: int) -> list[int]:
+        nonlocal told
+        reserve, sent, text = PAGE, list[int](), list[int]()
+        while True:
+            try:
+                async with s.scope(name="cache", reserve=reserve) as cache:
+                    while len(text) < length:
+                        if len(text) == 4 * reserve // PAGE:
+                            await cache.grow(PAGE)
+                            reserve += PAGE
+                        async with stepper.join(text) as outputs:
+                            sent += [output async for output in outputs]
+                    return sent
+            except asc.Preempted as error:
+                told += 1
+                assert error.reserve is not None
+                reserve = error.reserve
+
+    assert await asyncio.gather(*[generate(24) for _ in range(6)]) == [list(range(24))] * 6
+    assert told
+    assert stepper.statistics().members == 0
