@@ -96,8 +96,9 @@ class MemoryDeadlockError(LimitTooSmall):
 class Preempted(MemoryDeadlockError):
     """Scopes wait for each other to grow, and this one is to give its bytes back, so that the others go on.
 
-    Raised by `await scope.grow()`, see there who is told. Cure: leave the scope, and start over in a new one which
-    reserves `reserve`: so it waits until there is room for what it did before.
+    Raised by `await scope.grow()`, see there who is told. Cure: leave the scope, drop what was made in it, which counts
+    as long as a variable holds it, and start over in a new one which reserves `reserve`: so it waits until there is
+    room for what it did before.
 
     >>> async def write(s, name, pages):
     ...     reserve = 100

@@ -287,11 +287,11 @@ class Scope(Submitter, OnlyAsync):
         So scopes may come to wait for each other. When all that have grown wait to grow further, of those beside this
         one, the youngest is told Preempted, at once, and is to give its pages back by leaving its scope: of the lowest
         priority class the one whose reserve was granted last, which mostly has least to lose. It is told also where
-        one of the others goes on, if a quarter of a second brings no room. Whoever is older is told later, and the
-        oldest never; so each comes to its end (as with wound-wait: Rosenkrantz, Stearns and Lewis, ACM Transactions on
-        Database Systems 3, 1978), if those who start over reserve what they had. Whoever awaits this is told, on any
-        asyncio task of the loop. What else holds bytes of the limit is not waited for; a scope that is alone in waiting
-        to grow waits until there is room.
+        one of the others goes on, if a quarter of a second brings no room. Who is older is told later; so each
+        comes to its end (as with wound-wait: Rosenkrantz, Stearns and Lewis, ACM Transactions on Database Systems 3,
+        1978), if those who start over reserve what they had. Whoever awaits this is told, on any asyncio task of the
+        loop. What else holds bytes of the limit is not waited for; a scope that is alone in waiting to grow waits until
+        there is room.
 
         Cancelling it, or leaving the scope meanwhile, takes the claim back; what was reserved before stays.
 

@@ -320,8 +320,8 @@ class Tasks:
             if patience is not None and (not patience or (expected or 0.0) > patience):
                 self._take_back(claim, "who asked for it, and found no room")
                 raise _no_room(name, cost, patience, expected)
-            room.begin(claim)
             try:
+                room.begin(claim)
                 async with asyncio.timeout(patience):
                     await self._admitted(claim)
             except TimeoutError:

@@ -57,8 +57,7 @@ class Room:
 
     def end(self, claim: Task) -> None:
         """It was granted, or waits no more."""
-        del self.waiting[claim]
-        if claim.state == DONE:
+        if self.waiting.pop(claim, None) is not None and claim.state == DONE:
             self.ended_tasks += 1
             self.ended_bytes += claim.cost
         self._meter.sample(bool(self.waiting))
