@@ -26,7 +26,7 @@ from operator import attrgetter
 from typing import Final, Protocol
 
 from .ledger import Ledger
-from .model import Account, Task
+from .model import Account, Scope, Task
 from .queues import Queue
 from .tenants import Priority, Share, Tenant, Tenants
 
@@ -142,14 +142,15 @@ class Admission:
         least = min([head.cost for head in heads], default=0) + account.used - account.limit
         return least if least > 0 else -1
 
-    def bytes_before(self, task: Task) -> float:
-        """How many bytes a pending task, the last of its tenant, and those before it will get of their account, if none
-        of them leaves: all of higher classes, and of each tenant of its class no more than that one's own by then."""
-        account, mine = task.scope.account, task.scope.queue.tenant
+    def bytes_with(self, scope: Scope, cost: int) -> float:
+        """How many bytes of its account are granted by the time that a task of this cost is, if it joined a scope's
+        queue now, and none of those who wait left: all of higher classes, all of its tenant, and of other tenants of
+        its class as much as that one's."""
+        account, mine = scope.account, scope.queue.tenant
         wanted: Counter[Tenant] = Counter()
         for queue in self._queues:
             wanted[queue.tenant] += sum([one.cost for one in queue.tasks() if one.scope.account is account])
-        before = float(wanted.pop(mine))
+        before = float(wanted.pop(mine, 0)) + cost
         share = before / mine.weight
         for tenant, nbytes in wanted.items():
             if tenant.priority.level > mine.priority.level:

@@ -298,12 +298,21 @@ class Tasks:
         A claim is a task without a body: see the head of this file. It takes no slot, since nothing runs.
 
         Raises:
-            QueueFull: if it was to wait `patience` seconds at most.
+            QueueFull: if that takes more than `patience` seconds, or would by estimate.
         """
+        expected = None
+        if patience is not None:
+            self._runtime.engine.drain()
+            expected = self._runtime.room.estimated_wait(core, nbytes)
+            if (expected or 0.0) > patience:
+                raise _no_room(what, nbytes, patience, expected)
         claim = new_value(core.account, None, None, nbytes, call_site())
         task = CoreTask(core, CallPlan(what), claim, None, (), None, None, (), nbytes)
         self._runtime.submit(task, bounded=False)
         try:
+            if task.state == PENDING and patience == 0:
+                self._take_back(task, "who asked for it, and found no room")
+                raise _no_room(what, nbytes, patience, expected)
             if task.state == PENDING:
                 await self._granted(task, patience)
             if task.failure is not None:
@@ -313,23 +322,17 @@ class Tasks:
             del task, claim  # as in `put`
 
     async def _granted(self, claim: CoreTask, patience: float | None) -> None:
-        """Wait until a claim is granted or settled; raise QueueFull if that takes, or would take, too long."""
+        """Wait until a claim is granted or settled, `patience` seconds at most."""
         room, name, cost = self._runtime.room, claim.name, claim.cost
-        expected = None if patience is None else room.estimated_wait(claim)
         try:
-            if patience is not None and (not patience or (expected or 0.0) > patience):
-                self._take_back(claim, "who asked for it, and found no room")
-                raise _no_room(name, cost, patience, expected)
-            try:
-                room.begin(claim)
-                async with asyncio.timeout(patience):
-                    await self._admitted(claim)
-            except TimeoutError:
-                assert patience is not None
-                raise _no_room(name, cost, patience, max(patience, expected or 0.0)) from None
-            finally:
-                room.end(claim)
+            room.begin(claim)
+            async with asyncio.timeout(patience):
+                await self._admitted(claim)
+        except TimeoutError:
+            assert patience is not None
+            raise _no_room(name, cost, patience, patience) from None
         finally:
+            room.end(claim)
             del claim  # as in `put`
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from time import perf_counter
 
 from .._core.admission import Admission
-from .._core.model import DONE, Task
+from .._core.model import DONE, Scope, Task
 from .rates import Meter
 from .record import Bytes, Record, Seconds
 
@@ -82,10 +82,12 @@ class Room:
         rate = self._meter.rates()[1]
         return max(0.0, nbytes) / rate if rate else None
 
-    def estimated_wait(self, claim: Task) -> float | None:
-        """Seconds until a claim that joined its queue just now will be granted; None if that cannot be told: the first
-        who waits shows how long it takes, and claims within a reserve are not measured."""
-        account = claim.scope.account
+    def estimated_wait(self, scope: Scope, nbytes: int) -> float | None:
+        """Seconds until so many bytes would be granted to a scope; None if they may be at once, or never, or that
+        cannot be told: the first who waits shows how long it takes, and what is within a reserve is not measured."""
+        account = scope.account
         if not self.waiting or account.limit is None or account.parent is not None:
             return None
-        return self.seconds_for(self._admission.bytes_before(claim) + account.used - account.limit)
+        if nbytes > account.limit or account.used + nbytes <= account.limit:
+            return None
+        return self.seconds_for(self._admission.bytes_with(scope, nbytes) + account.used - account.limit)

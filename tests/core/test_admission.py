@@ -233,9 +233,8 @@ def test_what_goes_before_a_task_counts_by_class_and_share():
     for name, costs in (("first", [10]), ("busy", [20] * 9), ("small", [5]), ("urgent", [7]), ("idle", [50])):
         for cost in costs:
             rig.claim(cost, scopes[name])
-    mine = rig.claim(30, scopes["second"])
     admission = rig.engine.admission
-    assert admission.bytes_before(mine) == 10 + 30 + 2 * 40 + 5 + 7
-    urgent, idle = [one for one in admission.tasks() if one.scope in (scopes["urgent"], scopes["idle"])]
-    assert admission.bytes_before(urgent) == 7
-    assert admission.bytes_before(idle) == 50 + 7 + 10 + 30 + 9 * 20 + 5
+    assert admission.bytes_with(scopes["second"], 30) == 10 + 30 + 2 * 40 + 5 + 7
+    assert admission.bytes_with(scopes["urgent"], 1) == 7 + 1
+    assert admission.bytes_with(scopes["idle"], 2) == 50 + 2 + 7 + 10 + 9 * 20 + 5
+    assert admission.bytes_with(rig.root, 3) == 3 + 3 + 2 * 3 + 3 + 7
