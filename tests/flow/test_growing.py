@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -357,3 +358,40 @@ async def test_members_of_a_stepper_leave_it_to_grow_and_all_end(s: asc.Schedule
     assert await asyncio.gather(*[generate(24) for _ in range(6)]) == [list(range(24))] * 6
     assert told
     assert stepper.statistics().members == 0
+
+
+@pytest.mark.parametrize("seed", range(4))
+async def test_clients_that_come_grow_and_leave_when_they_like_leave_nothing(s: asc.Scheduler, seed: int) -> None:
+    chance = random.Random(seed)
+    ended: Counter[str] = Counter()
+
+    async def client(pages: int, wait: float | None, priority: int) -> None:
+        reserve = PAGE
+        while True:
+            try:
+                async with s.scope(reserve=reserve, wait=wait, priority=priority) as cache:
+                    await s.call(int)
+                    for _ in range(pages - reserve // PAGE):
+                        await cache.grow(PAGE)
+                        await s.call(int)
+                ended["done"] += 1
+                return
+            except asc.Preempted as told:
+                assert told.reserve is not None
+                reserve, wait = told.reserve, None
+            except asc.QueueFull:
+                ended["refused"] += 1
+                return
+
+    tasks = []
+    for _ in range(120):
+        options = chance.randint(1, 7), chance.choice([None, None, 0, 0.001]), chance.choice([0, 0, 1])
+        tasks.append(asyncio.create_task(client(*options)))
+        await turns(chance.randint(0, 20))
+        if chance.random() < 1 / 3:
+            chance.choice(tasks).cancel()
+    await asyncio.wait(tasks)
+    ended["cancelled"] = sum(task.cancelled() for task in tasks)
+    assert ended.total() == len(tasks)
+    assert [task.exception() for task in tasks if not task.cancelled()] == [None] * (120 - ended["cancelled"])
+    assert ended["done"]
