@@ -352,6 +352,7 @@ class Scope:
     reserve: int = 0
     number: int = 0  # among those that were granted a reserve: the youngest has the highest
     growing: dict[Scope, None] | None = None  # if it has grown: the scopes in which it claims more
+    grows: bool = False  # it is one of these
     preempted: bool = False  # it was told to give its reserve back
     entered_by: Any = None  # a weak reference to whoever will leave it; opaque here
     # Nothing more will be submitted: closed when its tasks are finished and its failures reported.

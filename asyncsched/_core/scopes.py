@@ -47,6 +47,7 @@ class Scopes:
         tenant = scope.queue.tenant
         share = Share(tenant.name, tenant.weight, tenant.priority.level + _GROWING)
         growth = self.open(name, scope.parent, share)
+        growth.grows = True
         if scope.growing is None:
             scope.growing = {}
         scope.growing[growth] = None

@@ -7,12 +7,12 @@ bytes, over the time for which anybody waited. That is a rate under full load al
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
 
 from .._core.admission import Admission
-from .._core.model import DONE, Scope, Task
+from .._core.model import DONE, Account, Scope, Task
 from .rates import Meter
 from .record import Bytes, Record, Seconds
 
@@ -64,14 +64,21 @@ class Room:
 
     def longest(self) -> float:
         """Seconds for which the first of them has waited by now; 0 if nobody waits."""
-        return self._meter.clock() - next(iter(self.waiting.values())) if self.waiting else 0.0
+        return self._waited(self.waiting)
+
+    def longest_growth(self, account: Account) -> float:
+        """The same of those that grow, and whose bytes are charged to an account."""
+        return self._waited(claim for claim in self.waiting if claim.scope.grows and claim.scope.account is account)
+
+    def _waited(self, claims: Iterable[Task]) -> float:
+        first = next(iter(claims), None)
+        return 0.0 if first is None else self._meter.clock() - self.waiting[first]
 
     def read(self) -> tuple[WaitingForRoom, ...]:
         """Who waits, by kind; of the ordinary class also if nobody does."""
         now, found = self._meter.clock(), {"priority 0": WaitingForRoom("priority 0", 0, 0, 0.0)}
         for claim, since in self.waiting.items():
-            level = claim.scope.queue.tenant.priority.level
-            who = f"priority {level:g}" if level == int(level) else "growing"
+            who = "growing" if claim.scope.grows else f"priority {claim.scope.queue.tenant.priority.level:g}"
             one = found.get(who, WaitingForRoom(who, 0, 0, 0.0))
             found[who] = WaitingForRoom(who, one.count + 1, one.nbytes + claim.cost, max(one.longest, now - since))
         return tuple(found.values())

@@ -96,6 +96,7 @@ class StallWatch:
         self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
         self._searching = False  # on another thread
+        self._overdue: asyncio.TimerHandle | None = None  # while scopes wait to grow
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -106,11 +107,27 @@ class StallWatch:
                 self.stop()
             return
         signature = [(task.seq, task.scope.account.used) for task in stuck]
-        before, self._growths = self._growths, self._runtime.ledger.growths
+        grows = self._growths != self._runtime.ledger.growths  # one more waits to grow: perhaps the last that went on
+        self._growths = self._runtime.ledger.growths
         if signature != self._signature:
             self._begin(signature, stuck)
-        elif before != self._growths:  # one more scope waits to grow: perhaps the last that went on
+        elif grows:
             self._look_soon()
+        else:
+            return
+        self._watch_growths(grows)
+
+    def _watch_growths(self, grows: bool = False) -> None:
+        """Look again, while scopes wait to grow, since one may have waited for long though others go on."""
+        if self._overdue is None and (grows or any(claim.scope.grows for claim in self._runtime.room.waiting)):
+            assert self._runtime.loop is not None
+            self._overdue = self._runtime.loop.call_later(FIRST_LOOK, self._look_at_growths)
+
+    def _look_at_growths(self) -> None:
+        self._overdue = None
+        self._look(False)
+        if self._signature is not None:
+            self._watch_growths()
 
     def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
         told = {}
@@ -140,10 +157,10 @@ class StallWatch:
         """Nothing is stuck, or the scheduler closes."""
         self._signature = None
         self._told = {}
-        for handle in (self._soon, self._later):
+        for handle in (self._soon, self._later, self._overdue):
             if handle is not None:
                 handle.cancel()
-        self._soon = self._later = None
+        self._soon = self._later = self._overdue = None
 
     def _look(self, thorough: bool) -> None:
         """Free what dead cycles hold. If nothing comes of that, find out whether this is a deadlock."""
@@ -171,7 +188,7 @@ class StallWatch:
             if self._only_pending_hold(task.scope.account):
                 self._tell(task, self._deadlock(task, None))
                 return
-            if self._preempts(task.scope.account, perf_counter() - self._since >= FIRST_LOOK):
+            if self._preempts(task.scope.account):
                 if thorough and self._signature == signature:
                     self._look_again()
                 return
@@ -309,10 +326,10 @@ class StallWatch:
             and held_by_pending(engine.admission.tasks()) == account.used
         )
 
-    def _preempts(self, account: Account, late: bool) -> bool:
+    def _preempts(self, account: Account) -> bool:
         """Whether scopes wait for each other to grow. Then one is told, see `to_preempt`."""
         engine = self._runtime.engine
-        victim = to_preempt(engine.root, account, late)
+        victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= FIRST_LOOK)
         if victim is None:
             return False
         victim.preempted = True

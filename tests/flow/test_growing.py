@@ -168,15 +168,17 @@ async def test_one_that_goes_on_is_waited_for(s: asc.Scheduler) -> None:
 
 
 async def test_one_that_keeps_its_pages_for_long_is_not(s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
     a, b, c = await entered(s, "a", "b", "c", pages=2)
     await c.asks(2)
+    newcomer = Cache(s, "newcomer", pages=4)
+    await turns()  # it is stuck from now on: who grows later is looked at all the same
+    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
     await a.asks()
     await b.asks()
     await until(lambda: b.told)
     assert (a.told, c.told) == (None, None)
     await until(lambda: a.pages == 2)
-    for cache in (a, b, c):
+    for cache in (a, b, c, newcomer):
         await cache.ends()
 
 
