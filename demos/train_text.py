@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pydoc_data.topics import topics
 from time import perf_counter
 
@@ -37,8 +37,8 @@ class Text:
         text = "\n".join(topics[name] for name in sorted(topics))
         found, counts = np.unique(np.array(list(text)), return_counts=True)
         self.characters = ["?", *found[counts >= 20]]
-        number = {c: i for i, c in enumerate(self.characters)}
-        self.numbers = np.array([number.get(c, 0) for c in text])
+        self.number = {c: i for i, c in enumerate(self.characters)}
+        self.numbers = np.array([self.number.get(c, 0) for c in text])
         shares = np.bincount(self.numbers) / len(self.numbers)
         self.entropy = float(-np.sum(shares * np.log(shares, where=shares > 0, out=np.zeros_like(shares))))
 
@@ -85,6 +85,24 @@ class Model(nn.Module):
         return self.out(self.norm(x)).reshape(-1, self.out.weight.shape[0])
 
 
+async def learn(s: asc.Scheduler, text: Text, model: Model, steps: int) -> AsyncIterator[asc.Tensor]:
+    """Train on as many batches. Each step's loss comes as soon as the step is issued."""
+    optimizer, window = asc.optim.AdamW(model.parameters(), lr=RATE), s.window(2)
+    async with s.pipeline(text.batches(steps)).to_device(depth=2).open() as items:
+        done = 0
+        async for numbers, following in items:
+            optimizer.lr = RATE * min(1, 2 - 2 * done / steps)
+            async with window:
+                loss = nn.cross_entropy(model(numbers), following)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            done, loss = done + 1, loss.detach()
+            del numbers, following
+            yield loss
+            del loss
+
+
 async def train(options: argparse.Namespace) -> tuple[History, float, int]:
     """Train, print what was reached and a sample. Returns losses and tracked bytes, the entropy, and the limit."""
     text = Text()
@@ -92,28 +110,17 @@ async def train(options: argparse.Namespace) -> tuple[History, float, int]:
     async with asc.Scheduler(max_bytes=options.max_bytes) as s:
         rng = np.random.default_rng(0)
         model = Model(len(text.characters), rng)
-        optimizer = asc.optim.AdamW(model.parameters(), lr=RATE)
-        window = s.window(2)
-        batches = s.pipeline(text.batches(options.steps)).to_device(depth=2)
         began, losses = perf_counter(), []
-        async with batches.open() as items:
-            with tqdm(total=options.steps, unit="step", disable=None) as bar:
-                async for numbers, following in items:
-                    optimizer.lr = RATE * min(1, 2 - 2 * bar.n / options.steps)
-                    async with window:
-                        loss = nn.cross_entropy(model(numbers), following)
-                        loss.backward()
-                        optimizer.step()
-                        optimizer.zero_grad()
-                    losses.append(loss.detach())
-                    del numbers, following, loss
-                    statistics = s.statistics()
-                    history["bytes"].append(statistics.bytes_in_flight + statistics.bytes_retained)
-                    bar.update()
-                    if len(losses) == 50:
-                        history["loss"] += (await asc.stack(losses).numpy()).tolist()
-                        losses.clear()
-                        bar.set_postfix(loss=f"{history['loss'][-1]:.3f}")
+        with tqdm(total=options.steps, unit="step", disable=None) as bar:
+            async for loss in learn(s, text, model, options.steps):
+                losses.append(loss)
+                statistics = s.statistics()
+                history["bytes"].append(statistics.bytes_in_flight + statistics.bytes_retained)
+                bar.update()
+                if len(losses) == 50:
+                    history["loss"] += (await asc.stack(losses).numpy()).tolist()
+                    losses.clear()
+                    bar.set_postfix(loss=f"{history['loss'][-1]:.3f}")
         if losses:
             history["loss"] += (await asc.stack(losses).numpy()).tolist()
         peak, limit = s.statistics().peak_bytes, s.statistics().max_bytes or 0
