@@ -134,8 +134,7 @@ class Graph:
         """
         self._runtime.check()
         values = values_of(args, self._runtime, self._device)
-        forms = [(value.meta.shape, value.meta.dtype) for value in values]
-        if forms != [(form.shape, form.dtype) for form in self._forms]:
+        if len(values) != len(self._forms) or not all(map(_alike, [value.meta for value in values], self._forms)):
             takes, given = _told(self._forms), _told([value.meta for value in values])
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
         made, became = self._donated(args, values) if self.donate else (self._issued(values, ()), [])
@@ -295,7 +294,8 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
             raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
         if runtime_of(tensor._value) is not runtime or tensor.device is not device:
             raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
-        _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
+        if tensor._node is not None:
+            _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
     return [tensor._value for tensor in tensors]
 
 
@@ -390,6 +390,10 @@ def tensors_in(found: Any) -> list[Tensor]:
 
 def _unplanned(op: Op, operands: Any, options: Any) -> Any:
     raise AssertionError("a replay's plan is made when it is captured")
+
+
+def _alike(one: Meta, other: Meta) -> bool:
+    return one is other or (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
 def _told(forms: Sequence[Meta]) -> str:
