@@ -101,7 +101,8 @@ async def done(code: CodeType, names: dict[str, Any]) -> Any:
 
 # What nobody makes, or what the example of another shows.
 WITHOUT_EXAMPLE = {
-    "AsyncSchedError", "Device", "Generator", "Group", "Last", "Load", "Optimizer", "Schedule", "Statistics", "record_stream",
+    "AsyncSchedError", "Device", "Generator", "Group", "Last", "Load", "Optimizer", "Schedule", "Statistics",
+    "record_stream",
 }  # fmt: skip
 
 
