@@ -60,7 +60,7 @@ class FusedProgram:
         last = program.last_uses()
         self._over = [[slot for i in steps for slot in last[i]] for steps, _ in self._parts]
         self._failed: set[int] = set()  # parts whose kernel does not compile
-        self.writes_inputs = bool(program.given)
+        self.writes_inputs: bool = bool(program.given)
 
     def peak(self, footprint: Callable[[int], int]) -> int:
         """The most bytes that intermediates and results take at once."""

@@ -105,8 +105,7 @@ class MemberQueue(Queue):
         for seat in cast(list[Seat], step):
             if all_fit:
                 seat.stands = 0.0
-            self._remove(seat)
-            self.waited += now - seat.arrived
+            self._take(seat, now)
         return step
 
     def _chosen(self) -> Iterator[Entry]:

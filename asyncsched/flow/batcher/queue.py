@@ -51,7 +51,7 @@ class Tenant(Member):
     def __init__(self, name: Hashable, group: Group) -> None:
         super().__init__()
         self.name: Hashable = name
-        self.group = group
+        self.group: Group = group
         self.items: OrderedDict[Entry, None] = OrderedDict()
         self.clock: float = 0.0  # where its item stands that went last, of those that come back: see `MemberQueue`
 
@@ -270,10 +270,9 @@ class Queue:
                 break
             else:
                 self._charge(first)
-                self._remove(first)
+                self._take(first, now)
                 batch.append(first)
                 cost += first.cost
-                self.waited += now - first.arrived
         return batch
 
     def empty(self) -> list[Entry]:
@@ -296,6 +295,10 @@ class Queue:
         for other in self._groups.values():
             other.passed += 1
         group.passed = 0
+
+    def _take(self, entry: Entry, now: float) -> None:
+        self._remove(entry)
+        self.waited += now - entry.arrived
 
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]
