@@ -200,12 +200,17 @@ class Submitter(Tasks):
         check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
-        check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
-        if wait is not None and reserve is None:
-            raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
+        check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         return Scope(self, name or "unnamed", claimed, wait, deadline, Share(tenant, weight, priority))
+
+
+def check_wait(wait: float | None, reserve: object) -> None:
+    """Raise for what is no time to wait for a reserve."""
+    check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+    if wait is not None and reserve is None:
+        raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
 
 
 def check_reserve(reserve: int, limit: int | None, what: str) -> None:

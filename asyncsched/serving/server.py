@@ -11,6 +11,7 @@ from .._arguments import check_int, check_number, parse_bytes
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
+from ..flow.scope import check_wait
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
@@ -138,9 +139,7 @@ class Serving(Service):
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
         most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
-        check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
-        if wait is not None and reserve is None:
-            raise ValueError("wait= is for how long a request waits for its reserve: give `reserve=`, too")
+        check_wait(wait, reserve)
         reserved = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         options = Options(
             deadline, reserved, wait, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.runtime.context import outside
 from asyncsched.runtime.room import Room
 from tests.waiting import Clock, turns, until
 
@@ -211,3 +212,20 @@ async def test_bad_input(s: asc.Scheduler) -> None:
         s.scope(reserve=1, wait="long")  # type: ignore[arg-type]
     with pytest.raises(asc.TaskTooLarge):
         await s.scope(reserve=1001, wait=0).__aenter__()
+
+
+@pytest.mark.parametrize("wait", [0, 0.01])
+async def test_a_member_joins_within_its_wait_or_not_at_all(s: asc.Scheduler, wait: float) -> None:
+    def step(members: list[list[int]]) -> list[Any]:
+        return [asc.Last(len(member)) for member in members]
+
+    stepper: asc.Stepper[list[int], int] = asc.Stepper(step, reserve=lambda member: 100 * len(member), wait=wait)
+    async with stepper.join([0] * 9) as outputs:
+        with outside(), pytest.raises(asc.QueueFull, match="no room for the 200 bytes"):
+            await stepper.join([0] * 2).__aenter__()
+        assert (stepper.statistics().members, stepper.statistics().admitting) == (1, 0)
+        assert [output async for output in outputs] == [9]
+    async with stepper.join([0] * 2) as outputs:
+        assert [output async for output in outputs] == [2]
+    with pytest.raises(ValueError, match="wait= is for"):
+        asc.Stepper(step, wait=1)

@@ -28,7 +28,7 @@ from ..._instead import naming_arguments
 from ...runtime.context import find, innermost
 from ...runtime.record import Record, Seconds
 from ...runtime.waiting import checkpoint
-from ..scope import Submitter
+from ..scope import Submitter, check_wait
 from .members import MemberQueue, Seat
 from .queue import STEP, Group, Tenant, is_error, own
 from .runners import Runners
@@ -228,6 +228,8 @@ class Stepper(Generic[Member, Output]):
             few keep it going while its reader writes to a socket.
         reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
             that says how many. The block is in that scope then; they are free when it has been left.
+        wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`; then joining raises
+            QueueFull, so that a server can refuse before it begins to answer. Without it, as long as it takes.
         scheduler: whose streams and scopes are used; default the ambient one where the stepper is made, else that of
             who joins, else the only one open on the loop. Of a scope: steps run in it, and take what they need of its
             reserve, if it has one, so that they have bytes where members have reserved all others.
@@ -246,6 +248,7 @@ class Stepper(Generic[Member, Output]):
         cost: Callable[[Member], float] | None = None,
         ahead: int = 4,
         reserve: int | str | Callable[[Member], int | str] | None = None,
+        wait: float | None = None,
         scheduler: Submitter | None = None,
     ) -> None:
         if not callable(step):
@@ -255,7 +258,9 @@ class Stepper(Generic[Member, Output]):
             find(scheduler)  # raises for what is none
         if reserve is not None and not callable(reserve):
             parse_bytes(reserve, "reserve")
+        check_wait(wait, reserve)
         self._reserve = reserve
+        self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
         self._queue = MemberQueue(STEP, max_cost, None, cost)
@@ -273,6 +278,7 @@ class Stepper(Generic[Member, Output]):
         Raises:
             ValueError: if this very object is a member already.
             TaskTooLarge: if it costs more than a step may, or reserves more than there is.
+            QueueFull: if its reserve does not come within `wait`.
             MemoryDeadlockError, SchedulerStalled, DeadlineExceeded: as in `s.scope(reserve=)`.
             RuntimeError: if the stepper belongs to another event loop.
         """
@@ -327,7 +333,8 @@ class Stepper(Generic[Member, Output]):
         reserve = self._reserve(member) if callable(self._reserve) else self._reserve
         if reserve is None:
             return nullcontext()
-        return Submitter(find(self._scheduler)).scope(name=f"member of {self._runners.name}", reserve=reserve)
+        name = f"member of {self._runners.name}"
+        return Submitter(find(self._scheduler)).scope(name=name, reserve=reserve, wait=self._wait)
 
     def _go(self, seat: Seat, now: float) -> None:
         """Let a member wait for a step. What its cost raises comes out, and then nothing has changed."""
