@@ -312,6 +312,7 @@ class Account:
     grace: int = 0  # admissions left during which blocked heads and earmarks are ignored: the progress rule
     changed: bool = False  # whether anything changed since a scan found nothing that fits
     closed: bool = False  # its bytes are its parent's now
+    line: Any = None  # who waits to reserve of it; opaque here
 
     def fits(self, task: Task) -> bool:
         """Whether the cost of `task` stays within the limit. A task that costs nothing fits even above the limit."""

@@ -118,9 +118,8 @@ def load_of(runtime: Runtime) -> Load:
     wait = 0.0 if room else (ledger.pending - ledger.claims + 1) / tasks if tasks else None  # as many ends as make room
     if wait and nbytes:
         wait = max(wait, (ledger.pending_bytes - ledger.claim_bytes) / nbytes)
-    if ledger.claims and account.limit is not None:
-        seconds = runtime.room.seconds_for(ledger.claim_bytes + account.used - account.limit)
-        wait = max(wait or 0.0, runtime.room.longest() if seconds is None else seconds)
+    if ledger.claims:
+        wait = max(wait or 0.0, runtime.room.estimated_wait_for_all())
     return Load(
         tasks_pending=ledger.pending - ledger.claims,
         tasks_in_flight=ledger.in_flight,

@@ -33,7 +33,7 @@ async def s() -> Any:
 class Holder:
     """A scope that is open until it is told to end."""
 
-    def __init__(self, s: asc.Scheduler, reserve: int, **options: Any) -> None:
+    def __init__(self, s: asc.Scheduler | asc.Scope, reserve: int, **options: Any) -> None:
         self.ending = asyncio.Event()
         self.inside = False
         self.task = asyncio.create_task(self._run(s.scope(reserve=reserve, **options)))
@@ -188,6 +188,30 @@ async def test_cancelled_or_late_while_it_waits(s: asc.Scheduler) -> None:
     with pytest.raises(asc.QueueFull):
         await s.scope(reserve=500, wait=0.01, deadline=3600).__aenter__()
     await full.end()
+
+
+async def test_those_who_wait_within_a_reserve_are_measured_by_themselves(s: asc.Scheduler, clock: Clock) -> None:
+    """As where caches have a part of the limit, and a model another."""
+    async with s.scope(name="caches", reserve=400) as caches:
+        with outside():
+            full, elsewhere = Holder(caches, 400), Holder(s, 600)
+            await until(lambda: full.inside and elsewhere.inside)
+            first = Holder(caches, 400)
+            await turns()
+            clock.passes(2)
+            assert s.load().estimated_wait == pytest.approx(2)
+            await full.end()
+            await until(lambda: first.inside)
+            second = Holder(caches, 400)
+            await turns()
+            assert s.load().estimated_wait == pytest.approx(2)
+            with pytest.raises(asc.QueueFull, match="within 3 s .* in 4 s"):
+                await caches.scope(reserve=400, wait=3).__aenter__()
+            third = Holder(s, 600, wait=3)  # of the whole nobody knows how long it takes
+            await turns()
+            assert not third.task.done()
+            for holder in (first, second, elsewhere, third):
+                await holder.end()
 
 
 async def test_within_a_reserve_it_waits_as_long(s: asc.Scheduler) -> None:
