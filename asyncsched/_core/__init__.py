@@ -25,4 +25,6 @@ notice      what ended or was admitted, to be told to those who wait for it
 interrupted left in the middle of a change by an exception; then all is abandoned
 put off     asked for by a finaliser in the middle of a change, done when that is whole
 escaped     may be held outside the scheduler: its buffer is never recycled
+growth      a claim that adds to a reserve, in a scope of its own beside the one that grows
+preempted   told to give its reserve back, so that others grow
 """
