@@ -166,11 +166,8 @@ class Site:
         async with AsyncExitStack() as stack:
             self.here.add(texts)
             stack.callback(self.here.discard, texts)
-            try:
-                async with asyncio.timeout(WAIT):
-                    await stack.enter_async_context(self.room.scope(reserve=BYTES * len(texts.last)))
-            except TimeoutError:
-                raise Problem(503, "There is no room for more texts now.", retry_after=WAIT) from None
+            # Whoever would have to wait longer than this is answered 503, and when to come back.
+            await stack.enter_async_context(self.room.scope(reserve=BYTES * len(texts.last), wait=WAIT))
             texts.caches = [self.model.cache() for _ in texts.last]
             outputs = await stack.enter_async_context(self.stepper.join(texts))
             if given.get("stream"):
