@@ -194,6 +194,20 @@ async def test_what_raises_in_a_run_names_its_line(s: asc.Scheduler) -> None:
     assert (await t)[0, 0] == -2
 
 
+async def test_what_raises_by_itself_names_its_line(s: asc.Scheduler) -> None:
+    x, places = await s.put(np.ones((30, 20))), await s.put(np.arange(3))
+
+    def rows(x: asc.Tensor, places: asc.Tensor) -> asc.Tensor:
+        y = x + 1
+        return asc.take(y, places, axis=0) * 2
+
+    graph = await s.capture(rows, x, places)
+    assert np.array_equal(await graph(x, places).numpy(), np.full((3, 20), 4.0))
+    with pytest.raises(IndexError) as raised:
+        await graph(x, places + 28)
+    assert any("captured operation 'take'" in note and "in rows" in note for note in raised.value.__notes__)
+
+
 async def test_one_result_twice_and_an_argument(s: asc.Scheduler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
 
