@@ -17,7 +17,8 @@ Then, as long as the signature stays:
 2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
    the loop stands still meanwhile, and holders outside may take hours. If the collection freed some, cycles have
    outlived those of young garbage, and more will: from then on a stall need only last as long as a whole one takes.
-   Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last.
+   Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last. Looks that
+   find no deadlock get a twentieth of the loop's time, also of one stall after another.
 
    Where more than `MANY` wait another thread searches, so that the loop goes on, and the collection comes after that.
    It begins after `EARLY` already, since it takes longer, unless such searches were in vain lately.
@@ -72,7 +73,7 @@ EARLY = 0.05  # the same, where another thread does
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
 MANY = 1000  # asyncio tasks that wait here: the loop would stand still for long, so another thread searches
-IN_VAIN = 0.05  # the share of time that collections of young garbage may take which free nothing, and early searches
+IN_VAIN = 0.05  # the share of time that collections of young garbage may take which free nothing, and searches in vain
 
 
 class StallWatch:
@@ -92,7 +93,7 @@ class StallWatch:
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when young garbage may be collected again
-        self._may_search = 0.0  # when it may be searched early again
+        self._may_search = 0.0  # when it may be searched again, unless something is to be told by then
         self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
         self._searching = False  # on another thread
@@ -174,7 +175,10 @@ class StallWatch:
             self._pause = FIRST_LOOK
             self._later = runtime.loop.call_later(self._next_pause(EARLY), self._look, True)
             return
-        late = thorough or perf_counter() - self._began >= self._patience
+        if thorough and not elsewhere and (pause := self._until_search()) > 0:
+            self._later = runtime.loop.call_later(pause, self._look, True)
+            return
+        late, started = thorough or perf_counter() - self._began >= self._patience, thread_time()
         freed, early = self._collected(late and not elsewhere)
         if signature is None or freed:
             return
@@ -195,7 +199,10 @@ class StallWatch:
         if elsewhere:
             self._search_elsewhere(stuck)
         elif thorough:
-            self._judge(stuck, investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET))
+            findings = investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET)
+            if not any(finding.deadlock for finding in findings.values()):
+                self._may_search = perf_counter() + (thread_time() - started) / IN_VAIN
+            self._judge(stuck, findings)
 
     def _collected(self, whole: bool) -> tuple[bool, float]:
         """Collect garbage, unless that is too costly now. Returns whether that freed some of what is lacked, and how
@@ -312,11 +319,17 @@ class StallWatch:
 
     def _next_pause(self, over: float = 0.0) -> float:
         """Seconds until the next thorough look, when `over` seconds of the pause have passed."""
-        waited = perf_counter() - self._since
-        marks = [max(0.0, self._pause - over), max(0.0, self._logged - waited) + 0.001]
-        if self._timeout is not None:
-            marks.append(max(0.0, self._timeout - waited) + 0.001)
-        return min(marks)
+        return min(max(0.0, self._pause - over), self._until_told() + 0.001)
+
+    def _until_search(self) -> float:
+        """Seconds until the next one that may be in vain. Stalls follow each other where requests wait for their
+        reserves as a matter of course: if each was searched, that would take most of the loop's time."""
+        return min(self._may_search - perf_counter(), self._until_told())
+
+    def _until_told(self) -> float:
+        """Seconds until this stall is to be logged, or called one."""
+        until = self._logged if self._timeout is None else min(self._logged, self._timeout)
+        return max(0.0, until - (perf_counter() - self._since))
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine

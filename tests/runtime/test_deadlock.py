@@ -334,6 +334,42 @@ async def test_early_searches_that_find_nothing_take_a_share_of_the_time(
     assert pauses == [stall.EARLY, stall.EARLY if share > 1 else stall.FIRST_LOOK]
 
 
+@pytest.mark.parametrize("share", [1e-9, 1e9])
+async def test_stalls_that_are_none_are_not_all_searched(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, share: float
+) -> None:
+    """As where requests wait for their reserves as a matter of course."""
+    monkeypatch.setattr(stall, "IN_VAIN", share)
+    monkeypatch.setattr(stall, "FIRST_LOG", 3600.0)
+    async with asc.Scheduler("cpu", max_bytes=NB) as s:
+        watch = s._runtime.stall_watch.__self__  # type: ignore[union-attr]
+        for found in (1, 2):
+            ELSEWHERE.append(await s.put(BLOCK))
+            waiting = asyncio.create_task(s.put(BLOCK))
+            await until(s._runtime.engine.admission.stuck)
+            if found == 1 or share > 1:
+                await until(lambda: len(looks) >= found)  # noqa: B023 (it ends here)
+            else:
+                late = asyncio.get_running_loop().time() + 1000
+                await until(lambda: watch._later is not None and watch._later.when() > late)  # noqa: B023 (it ends here)
+            ELSEWHERE.clear()
+            await waiting
+            del waiting
+    assert (len(looks) == 1) == (share < 1)
+
+
+async def test_a_stall_is_told_when_it_is_due_though_none_may_be_searched(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "IN_VAIN", 1e-9)
+    async with asc.Scheduler("cpu", max_bytes=NB, stall_timeout=0.05) as s:
+        ELSEWHERE.append(await s.put(BLOCK))
+        for _ in range(3):
+            with pytest.raises(asc.SchedulerStalled):
+                await s.put(BLOCK)
+        ELSEWHERE.clear()
+
+
 # -- what others hold, and who they are ------------------------------------------------------------------------------
 
 
