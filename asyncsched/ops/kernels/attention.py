@@ -236,7 +236,7 @@ def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
 
 
 def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
-    xp.matmul(queries, xp.swapaxes(keys, -1, -2), out=out)
+    xp.matmul(queries, keys.swapaxes(-1, -2), out=out)
     if bias is not None:
         out += bias
     return out

@@ -111,11 +111,9 @@ def setitem(
     """
     shape = through(xp, x, path).shape if path else x.shape
     require_key(xp, shape, key, indices)
-    if np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
-        if xp is not np:
-            value = _of_last_writes(xp, shape, value, key, indices)
-        elif not all(index.flags.c_contiguous for index in indices):
-            value = np.ascontiguousarray(value)
+    ordered = xp is np and all(index.flags.c_contiguous for index in indices)
+    if not ordered and np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
+        value = np.ascontiguousarray(value) if xp is np else _of_last_writes(xp, shape, value, key, indices)
     if out is None:
         out = x.copy(order="K" if path is None else "C")
     elif out is not x:
