@@ -148,13 +148,16 @@ class CUDAMemory(Memory):
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_share_an_event(self, task: Task) -> bool:
-        """Whether issuing the task cannot block, nor wait for anybody: an operation that is compiled.
+        """Whether issuing the task cannot block, nor wait for anybody: an operation that is compiled, and states its
+        launches. (What decomposes matrices, say, takes a card far longer than its elements would tell.)
 
         Not in a commit, nor where it is to take over a buffer: then it waits until that has no other holder. Nor where
         errors show late: their numbers take pinned memory.
         """
         op, plan, lane = task.call, task.plan, task.lane
         if not isinstance(op, Op) or op.checks or task.move is not None or task.after is not None:
+            return False
+        if op.launches is None and not op.view:
             return False
         return not (lane is not None and lane.copies) and self._mark in plan.compiled_in  # type: ignore[attr-defined]
 

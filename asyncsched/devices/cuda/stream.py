@@ -34,8 +34,9 @@ told together, and so are late for all but the last. Three bounds keep that from
 - A burst has at most `BURST` tasks, and by estimate these take a thread of a processor at most `BURST_SECONDS` together
   (a card takes less). A task that somebody awaits when it is issued ends its burst.
 - Nothing is issued but what is there already: when the queue is empty, the burst is over.
-- The issuer ends a burst before it does anything else than to issue an operation that is compiled, since anything else
-  may block: a function, a first call, a wait for another stream, a commit, which waits for whoever holds its buffers.
+- The issuer ends a burst before it does anything else than to issue an operation that is compiled and states its
+  launches, since anything else may take long: a function, a first call, a wait for another stream, a commit, which
+  waits for whoever holds its buffers.
 
 So the last task that was issued always has an event when the issuer is idle, or waits.
 

@@ -241,6 +241,7 @@ _MATMUL = product(
         Cost.MULTIPLICATION,
         releasing_gil=releasing_gil.matmul,
         on_cupy=halves.matmul,
+        launches=7,  # of two matrices 1: of stacks that are broadcast CuPy makes arrays of pointers first
     ),
     Cut.PRODUCT_NN,
 )
