@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from typing import Any
 
@@ -13,9 +14,10 @@ import asyncsched as asc
 from asyncsched.devices import execution
 from asyncsched.devices.cuda import stream
 from tests.fake_cupy import Fake
+from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
-from .conftest import BLOCK, finished, issued, opened
+from .conftest import BLOCK, assert_ledgers_zero, ended, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 LARGE = np.ones(1 << 21, np.float32)
@@ -117,3 +119,33 @@ async def test_cancelled_ones_in_a_burst_end_as_such(fake: Fake) -> None:
         found = await asyncio.gather(*[tensor.numpy() for tensor in tensors], return_exceptions=True)
         assert [type(one) for one in found].count(asc.TaskCancelled) == 1
         assert all(found[i].max() == 1 + i for i in range(12) if i != 3)  # type: ignore[union-attr]
+
+
+async def test_an_event_that_cannot_be_made_fails_one_task_and_no_other(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is anything lost: the watcher waits for the stream in its place."""
+    gate, calls = threading.Event(), itertools.count(1)
+    async with opened(1, max_ops=None) as s:
+        x = await s.put(BLOCK)
+        await chain(x, 3)[-1]
+        await s.barrier()
+        context = s.devices[0].context  # type: ignore[attr-defined]
+        take = context.take_event
+
+        def full() -> Any:
+            if next(calls) == 2:  # after the function's
+                raise CUDARuntimeError(2)
+            return take()
+
+        s.submit_nowait(gate.wait, 60)
+        tensors = [x + i for i in range(stream.BURST)]
+        monkeypatch.setattr(context, "take_event", full)
+        gate.set()
+        with pytest.raises(CUDARuntimeError):
+            await tensors.pop()
+        assert [(await tensor.numpy()).max() for tensor in tensors] == [*range(1, stream.BURST)]
+        assert (await (x + 1).numpy()).max() == 2
+        del tensors, x
+    await ended()
+    assert_ledgers_zero(s)
