@@ -21,7 +21,8 @@ def exact() -> Iterator[None]:
     alone, and the last bits depend on how many it has: inside it has those of one stream. In float32, numba compiles
     runs of a captured step too, with an exp and a tanh of its own (`TABLE["exp"].scalar_code`), unless it is captured
     inside; on CUDA such runs are kernels made of CuPy's own expressions (`devices.cuda.fused`), unless it is captured
-    inside. Everything else is exact anyway.
+    inside. (So is there an operation of several elementwise steps, anywhere, with the bits of its steps.) Everything
+    else is exact anyway.
 
     It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Derivatives
     are exact if `backward()` is called inside. It waits for nothing.

@@ -123,7 +123,8 @@ class Op:
     scalar_code: ScalarCode | None = None
     fused_on_cuda: bool | None = None
     # Kernels and other work that it puts on a CUDA card's stream, at most, where its operands are contiguous, in single
-    # precision and no more than a block. None: it depends on them, or it is a view (mostly none) or not counted.
+    # precision and no more than a block; counted without CUB, which takes two for some reductions. None: it depends on
+    # them, or it is a view (mostly none), or not counted. Only those that state it share an event with others.
     launches: int | None = None
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)

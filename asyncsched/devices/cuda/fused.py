@@ -9,6 +9,8 @@ NVRTC 12.9 for compute capabilities 8.9 and 9.0. The remainder, and `pow` and `l
 differ, are not fused; log, acos, asinh and their kin of float64 had equal bits for a million numbers each. Inside
 `asc.exact()` a capture fuses nothing.
 
+Where nothing is captured, an operation of several such steps is one kernel of the same kind (`FusedSteps`).
+
 The kernels are compiled where those of operations are: in the first run, on the stream's issuing thread, before the
 graph is recorded. Where compiling fails the operations run one by one, with more memory than was charged.
 """
