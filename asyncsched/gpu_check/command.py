@@ -206,7 +206,7 @@ def _section(group: str, programs: Sequence[Entry]) -> Iterator[str]:
     for (state, why), names in whys.items():
         who = "all" if len(names) == len(programs) > 1 else ", ".join(names)
         yield f"  {state:7}  {who}: {why}"[:_LONGEST]
-    for entry in programs:
+    for entry in programs if group != "probe" else ():  # of a probe what counts is its state
         short = {name: fact for name, fact in entry.facts.items() if isinstance(fact.get("value"), str | float | int)}
         facts = [f"{name} {_fact(**fact)}" for name, fact in short.items()]
         yield from wrap("; ".join(facts), _WIDTH, initial_indent=f"  {entry.name}: ", subsequent_indent="    ")

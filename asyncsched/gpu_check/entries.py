@@ -98,7 +98,7 @@ class Entry:
 
     def _judge(self, status: int) -> None:
         self.state = _STATES.get(status, "crashed")
-        self.why = self.output.rpartition("\n")[2]
+        self.why = self.output.rpartition("\n")[2].strip("= ")
         if status < 0:
             self.why = f"killed by {signal.Signals(-status).name}"
         elif measured := self.facts.get("measured"):
