@@ -17,6 +17,7 @@ import numpy as np
 import asyncsched as asc
 from asyncsched import linalg, nn, optim
 
+from ..devices.cuda import requirements
 from .telling import NotHere, Program, Report
 
 _MIB: Final = 1 << 20
@@ -155,8 +156,7 @@ async def reuse(report: Report) -> None:
 
 async def dropped(report: Report) -> None:
     """Awaited arrays are dropped while streams of the user's still read them."""
-    import cupy
-
+    cupy = requirements.cupy()
     streams, found = [cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)], list[Any]()
     async with asc.Scheduler("cuda", streams=1) as s:
         x = await s.put(np.zeros(_MIB // 4, np.float32))
@@ -196,8 +196,7 @@ async def cancelled(report: Report) -> None:
 
 async def memory_back(report: Report) -> None:
     """Nothing is held when all was dropped; and the device has its memory back after the close."""
-    import cupy
-
+    cupy = requirements.cupy()
     async with asc.Scheduler("cuda", max_bytes=256 * _MIB) as s:
         device: Any = s.devices[0]
         x = await s.put(np.ones((256, 256), np.float32))
@@ -213,8 +212,7 @@ async def memory_back(report: Report) -> None:
 
 async def round_trips(report: Report) -> None:
     """What is put comes back, whatever its size and layout; its source may be changed at once, also a pinned one."""
-    import cupy
-
+    cupy = requirements.cupy()
     cube, pinned = np.arange(24.0).reshape(2, 3, 4), np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * _MIB), np.float32)
     flat = [np.arange(size) for size in (0, 1, 63, 65, report.size(4 << 20, 1000) + 1)]
     async with asc.Scheduler("cuda") as s:
@@ -248,8 +246,7 @@ async def pytorch(report: Report) -> None:
 
 async def fault(report: Report, *, at_once: bool = False) -> None:
     """A bad access is told where it is awaited, with the cure; nothing waits for ever, and the process ends."""
-    import cupy
-
+    cupy = requirements.cupy()
     if not hasattr(cupy, "RawKernel"):
         raise NotHere("this CuPy takes no kernels of one's own")
     errors, far = (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError), cupy.RawKernel(_FAR, "far")

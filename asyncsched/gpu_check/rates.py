@@ -14,6 +14,7 @@ import numpy as np
 import asyncsched as asc
 from asyncsched import nn
 
+from ..devices.cuda import requirements
 from .telling import Program, Report
 
 _TICK: Final = 0.002  # seconds
@@ -23,8 +24,8 @@ _STEPS: Final[Mapping[str, Callable[[Any], Any]]] = {"x + 1": lambda x: x + 1, "
 async def cold(report: Report) -> None:
     """What comes first, with no kernel kept from before; and how long the event loop stood still meanwhile."""
     os.environ["CUPY_CACHE_DIR"] = str(report.folder.parent / "kernels")
-    report.tell("import of CuPy", await _spent(partial(asyncio.to_thread, __import__, "cupy")), "s")
-    cupy, worst = __import__("cupy"), [0.0]
+    report.tell("import of CuPy", await _spent(partial(asyncio.to_thread, requirements.cupy)), "s")
+    cupy, worst = requirements.cupy(), [0.0]
     report.tell("context", await _spent(partial(asyncio.to_thread, cupy.cuda.runtime.memGetInfo)), "s")
     ticking, s = asyncio.create_task(_tick(worst)), asc.Scheduler("cuda")
     report.tell("opening", await _spent(s.__aenter__), "s")
