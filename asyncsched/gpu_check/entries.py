@@ -22,7 +22,7 @@ _TAIL: Final = 20_000  # characters
 _GRACE: Final = 5.0  # seconds to write tracebacks, or to be gone
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGABRT)
 _TRACEBACK: Final = re.compile(r"(?:Traceback \(most recent call last\)|Fatal Python error).*", re.DOTALL)
-_RAISED: Final = re.compile(r"\w*(Error|Exception)\b")
+_RAISED: Final = re.compile(r"(?!AssertionError)[\w.]*(Error|Exception)\b")
 _SETTINGS: Final = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
 
@@ -99,6 +99,8 @@ class Entry:
     def _judge(self, status: int) -> None:
         self.state = _STATES.get(status, "crashed")
         self.why = self.output.rpartition("\n")[2].strip("= ")
+        if status == 1 and _RAISED.match(self.why):  # Python's own status, too
+            self.state = "crashed"
         if status < 0:
             self.why = f"killed by {signal.Signals(-status).name}"
         elif measured := self.facts.get("measured"):

@@ -44,6 +44,8 @@ except ArithmeticError:
     sys.exit(2)
 """
 ENDS = {
+    "asserted": ("assert not 'off by 3'", "missed", "AssertionError"),
+    "not caught": ("1 / 0", "crashed", "ZeroDivisionError: division by zero"),
     "passed": ("print('all is well')", "passed", "all is well"),
     "silent": ("pass", "passed", ""),
     "missed": ("import sys; print('2 failed'); sys.exit(1)", "missed", "2 failed"),
@@ -65,9 +67,38 @@ def test_each_end_is_told_and_the_next_program_runs(tmp_path):
     assert by_name["raised"]["traceback"].startswith("Traceback (most recent call last)")
     assert by_name["raised"]["traceback"].endswith("ZeroDivisionError: division by zero")
     assert "Fatal Python error: Segmentation fault" in by_name["segmentation fault"]["traceback"]
-    assert page.startswith("2 passed, 1 missed, 4 crashed, 1 skipped, in ")
+    assert page.startswith("2 passed, 2 missed, 5 crashed, 1 skipped, in ")
     assert "  crashed  killed: killed by SIGKILL" in page
     assert page.endswith(f"all of it, to be sent back: {tmp_path / 'out.json'}")
+
+
+@pytest.fixture(params=["fake", pytest.param("card", marks=pytest.mark.gpu)])
+def machine(request: pytest.FixtureRequest, fake: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs find the fake CuPy; or the one that is there, on a card or in host memory."""
+    if request.param == "fake":
+        monkeypatch.setenv("PYTHONPATH", fake["PYTHONPATH"])
+    elif not usable():
+        pytest.skip(NONE)
+
+
+SUM = "import os, signal, cupy; print(int((cupy.arange(10) + 1).sum().get()), flush=True); "
+
+
+@pytest.mark.usefixtures("machine")
+def test_what_raises_or_is_killed_at_work_on_a_card_costs_the_next_program_nothing(tmp_path):
+    killed, raised, fine = [
+        entry(SUM + what, name)
+        for name, what in {
+            "killed": "cupy.ones((1 << 20,)); os.kill(os.getpid(), signal.SIGKILL)",
+            "raised": "cupy.cuda.runtime.setDevice(99)",
+            "fine": "",
+        }.items()
+    ]
+    ran(tmp_path, killed, raised, fine)
+    assert (killed.state, killed.why, killed.output) == ("crashed", "killed by SIGKILL", "55")
+    assert (raised.state, raised.output.splitlines()[0]) == ("crashed", "55")
+    assert "cudaErrorInvalidDevice" in raised.traceback
+    assert (fine.state, fine.output) == ("passed", "55")
 
 
 FOREVER = """
