@@ -17,6 +17,7 @@ from uuid import uuid4
 
 from .._core.model import Task, Value
 from ..errors import AsyncSchedError
+from ..ops.op import Op
 from ..ops.program import ref
 from .card import RESOURCE, look
 from .work import NUMBERS, Work, describe, over, perform
@@ -114,7 +115,8 @@ class Call:
         home: the worker that is to do it.
         operands: arrays, and the calls whose results they are.
         tasks: ours, if it is for some, whose results it gives. It is not sent if all have failed.
-        small: whether it gives the results of all its works, which are small.
+        most: how many works it may have, if it gives the results of all, which are small; 0 if it gives the last one's.
+        quick: whether these are operations, which take no time.
         sent: set when it has gone to Dask, or never will. Works, operands and tasks are let go then.
         last: the number of the last work.
         future: Dask's, once it has gone there.
@@ -127,13 +129,19 @@ class Call:
     works: list[Work]
     operands: list[Any]
     tasks: list[Task]
-    small: bool
+    most: int
+    quick: bool
     sent: asyncio.Event
     last: int = 0
     key: str = ""
     future: Any = None
     error: BaseException | None = None
     owner: Value | None = None
+
+    @property
+    def small(self) -> bool:
+        """Whether it gives the results of all its works, which are small."""
+        return self.most > 0
 
     def lost(self) -> bool:
         """Whether its result is known to be gone."""
@@ -161,7 +169,7 @@ class Connection:
         self._addresses: dict[Any, str] = {}  # of the chosen workers, by name: where each is, or was last
         self._calls: list[Call] = []  # submitted in this turn of the loop
         self._sent: asyncio.Event  # of those
-        self.small: dict[Any, Call] = {}  # the last small one of each stream among them
+        self.small: dict[Any, Call] = {}  # the last of each stream among them that gives small results, by what it runs
         self._beginning: int = 0  # tasks that were launched, and have not begun to be sent
         self._begun: Any = None  # the last that has: its stream, and its number there
         self._running: set[asyncio.Task[Any]] = set()
@@ -240,7 +248,7 @@ class Connection:
         return running
 
     def submit(
-        self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None, small: bool = False
+        self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None, most: int = 0
     ) -> Call:
         """Give Dask a work, for a worker if that is there, at the end of this turn of the event loop.
 
@@ -253,7 +261,8 @@ class Connection:
         if not self._calls:
             self._sent = asyncio.Event()
             self.loop.call_soon(self._send)
-        call = Call(name, home, [work], list(operands), [] if task is None else [task], small, self._sent)
+        tasks, quick = [] if task is None else [task], isinstance(work.call, Op)
+        call = Call(name, home, [work], list(operands), tasks, most, quick, self._sent)
         self._calls.append(call)
         return call
 

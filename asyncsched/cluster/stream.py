@@ -18,7 +18,8 @@ else. That result never is anybody's. (2) *Small ones*: quick operations with li
 alone: a call waits for no other to which something may be added, so none waits for itself. These stay together on the
 worker until nobody holds one of them, and so long all are charged, as what the views of one array are. Where one fails,
 which is rare with these, and where Dask fails a task for what was then done again, the others are called once more,
-each alone.
+each alone. Functions are among these only where the user says so (`chunksize`): they may take long, wait for each
+other, and be called twice then.
 
 Dask runs what it is sent in this order, but a worker with several threads side by side. So the tasks of a stream do not
 end in order, and the count of those that ended, for which other devices' streams wait, goes on with the oldest.
@@ -82,6 +83,7 @@ class DaskStream:
     Args:
         durations: of the tasks of the whole cluster.
         most: how many tasks Dask is told of at a time.
+        chunksize: how many functions may go as one call.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class DaskStream:
         durations: Durations,
         workers: Sequence[Any],
         most: int,
+        chunksize: int = 1,
     ) -> None:
         self.name = name
         self.worker: Any = workers[0]
@@ -102,6 +105,7 @@ class DaskStream:
         self._connection, self._memory, self._durations = connection, memory, durations
         self._turns = itertools.cycle(workers)
         self._slots = asyncio.Semaphore(most)
+        self._chunksize = chunksize if chunksize > 1 else 0
         self._ended: set[int] = set()  # beyond the oldest that has not
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
@@ -153,7 +157,8 @@ class DaskStream:
             await _all_over(task.inputs)  # Dask fails it for what it reads: that is told first, though it may be late
             if self._not_wanted(task):
                 return
-            mine, number = failed_at(error, call.key, call.last)
+            # What Dask itself raised, of a dead worker say, is no work's fault where there are several.
+            mine, number = failed_at(error, call.key, -1 if call.small and call.last else call.last)
             if error is None or (mine and number == remote.number):
                 break
             if mine and not remote.kept:  # it was there for the next alone, and that has failed
@@ -184,10 +189,19 @@ class DaskStream:
     def _before(self, task: Task) -> Call | None:
         """The call of this turn that a task goes on with, if there is one."""
         call = _feeding(task)
-        if call is None and (small := self._connection.small.get(self)) is not None:
-            alike = small.last < MOST_TOGETHER - 1 and small.tasks[0].scope.account is task.scope.account
-            call = small if alike and _small(task, small) else None
+        if call is None and (small := self._connection.small.get(self._alike(task))) is not None:
+            alike = small.last < small.most - 1 and small.tasks[0].scope.account is task.scope.account
+            call = small if alike and self._most(task, small) else None
         return call
+
+    def _alike(self, task: Task) -> tuple[Any, bool]:
+        """What a task must have in common with those of a call: an operation waits for no function."""
+        return self, isinstance(task.call, Op)
+
+    def _most(self, task: Task, call: Call | None) -> int:
+        """How many tasks may go in a small call, this or a new one, that a task is in; 0 if it may not be in one."""
+        most = MOST_TOGETHER if isinstance(task.call, Op) else self._chunksize
+        return most if most and _small(task, call) else 0
 
     async def _packed(self, task: Task, remote: Remote, before: Call | None) -> Call:
         """Submit a task whose operands were submitted: as a call of its own, or as the next work of another."""
@@ -209,9 +223,9 @@ class DaskStream:
                 operands.append(_for_card(found) if gpu else found)
         work = _work(task, tuple(reads), tuple(views), gpu)
         if before is None:
-            call = self._connection.submit(task.name, remote.home, work, operands, task, _small(task, None))
+            call = self._connection.submit(task.name, remote.home, work, operands, task, self._most(task, None))
             if call.small:
-                self._connection.small[self] = call
+                self._connection.small[self._alike(task)] = call
         else:
             call = before
             call.works.append(work)
@@ -303,19 +317,22 @@ def _feeding(task: Task) -> Call | None:
 
 
 def _small(task: Task, call: Call | None) -> bool:
-    """Whether a task may be in a small call, this or a new one: it takes less than any way, gives little, does not fail
-    for what it finds, and waits for nothing but this call, and others to which nothing is added any more."""
+    """Whether a task may be in a small call, this or a new one: it gives little, and waits for nothing but this call,
+    and others to which nothing is added any more. An operation takes less than any way, does not fail for what it
+    finds, and waits for no function."""
     op, value, plan = task.call, task.value, task.plan
-    if task.move is not None or not isinstance(op, Op) or not op.out or op.checks or is_captured(op):
+    if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.small):
         return False
-    if value is None or not value.meta.known or value.nbytes > SMALL or not plan.small:
+    if task.move is not None or value is None or value.meta is None or not value.meta.known or value.nbytes > SMALL:
         return False
     found = [standing(value) for value in task.inputs if not _there(value)]
-    return all(isinstance(one, Remote) and one.call is not None and _ends_soon(one.call, call) for one in found)
+    quick = isinstance(op, Op)
+    return all(isinstance(one, Remote) and one.call is not None and _ends_soon(one.call, call, quick) for one in found)
 
 
-def _ends_soon(read: Call, call: Call | None) -> bool:
-    return read is call or (read.small and (read.sent.is_set() or read.last == MOST_TOGETHER - 1))
+def _ends_soon(read: Call, call: Call | None, quick: bool) -> bool:
+    full = read.small and (read.sent.is_set() or read.last == read.most - 1)
+    return read is call or (full and (read.quick or not quick))
 
 
 def _there(value: Value) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from dataclasses import replace
@@ -139,6 +140,36 @@ async def test_one_that_fails_among_small_ones_does_so_alone(d, monkeypatch):
     for task in (failed, worse):
         with pytest.raises(LookupError, match="broken"):
             await task
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("lost", [False, True])
+async def test_functions_go_together_where_the_user_says_so(address, monkeypatch, lost):
+    async with asc.Scheduler(DaskDevice(address, workers=1, chunksize=8)) as s:
+        way = s.devices[0].connection
+        submit, outcome, sent = way.submit, way.outcome, []
+        monkeypatch.setattr(way, "submit", lambda name, *rest: sent.append(name) or submit(name, *rest))
+
+        async def dasks_own(call: Any) -> BaseException | None:
+            error = await outcome(call)
+            return RuntimeError("a worker died") if lost and call.last else error
+
+        monkeypatch.setattr(way, "outcome", dasks_own)
+        roots = [s.submit_nowait(math.sqrt, float(i * i), shape=(), dtype=float) for i in range(-4, 4)]
+        halves = [s.submit_nowait(np.multiply, root, 0.5, shape=(), dtype=float) for root in roots]
+        later, large = roots[0] + 1, s.submit_nowait(np.zeros, 400, shape=(400,), dtype=float)
+        unknown = s.submit_nowait(int, 3)
+        assert [float(a) for a in await asc.gather(*roots)] == [abs(i) for i in range(-4, 4)]
+        assert [float(a) for a in await asc.gather(*halves)] == [abs(i) / 2 for i in range(-4, 4)]
+        assert (await later, (await large).size, await unknown) == (5, 400, 3)
+        together = ["add", "int", "multiply", "sqrt", "zeros"]
+        assert sorted(sent) == (sorted([*together, *["multiply", "sqrt"] * 8]) if lost else together)
+        failing = [s.submit_nowait(math.sqrt, float(i), shape=(), dtype=float) for i in (4, -1, 9)]
+        assert [float(a) for a in await asc.gather(failing[0], failing[2])] == [2, 3]
+        with pytest.raises(ValueError, match="math domain error"):
+            await failing[1]
+        del roots, halves, later, large, failing
+        await until(lambda: not s.statistics().bytes_retained)
 
 
 @pytest.mark.one_loop
