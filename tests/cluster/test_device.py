@@ -19,7 +19,7 @@ from asyncsched.cluster.connection import ResultLost
 from asyncsched.cluster.device import DaskDevice
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
-from tests.test_readme import blocks, run
+from tests.test_guides import ROOT, blocks, run
 from tests.waiting import until
 
 from .on_cards import replayed, train
@@ -410,11 +410,12 @@ async def test_the_error_says_what_is_gone(d):
 
 
 @pytest.mark.one_loop
-async def test_the_readme_says_how(address, capsys):
-    _, code = blocks("Beyond one machine")
-    code = code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
-    await run(code, {"asc": asc, "array": A[:, :3]})
-    assert float(capsys.readouterr().out) == (A[:, :3] @ A[:, :3] + 1).sum()
+async def test_the_guide_says_how(address, may_block):
+    (cell,) = [block for block in blocks(ROOT / "asyncsched/cluster/README.md") if "DaskDevice" in block.code]
+    cell.code = cell.code.replace("tcp://scheduler:8786", address).replace("workers=4", "workers=2")
+    names: dict[str, Any] = {"asc": asc}
+    await run(cell, names)
+    assert await names["main"](A[:, :3]) == (A[:, :3] @ A[:, :3] + 1).sum()
 
 
 async def test_instruments_are_told_of_bodies_on_workers(address):
