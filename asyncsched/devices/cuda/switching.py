@@ -3,7 +3,8 @@
 CPython's own is 5 ms (`sys.setswitchinterval`). A stream's issuing thread gives the GIL away with each launch. So
 beside an event loop that stays in Python it issued one operation in some of those times, and the card ran dry. Measured
 on CuPy in host memory, on two busy processors: beside such a loop an operation is issued every 600 us at 5 ms, every
-180 us at 1 ms, every 130 us at 0.5 ms, and no more often below. A chain of operations takes the same time at all.
+180 us at 1 ms, every 130 us at 0.5 ms, and no more often below. A chain of operations takes the same time at all, and a
+loop beside two busy streams is as late.
 """
 
 from __future__ import annotations
