@@ -43,16 +43,16 @@ def plain_wakeup(target: Wakes) -> Callable[[], None]:
         target = reference()
         if target is not None and target.loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to wake
-                target.loop.call_soon_threadsafe(_on_wake, target, wake)
+                target.loop.call_soon_threadsafe(_on_wake, target)
 
     return wake
 
 
-def _on_wake(target: Wakes, wake: Callable[[], None]) -> None:
+def _on_wake(target: Wakes) -> None:
     try:
         target.on_wake()
     except BaseException:  # a signal's, perhaps: what is left undone is done if the loop goes on
-        wake()
+        plain_wakeup(target)()  # another: one that held itself would be a cycle for the collector
         raise
 
 
