@@ -286,8 +286,8 @@ class Scope(Submitter, OnlyAsync):
         """Add to the reserve of this scope. Waits for room, before those who come new in its priority class.
 
         For what grows page by page, such as the cache of a sequence of tokens: a page is claimed when it is needed, so
-        more sequences fit than with the most that each may come to. (A member of a stepper leaves it meanwhile: the
-        step gives `Last` where a page is full, and the sequence joins again with the next.)
+        more sequences fit than with the most that each may come to. (A stepper does so for its members between their
+        steps: see its `reserve`.)
 
         So scopes may come to wait for each other. When all that have grown wait to grow further, of those beside this
         one, the youngest is told Preempted, at once, and is to give its pages back by leaving its scope: of the lowest

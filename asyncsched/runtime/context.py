@@ -68,7 +68,8 @@ class Ambient:
         # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
         self.until: float = until if outer is None or until < outer.until else outer.until
         self.passing: bool = passing  # once closed, what is submitted here goes to `outer` instead of being refused
-        task = task or asyncio.current_task()
+        if task is None and running_loop() is not None:  # else on a thread that was given this context
+            task = asyncio.current_task()
         self.by: weakref.ref[asyncio.Task[Any]] | None = None if task is None else weakref.ref(task)  # who entered it
 
     def leave(self) -> None:
@@ -88,13 +89,13 @@ class Ambient:
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
 
 
-def current_scope(runtime: Runtime) -> CoreScope:
-    """The innermost ambient scope of a scheduler, else its root.
+def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
+    """The innermost ambient scope of a scheduler, else its root; from `here` outwards, if that is given.
 
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
     """
-    here = ambient.get()
+    here = here or ambient.get()
     if here is not None and here.core.closed:
         here = innermost()
     while here is not None:

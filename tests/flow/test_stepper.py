@@ -610,6 +610,110 @@ async def limited(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asc.Schedule
         yield s
 
 
+async def test_who_joins_in_the_block_of_another_has_a_reserve_of_its_own(limited: asc.Scheduler) -> None:
+    stepper: Stepper[Text, int] = Stepper(advance, reserve=2000, ahead=1, wait=0)
+    async with limited.scope(reserve=5000), stepper.join(Text(2)) as one, stepper.join(Text(2)) as two:
+        assert used(limited) == 5000
+        with pytest.raises(asc.TaskTooLarge, match="2,000"):
+            await limited.put(np.ones(251))
+        with pytest.raises(asc.QueueFull):
+            await read(stepper, Text(1))
+        assert [output async for output in one] == [output async for output in two] == [0, 1]
+    async with stepper.join(Text(2)), stepper.join(Text(2)):
+        assert limited.statistics().bytes_reserved == 4000
+    assert used(limited) == 0
+
+
+class Pages(Text):
+    """A text whose cache takes another 1,000 bytes with every fourth step."""
+
+    @property
+    def nbytes(self) -> int:
+        return 1000 * (1 + self.step // 4)
+
+
+@pytest.fixture
+def pages(step: Any) -> Stepper[Pages, int]:
+    return Stepper(step, ahead=1, reserve=lambda text: text.nbytes)
+
+
+async def test_a_cache_grows_page_by_page(limited: asc.Scheduler, pages: Stepper[Pages, int]) -> None:
+    text = Pages(20)
+    async with pages.join(text) as outputs:
+        async for output in outputs:
+            assert limited.statistics().bytes_reserved >= 1000 * (1 + output // 4)
+        assert limited.statistics().bytes_reserved == 5000
+    assert used(limited) == 0
+
+
+async def test_who_waits_to_grow_holds_up_nobody_else(limited: asc.Scheduler, pages: Stepper[Pages, int]) -> None:
+    async with limited.scope(reserve=7000):
+        with outside():
+            async with pages.join(Pages(3)) as outputs:
+                waiting = asyncio.create_task(read(pages, text := Pages(12)))
+                await until(lambda: text.step == 8 and pages.statistics().admitting == 1)
+                assert [output async for output in outputs] == [0, 1, 2]
+                assert not waiting.done()
+                assert "1 in a step" not in repr(pages)
+            assert await waiting == list(range(12))
+    assert used(limited) == 0
+
+
+async def write(stepper: Stepper[Pages, int], length: int, told: list[int]) -> list[int]:
+    """A text that starts over, where it left off, when it is to give its pages back."""
+    text, got = Pages(length), list[int]()
+    while True:
+        try:
+            async with stepper.join(text) as outputs:
+                async for output in outputs:
+                    got.append(output)
+                return got
+        except asc.Preempted:
+            told.append(length)
+            assert text.nbytes > 1000
+
+
+async def test_where_all_wait_to_grow_the_youngest_gives_its_pages_back(
+    limited: asc.Scheduler, pages: Stepper[Pages, int]
+) -> None:
+    told = list[int]()
+    found = await asyncio.gather(*[write(pages, length, told) for length in (30, 31, 32, 33)])
+    assert found == [list(range(length)) for length in (30, 31, 32, 33)]
+    assert told
+    assert 30 not in told[:1]
+    assert used(limited) == 0
+
+
+@pytest.mark.parametrize("later_by", range(6))
+async def test_who_leaves_while_it_grows_leaves_nothing(
+    limited: asc.Scheduler, pages: Stepper[Pages, int], later_by: int
+) -> None:
+    async with limited.scope(reserve=9000):
+        with outside():
+            task = asyncio.create_task(read(pages, text := Pages(12)))
+            await until(lambda: text.step == 4)
+            await turns(later_by)
+            await cancelled(task)
+        assert pages.statistics().admitting == pages.statistics().members == 0
+    assert used(limited) == 0
+
+
+async def test_more_than_there_can_be_is_told_to_its_member(limited: asc.Scheduler, pages: Stepper[Pages, int]) -> None:
+    with pytest.raises(asc.TaskTooLarge, match="member of advance.*grown by 1,000 bytes"):
+        await read(pages, Pages(99))
+    assert used(limited) == 0
+
+
+async def test_who_does_not_want_to_wait_long_for_its_reserve_is_told(limited: asc.Scheduler) -> None:
+    stepper: Stepper[Text, int] = Stepper(advance, reserve=10_000, wait=0)
+    async with stepper.join(Text(1)):
+        with pytest.raises(asc.QueueFull):
+            await read(stepper, Text(1))
+    assert await read(stepper, Text(1)) == [0]
+    with pytest.raises(ValueError, match="give `reserve=`"):
+        Stepper(advance, wait=1.0)
+
+
 async def test_who_waits_for_its_reserve_can_be_cancelled(limited: asc.Scheduler) -> None:
     stepper: Stepper[Text, int] = Stepper(advance, reserve=10_000, ahead=1)
     text = Text(3)
@@ -787,6 +891,11 @@ async def test_a_runner_that_is_cancelled_tells_the_members(s: asc.Scheduler) ->
     assert await read(stepper, Text(2)) == [0, 1]
 
 
+async def test_one_may_be_made_on_another_thread(s: asc.Scheduler, step: Any) -> None:
+    stepper: Stepper[Text, int] = await asyncio.to_thread(Stepper, step)
+    assert await read(stepper, Text(2)) == [0, 1]
+
+
 def test_a_stepper_belongs_to_one_loop_while_that_is_open() -> None:
     async def run(text: Text) -> Any:
         async with asc.Scheduler("cpu"):
@@ -920,7 +1029,7 @@ class Actor(Text):
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["plain", "coroutine"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(16))
 async def test_random_programs(seed: int, plain: bool) -> None:
     rng = np.random.default_rng((seed, plain))
     fails = rng.random(10_000) < rng.choice([0, 0.05])
@@ -953,7 +1062,8 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         return compute(actors)
 
     max_cost = float(rng.integers(4, 12))
-    reserve = None if rng.random() < 0.5 else (lambda actor: 300 + int(10 * actor.cost))
+    grows = int(rng.choice([-1, 0, 100]))
+    reserve = None if grows < 0 else (lambda actor: 300 + int(10 * actor.cost) + grows * (actor.step // 3))
     async with asc.Scheduler("cpu", max_bytes=5000) as s, s.scope(reserve=1000) as own:
         before = asyncio.all_tasks()
         stepper: Stepper[Actor, int] = Stepper(
@@ -997,7 +1107,7 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         for actor, task in zip(actors, tasks, strict=True):
             error = None if task.cancelled() else task.exception()
             if error is not None:
-                assert type(error) is actor.end, error
+                assert type(error) is actor.end or (grows > 0 and type(error) is asc.Preempted), error
         await until(lambda: asyncio.all_tasks() == before)
         found = stepper.statistics()
         assert (found.members, found.stepping, found.waiting, found.paused, found.admitting) == (0, 0, 0, 0, 0)

@@ -21,18 +21,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Final, cast
 
 from ..._core.admission import rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
+from ..scope import Scope
 from .queue import STEP, Entry, Group, Queue, Tenant, late
+
+NOBODY: Final = Tenant(None, Group(0))  # whose a member is that is in no row
 
 
 @dataclass(slots=True, eq=False)
 class Seat(Entry):
-    """A member, and what its steps gave that is not read yet. It waits for a step or is in one (`going`); is paused,
-    since too much is unread; or has ended, and is in no step any more."""
+    """A member, and what its steps gave that is not read yet. It waits for a step, or to grow before it, or is in one
+    (`going`); is paused, since too much is unread; or has ended, and is in no step any more."""
 
     stays: ClassVar[bool] = True
 
@@ -42,7 +45,11 @@ class Seat(Entry):
     unread: deque[Any] = field(default_factory=deque)
     since: float = 0.0  # when it joined, was given its last output, or went on after a pause
     stands: float = 0.0  # see the head of this file
+    in_row: bool = False  # of its tenant
     joined: bool = False  # it has its reserve, if it needs one
+    room: Scope | None = None  # which reserves for it
+    reserved: int = 0
+    growing: asyncio.Task[None] | None = None  # while it waits to reserve more
     going: bool = False
     ended: bool = False  # by its last output, or an error
     left: bool = False  # its block is being left
@@ -86,30 +93,52 @@ class Seat(Entry):
 
 
 class MemberQueue(Queue):
-    """The members that wait for a step."""
+    """The members that wait for a step. They are put into the rows of their tenants where not all fit, and not sooner:
+    most are there for one turn of the loop, and then all go."""
 
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which costs so much."""
-        seat.tenant = tenant = self.tenant(seat.owner)
         seat.cost, seat.arrived, seat.going = cost, now, True
-        seat.stands = max(seat.stands, tenant.clock) + cost
-        self.push(seat)
+        self._items[seat] = None
+        self.cost += cost
 
     def form(self, now: float) -> list[Entry]:
         """Take the next step: all where they fit, else who has got least; those that nobody wants are dropped."""
         for entry in [entry for entry in self._items if not entry.wanted(now)]:
             self.drop(entry)
             entry.expire()
-        all_fit = self.cost <= self.max_batch_cost
-        step = list(self._items if all_fit else self._chosen())
+        if self.cost > self.max_batch_cost:
+            step = list(self._chosen())
+            for entry in step:
+                self._take(entry, now)
+            return step
+        step = list(self._items)
         for seat in cast(list[Seat], step):
-            if all_fit:
-                seat.stands = 0.0
-            self._take(seat, now)
+            seat.stands, seat.in_row = 0.0, False
+            self.waited += now - seat.arrived
+        self._items.clear()
+        self._groups.clear()
+        self.cost = 0.0
         return step
+
+    def _remove(self, entry: Entry) -> None:
+        seat = cast(Seat, entry)
+        if not seat.in_row:
+            self._put_into_row(seat)
+        seat.in_row = False
+        super()._remove(seat)
+
+    def _put_into_row(self, seat: Seat) -> None:
+        seat.in_row, seat.tenant = True, self.tenant(seat.owner)
+        seat.stands = max(seat.stands, seat.tenant.clock) + seat.cost
+        seat.tenant.items[seat] = None
+        seat.tenant.group.waiting += 1
 
     def _chosen(self) -> Iterator[Entry]:
         """Those who go where not all fit."""
+        for seat in cast(list[Seat], self._items):
+            if not seat.in_row:
+                self._put_into_row(seat)
         groups = self._present()
         for group in groups:
             group.first()

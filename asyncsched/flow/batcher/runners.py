@@ -89,6 +89,9 @@ class Runners:
         self._parts = Parts()
         self._active: set[object] = set()  # the runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
+        self.growing: dict[
+            Entry, asyncio.Task[None]
+        ] = {}  # that wait for bytes, and who has them wait for a batch then
         # What is being computed. By weak references, since it holds items: a search for holders would end here.
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
 
@@ -182,7 +185,8 @@ class Runners:
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
         """For a search for holders: the callers' futures by identity, and who may answer them: any of the runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
-        return {id(future): runners for entry in self._entries() if (future := entry.awaited()) is not None}
+        found = dict.fromkeys(self._entries(), runners) | {entry: {task} for entry, task in self.growing.items()}
+        return {id(future): tasks for entry, tasks in found.items() if (future := entry.awaited()) is not None}
 
     def bound(self) -> set[int]:
         """For a search for holders: those of these futures whose callers keep what they hold until these are set."""

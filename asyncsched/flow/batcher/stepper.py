@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
@@ -24,13 +25,16 @@ from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 import anyio
 
 from ..._arguments import check_int, parse_bytes
+from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
-from ...runtime.context import find, innermost
+from ...errors import TaskCancelled
+from ...runtime.context import current_scope, find, innermost
 from ...runtime.record import Record, Seconds
+from ...runtime.runtime import Runtime
 from ...runtime.waiting import checkpoint
-from ..scope import Submitter, check_wait
-from .members import MemberQueue, Seat
-from .queue import STEP, Group, Tenant, is_error, own
+from ..scope import Scope, Submitter, check_wait
+from .members import NOBODY, MemberQueue, Seat
+from .queue import STEP, is_error, own
 from .runners import Runners
 
 Member = TypeVar("Member")
@@ -79,7 +83,7 @@ class StepperStatistics(Record):
     """
 
     admitting: int
-    """Members that wait for their reserve."""
+    """Members that wait for their reserve, or for more."""
     members: int
     """Members that have joined and not left."""
     stepping: int
@@ -170,6 +174,21 @@ class Outputs(Generic[Output]):
         return f"Outputs({len(seat.unread)} to read, {state})"
 
 
+class Beside(Submitter):
+    """Opens scopes in the one that is ambient, but in none of this name: a member that joins in the block of another
+    has a reserve of its own, and no part of that one's."""
+
+    def __init__(self, runtime: Runtime, name: str) -> None:
+        super().__init__(runtime)
+        self.name: str = name
+
+    def _core(self) -> CoreScope:
+        here = innermost()
+        while here is not None and here.core.name == self.name:
+            here = here.outer
+        return self._runtime.engine.root if here is None else current_scope(self._runtime, here)
+
+
 class Stepper(Generic[Member, Output]):
     """Computes steps of members that stay, as continuous batching of language models does.
 
@@ -227,7 +246,10 @@ class Stepper(Generic[Member, Output]):
         ahead: how many outputs of a member may be unread: with 1 each is taken before the next step has the member; a
             few keep it going while its reader writes to a socket.
         reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
-            that says how many. The block is in that scope then; they are free when it has been left.
+            that says how many. The block is in that scope then; they are free when it has been left. A function is
+            asked again before each step: where it says more than before the member waits for these, by `scope.grow()`,
+            and is in no step meanwhile; others go on. So a cache may grow page by page. Where all wait for each other
+            the youngest is told Preempted, where its outputs are read, and is to leave and join again.
         wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`; then joining raises
             QueueFull, so that a server can refuse before it begins to answer. Without it, as long as it takes.
         scheduler: whose streams and scopes are used; default the ambient one where the stepper is made, else that of
@@ -286,9 +308,9 @@ class Stepper(Generic[Member, Output]):
         if key in self._seats and self._seats[key].loop is loop:
             raise ValueError(f"{member!r} has joined already: leave before it joins again, or let it be another object")
         until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
-        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, Tenant(None, Group(0)), owner, self._settle, loop)
+        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, NOBODY, owner, self._settle, loop)
         try:
-            async with self._room(member):
+            async with self._room(seat) as seat.room:
                 seat.since = now = monotonic()
                 self._go(seat, now)
                 seat.joined, self._joined = True, self._joined + 1
@@ -304,7 +326,7 @@ class Stepper(Generic[Member, Output]):
         """A snapshot."""
         runners, seats = self._runners, [seat for seat in self._seats.values() if seat.joined]
         return StepperStatistics(
-            admitting=len(self._seats) - len(seats),
+            admitting=len(self._seats) - len(seats) + len(runners.growing),
             members=len(seats),
             stepping=runners.computing,
             waiting=len(self._queue),
@@ -329,18 +351,40 @@ class Stepper(Generic[Member, Output]):
             f"Stepper({self._runners.name}, {found.members} members: {found.stepping} in a step, {found.paused} paused)"
         )
 
-    def _room(self, member: Member) -> AbstractAsyncContextManager[Any]:
-        reserve = self._reserve(member) if callable(self._reserve) else self._reserve
-        if reserve is None:
+    def _room(self, seat: Seat) -> AbstractAsyncContextManager[Scope | None]:
+        if self._reserve is None:
             return nullcontext()
-        name = f"member of {self._runners.name}"
-        return Submitter(find(self._scheduler)).scope(name=name, reserve=reserve, wait=self._wait)
+        seat.reserved = self._reserve_of(seat)
+        around = Beside(find(self._scheduler), f"member of {self._runners.name}")
+        wait = self._wait if seat.reserved else None
+        return around.scope(name=around.name, reserve=seat.reserved or None, wait=wait)
+
+    def _reserve_of(self, seat: Seat) -> int:
+        reserve = self._reserve(seat.item) if callable(self._reserve) else self._reserve
+        return 0 if reserve is None else parse_bytes(reserve, "reserve")
 
     def _go(self, seat: Seat, now: float) -> None:
         """Let a member wait for a step. What its cost raises comes out, and then nothing has changed."""
         cost = self._queue.cost_of(seat.item)
+        if seat.room is not None and (more := self._reserve_of(seat) - seat.reserved) > 0:
+            seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
+            task.add_done_callback(partial(self._grown, seat, more))
+            seat.going = True
+            return
         self._runners.wake(seat.loop)
         self._queue.join(seat, cost, now)
+
+    def _grown(self, seat: Seat, more: int, task: asyncio.Task[None]) -> None:
+        """A member has more bytes, and may wait for a step; or it will not get them."""
+        seat.growing = None
+        self._runners.growing.pop(seat, None)
+        told = TaskCancelled("the wait for more bytes was cancelled, as where the event loop ends")
+        error = told if task.cancelled() else task.exception()
+        seat.reserved += more
+        if error is None and not seat.left:
+            self._go_or_end(seat, monotonic())
+        else:
+            self._settle(seat, error)
 
     def _again(self, seat: Seat) -> None:
         """The same for one that was paused."""
@@ -397,6 +441,8 @@ class Stepper(Generic[Member, Output]):
         seat.left = True
         if self._queue.drop(seat):
             seat.going = False
+        if seat.growing is not None:
+            seat.growing.cancel()
         seat.wake()  # who reads in another coroutine
         cancelled: asyncio.CancelledError | None = None
         with anyio.CancelScope(shield=True):
