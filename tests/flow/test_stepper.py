@@ -668,8 +668,9 @@ async def write(stepper: Stepper[Pages, int], length: int, told: list[int]) -> l
                 async for output in outputs:
                     got.append(output)
                 return got
-        except asc.Preempted:
+        except asc.Preempted as error:
             told.append(length)
+            assert error.reserve >= text.nbytes
             assert text.nbytes > 1000
 
 

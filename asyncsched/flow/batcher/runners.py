@@ -149,20 +149,16 @@ class Runners:
 
     async def _compute(self, batch: Batch, lasting: Lasting) -> None:
         try:
-            runtime = find(self._scheduler)
-            around = self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
-            runtime.answerers.add(self)
             self._batches.add(batch)
-            if self._goes_on:
-                if lasting.scope is None or lasting.scope._runtime is not runtime:
-                    lasting.scope = await lasting.enter_async_context(
-                        around.scope(name=f"{self._words.batches} of {self.name}")
-                    )
-                wanted, results = await self._computed(batch, lasting.scope)
-            else:
+            if not self._goes_on:
                 name = f"{self._words.batch} of {self.name}"
-                async with around.scope(name=name, reserve=self._reserve) as scope:
+                async with self._around().scope(name=name, reserve=self._reserve) as scope:
                     wanted, results = await self._computed(batch, scope)
+            else:
+                if lasting.scope is None:
+                    shared = self._around().scope(name=f"{self._words.batches} of {self.name}")
+                    lasting.scope = await lasting.enter_async_context(shared)
+                wanted, results = await self._computed(batch, lasting.scope)
         except GeneratorExit:  # the loop is gone
             raise
         except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
@@ -172,6 +168,12 @@ class Runners:
             self._failed(batch, error)
         else:
             self._deliver(batch, wanted, results)
+
+    def _around(self) -> Submitter:
+        """What batches open their scopes in. It is told who answers here."""
+        runtime = find(self._scheduler)
+        runtime.answerers.add(self)
+        return self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
 
     async def _computed(self, batch: Batch, scope: Scope) -> tuple[list[Entry], list[Any]]:
         """Form a batch and compute it: the items that were still wanted then, and their results."""

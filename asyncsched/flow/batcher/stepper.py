@@ -278,10 +278,8 @@ class Stepper(Generic[Member, Output]):
         check_int("ahead", ahead)
         if scheduler is not None:
             find(scheduler)  # raises for what is none
-        if reserve is not None and not callable(reserve):
-            parse_bytes(reserve, "reserve")
         check_wait(wait, reserve)
-        self._reserve = reserve
+        self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
@@ -354,19 +352,21 @@ class Stepper(Generic[Member, Output]):
     def _room(self, seat: Seat) -> AbstractAsyncContextManager[Scope | None]:
         if self._reserve is None:
             return nullcontext()
-        seat.reserved = self._reserve_of(seat)
+        seat.reserved = self._reserve if isinstance(self._reserve, int) else self._asked(seat)
         around = Beside(find(self._scheduler), f"member of {self._runners.name}")
         wait = self._wait if seat.reserved else None
         return around.scope(name=around.name, reserve=seat.reserved or None, wait=wait)
 
-    def _reserve_of(self, seat: Seat) -> int:
-        reserve = self._reserve(seat.item) if callable(self._reserve) else self._reserve
+    def _asked(self, seat: Seat) -> int:
+        """The bytes that a member needs now, if it can be asked."""
+        reserve = self._reserve(seat.item) if callable(self._reserve) else None
         return 0 if reserve is None else parse_bytes(reserve, "reserve")
 
     def _go(self, seat: Seat, now: float) -> None:
-        """Let a member wait for a step. What its cost raises comes out, and then nothing has changed."""
+        """Let a member wait for a step, and before it for bytes. What its cost raises comes out, and then nothing has
+        changed."""
         cost = self._queue.cost_of(seat.item)
-        if seat.room is not None and (more := self._reserve_of(seat) - seat.reserved) > 0:
+        if seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
             task.add_done_callback(partial(self._grown, seat, more))
             seat.going = True
@@ -381,10 +381,7 @@ class Stepper(Generic[Member, Output]):
         told = TaskCancelled("the wait for more bytes was cancelled, as where the event loop ends")
         error = told if task.cancelled() else task.exception()
         seat.reserved += more
-        if error is None and not seat.left:
-            self._go_or_end(seat, monotonic())
-        else:
-            self._settle(seat, error)
+        self._settle(seat, SKIP if error is None else error)
 
     def _again(self, seat: Seat) -> None:
         """The same for one that was paused."""
@@ -397,32 +394,28 @@ class Stepper(Generic[Member, Output]):
         except Exception as error:  # of the user's `cost`, say
             self._end(seat, error)
 
+    def _end(self, seat: Seat, error: BaseException) -> None:
+        seat.ended, seat.error = True, own(error)
+        self._failed += 1
+
     def _settle(self, seat: Seat, result: Any) -> None:
         """A step has ended that had a member, or will never have it. Take what it gave."""
         seat.going = False
         if not seat.left:
-            self._take(seat, result, monotonic())
+            now = monotonic()
+            if type(result) is Last:
+                seat.ended, result = True, result.value
+            if is_error(result):
+                self._end(seat, result)
+            elif result is not SKIP:
+                seat.unread.append(result)
+                self._time(seat, now)
+            if not seat.ended and len(seat.unread) < self._ahead:
+                self._go_or_end(seat, now)
+            elif seat.paused:
+                seat.stands = 0.0  # it goes on as one that joins
         if seat.unread or seat.ended or seat.left:
             seat.wake()
-
-    def _take(self, seat: Seat, result: Any, now: float) -> None:
-        if type(result) is Last:
-            seat.ended, result = True, result.value
-        if is_error(result):
-            self._end(seat, result)
-        elif result is not SKIP:
-            seat.unread.append(result)
-            self._time(seat, now)
-        if seat.ended:
-            return
-        if len(seat.unread) < self._ahead:
-            self._go_or_end(seat, now)
-        else:
-            seat.stands = 0.0  # it goes on as one that joins
-
-    def _end(self, seat: Seat, error: BaseException) -> None:
-        seat.ended, seat.error = True, own(error)
-        self._failed += 1
 
     def _time(self, seat: Seat, now: float) -> None:
         """Count an output, and how long it took."""
