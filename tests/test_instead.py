@@ -212,6 +212,8 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: Serving(print, timeout=3), r"argument 'timeout': use `deadline=`$"),
     (lambda s: Serving(print, max_request=3), r"argument 'max_request': use `max_requests=`$"),
     (lambda s: asc.Batcher(list, max_batch_size=3), r"argument 'max_batch_size': use `max_batch_cost=`$"),
+    (lambda s: asc.Stepper(list, max_num_seqs=3), r"argument 'max_num_seqs': use `max_cost=`$"),
+    (lambda s: asc.Stepper(list, maxsize=3), r"argument 'maxsize': use `ahead=`$"),
 ]
 
 
@@ -430,6 +432,7 @@ s.capture; s.as_executor; s.statistics().max_bytes; s.statistics().max_ops; s.lo
 s.pipeline(range(9)).map(str, workers=4, buffer=3).batch(64).to_device(depth=2)
 s.pipeline(lambda epoch: (x for x in range(9) if x % 2)); s.pipeline(range(9)).batch(2, collate=list, drop_last=True)
 asc.Scheduler(streams=2, max_bytes=9, max_ops=3); s.scope(deadline=1); asc.Batcher(list, max_batch_cost=2)
+asc.Stepper(list, max_cost=2, ahead=3)
 """.strip().splitlines()
 
 

@@ -74,6 +74,7 @@ ENTRIES: dict[str, Callable[[asc.Scheduler, asc.Tensor, asc.Tensor, Any], Any]] 
     "capture": lambda s, x, large, task: s.capture(lambda x: x + 1, x),
     "pipeline": lambda s, x, large, task: _drained(s.pipeline([[1.0]]).to_device()),
     "batcher": lambda s, x, large, task: asc.Batcher(lambda x: x + 1, scheduler=s)(np.ones(3)),
+    "stepper": lambda s, x, large, task: _entered(asc.Stepper(list, scheduler=s, reserve=10).join("member")),
     "statistics": lambda s, x, large, task: s.statistics(),
     "load": lambda s, x, large, task: s.load(),
     "aclose": lambda s, x, large, task: s.aclose(),
