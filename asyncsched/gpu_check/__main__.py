@@ -14,9 +14,10 @@ from .telling import NotHere, Report
 
 def main(name: str, folder: str, *options: str) -> int:
     """Returns the exit status."""
+    report = Report(Path(folder), quick="--quick" in options)
     try:
         (program,) = [programs[name] for programs in GROUPS.values() if name in programs]
-        found = program(Report(Path(folder), quick="--quick" in options))
+        found = program(report)
         if inspect.iscoroutine(found):
             run(found)
     except NotHere as reason:
@@ -24,6 +25,7 @@ def main(name: str, folder: str, *options: str) -> int:
         return 77
     except BaseException as error:
         traceback.print_exc()
+        report.tell("raised", f"{type(error).__name__}: {error}")
         return 1 if isinstance(error, AssertionError) else 2
     return 0
 

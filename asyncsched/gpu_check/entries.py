@@ -98,7 +98,8 @@ class Entry:
 
     def _judge(self, status: int) -> None:
         self.state = _STATES.get(status, "crashed")
-        self.why = self.output.rpartition("\n")[2].strip("= ")
+        raised = self.facts.get("raised", {})
+        self.why = raised.get("value", "").partition("\n")[0] or self.output.rpartition("\n")[2].strip("= ")
         if status == 1 and _RAISED.match(self.why):  # Python's own status, too
             self.state = "crashed"
         if status < 0:
