@@ -115,10 +115,6 @@ class Failure:
         what = traceback.TracebackException(type(root._exception), root._exception, None).format_exception_only()
         return ["".join(what).strip(), *map(str, root._notes), *self._path()]
 
-    def add_note(self, text: str) -> None:
-        """Have every copy of the exception say more."""
-        self.root._notes.append(_Note(text))
-
     def see(self) -> None:
         """Mark the root cause as seen: nothing needs to report it any more."""
         self.seen = True

@@ -82,6 +82,7 @@ def run(task: Task, memory: Memory) -> None:
     except MustBlock:
         raise
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
+        memory.explain(error)
         fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
         _uncharge(task)  # a signal may come where it has its charge already
     finally:

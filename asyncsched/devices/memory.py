@@ -66,6 +66,9 @@ class Memory:
         self.escapes: dict[int, Escape] = {}
         self.observer: Instrument | None = None
 
+    def explain(self, error: BaseException) -> None:
+        """Add to what a body raised what the device knows of it. On the stream's thread, before anybody sees it."""
+
     def run_op(self, task: Task) -> None:
         """Run a task that is an operation of the table, and give its value the result."""
         raise NotImplementedError

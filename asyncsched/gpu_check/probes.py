@@ -262,8 +262,8 @@ async def fault(report: Report, *, at_once: bool = False) -> None:
         async with asc.Scheduler("cuda") as s:
             x = await s.put(np.ones(1000, np.float32))
             y = await s.submit(bad, x, shape=(1000,), dtype="float32")
-            for begin in ((y + 1).numpy, lambda: s.put(np.ones(3)), lambda: (x + 1).numpy()):
-                error = await raised(errors, begin())
+            for awaited in ((y + 1).numpy(), s.put(np.ones(3)), (x + 1).numpy()):
+                error = await raised(errors, awaited)
                 assert sum("unusable" in note for note in error.__notes__) == 1, error.__notes__
             report.tell("told", str(error))
     except BaseExceptionGroup as group:  # of what was not awaited

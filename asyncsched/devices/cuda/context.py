@@ -216,23 +216,26 @@ class CUDAContext:
                 self.fault = fault
 
     def lost(self, task: Task) -> None:
-        """A task ended when the device was lost. What its own launch raised says the same, and gets the cure, too."""
-        own, fault = task.failure, self.fault
-        assert fault is not None
-        if own is not None and own is not fault and own.upstream is None and own.kind in _OWN_ERRORS:
-            own.add_note(self._cure)
-        execution.void(task, fault.passed_to(task.name, task.site))
+        """A task ended when the device was lost. What its own launch raised says the same, see `explain`."""
+        assert self.fault is not None
+        execution.void(task, self.fault.passed_to(task.name, task.site))
+
+    def explain(self, error: BaseException) -> None:
+        """Give an error of CUDA's the cure as a note, if the device is lost: before anybody sees the error.
+
+        Whoever is to watch the stream may learn of it later than who awaits a task that has failed.
+        """
+        if type(error).__name__ in _OWN_ERRORS and self._cure not in getattr(error, "__notes__", ()):
+            try:
+                self.runtime.memGetInfo()  # which asks nothing of a stream: that may capture
+            except self.runtime.CUDARuntimeError:
+                error.add_note(self._cure)
 
     @contextmanager
-    def told(self, stream: Any) -> Iterator[None]:
-        """Within, an error of CUDA's gets the cure as a note, if the device is lost. For work that is no task's.
-
-        Args:
-            stream: one of this device's.
-        """
+    def told(self) -> Iterator[None]:
+        """Within, errors are explained: for work that is no task's."""
         try:
             yield
         except self.runtime.CUDARuntimeError as error:
-            if self.runtime.streamQuery(stream.ptr) not in (0, _NOT_READY):
-                error.add_note(self._cure)
+            self.explain(error)
             raise

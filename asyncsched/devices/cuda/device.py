@@ -152,7 +152,7 @@ class CUDADevice(Device):
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host copy. Blocks the calling thread, which is never the loop's."""
         stream = self._copies_out.cuda
-        with self.context.here(), stream, self.context.told(stream):
+        with self.context.here(), stream, self.context.told():
             return self.memory.fetch(array, stream)
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:

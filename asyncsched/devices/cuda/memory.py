@@ -66,6 +66,9 @@ class CUDAMemory(Memory):
         self._mark = object()  # in plans of which the same is known: see `compiled`
         self._steps = FusedSteps(context.cupy)
 
+    def explain(self, error: BaseException) -> None:
+        self._context.explain(error)
+
     # -- operations ---------------------------------------------------------------------------------------------
 
     def run_op(self, task: Task) -> None:

@@ -180,6 +180,7 @@ class CUDAStream:
         except execution.MustBlock:
             raise
         except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
+            context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
         # Before the task counts as issued: from then on others take these over. None in a commit: its gate has waited
         # until those were settled, and its members never fail.
@@ -208,6 +209,7 @@ class CUDAStream:
                 event.record(self.cuda)
         except Exception as error:
             event, last = None, burst[-1].task
+            self.context.explain(error)
             execution.fail(last, Failure.of(error, last.name, last.site, frames=False))
             del last
         if event is not None:
