@@ -27,6 +27,9 @@ def validate(engine: Engine) -> None:
         waits_for = [*[v.task for v in task.inputs if v.task is not None], *(task.after or ())]
         waiting = sum(1 for t in waits_for if t.state == PENDING)
         assert task.blockers == waiting, task
+        assert task.scope.queue.since <= task.seq
+    began = [queue.since for queue in engine.admission._queues]
+    assert began == sorted(began)
     for task in launched:
         assert task.blockers == 0, task
         assert task.lane is not None, task
@@ -35,6 +38,7 @@ def validate(engine: Engine) -> None:
     for account in accounts:
         assert account.in_flight == sum(t.scope.account is account for t in launched)
         assert account.pending == sum(t.scope.account is account for t in pending)
+        assert all(account.least <= t.cost for t in pending if t.scope.account is account)
         # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
         assert account.used >= 0 or account.in_flight
         assert account.earmark is None or account.earmark.state == PENDING

@@ -60,6 +60,7 @@ class Admission:
         """A task joins the queue of its scope."""
         queue: Queue = task.scope.queue
         if not queue.live:
+            queue.since = task.seq
             self._queues[queue] = None
             if len(self._queues) == 2:  # from now on the tenants serve both
                 for waiting in self._queues:
@@ -93,7 +94,11 @@ class Admission:
         if full and not ledger.claims:
             return None
         if len(self._queues) > 1:
-            return self._next_in_turn(full) or self._overtaker(full)
+            for account in ledger.waiting:
+                if not account.starved:
+                    return self._next_in_turn(full) or self._overtaker(full)
+                account.changed = False
+            return None
         for queue in self._queues:  # the only one
             head = queue.peek()
             if head is not None and not head.blockers and not (full and head.lanes):
@@ -186,7 +191,9 @@ class Admission:
         if full:
             return None
         for account in self._ledger.waiting:
-            if account.changed and (account.grace or not (account.in_flight or self._returning)):
+            if account.starved:
+                account.changed = False
+            elif account.changed and (account.grace or not (account.in_flight or self._returning)):
                 task = self._oldest(account, True)
                 if task is not None:
                     account.grace = account.grace or GRACE + 1
@@ -197,7 +204,9 @@ class Admission:
     def _oldest(self, account: Account, fitting: bool) -> Task | None:
         """The oldest pending task of an account whose producers are all launched, and, if `fitting`, that fits."""
         found: Task | None = None
-        for queue in self._queues:
+        for queue in self._queues:  # in the order in which they began to wait
+            if found is not None and queue.since > found.seq:
+                break
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.expedited:
                     break

@@ -113,6 +113,9 @@ class Ledger:
         account = task.scope.account
         if not account.pending:
             self.waiting[account] = None
+            account.least = task.cost
+        elif task.cost < account.least:
+            account.least = task.cost
         account.pending += 1
         limit = account.limit
         if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
@@ -141,7 +144,8 @@ class Ledger:
         """A pending task turns out to cost something else."""
         self.pending_bytes += cost - task.cost
         task.cost = cost
-        task.scope.account.changed = True
+        account = task.scope.account
+        account.changed, account.least = True, min(account.least, cost)
 
     def charge(self, task: Task) -> None:
         """It is admitted: it takes its slot and its bytes."""
@@ -241,6 +245,7 @@ class Ledger:
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:
+            outer.least = min(outer.least, account.least) if outer.pending else account.least
             outer.pending += account.pending
             del self.waiting[account]
             self.waiting[outer] = None

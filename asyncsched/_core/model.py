@@ -311,6 +311,7 @@ class Account:
     earmark: Task | None = None  # the aged head for which freed bytes are kept
     grace: int = 0  # admissions left during which blocked heads and earmarks are ignored: the progress rule
     changed: bool = False  # whether anything changed since a scan found nothing that fits
+    least: float = 0  # no task that waits to be charged here costs less
     closed: bool = False  # its bytes are its parent's now
     line: Any = None  # who waits to reserve of it; opaque here
 
@@ -319,6 +320,11 @@ class Account:
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
         return not task.cost and not task.unestimated
+
+    @property
+    def starved(self) -> bool:
+        """Whether nothing that waits can fit, whatever it is."""
+        return self.limit is not None and self.used + self.least > self.limit and self.least > 0
 
     def covers(self, account: Account | None) -> bool:
         """Whether what is charged to `account` is held within this one."""

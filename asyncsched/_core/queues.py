@@ -29,6 +29,7 @@ class Queue:
 
     tenant: Any  # the `Tenant` whose share it is admitted from
     live: int = 0  # tasks that are pending
+    since: int = 0  # the number of the task that was the first to wait here: those that do now came with it, or later
     in_rotation: bool = False  # whether its tenant serves it, since other queues have pending tasks, too
     _expedited: deque[Task] = field(default_factory=deque)
     _tasks: deque[Task] = field(default_factory=deque)

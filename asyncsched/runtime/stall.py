@@ -120,7 +120,8 @@ class StallWatch:
 
     def _watch_growths(self, grows: bool = False) -> None:
         """Look again, while scopes wait to grow, since one may have waited for long though others go on."""
-        if self._overdue is None and (grows or any(claim.scope.grows for claim in self._runtime.room.waiting)):
+        waiting = self._runtime.room.waiting if self._growths else ()
+        if self._overdue is None and (grows or any(claim.scope.grows for claim in waiting)):
             assert self._runtime.loop is not None
             self._overdue = self._runtime.loop.call_later(FIRST_LOOK, self._look_at_growths)
 

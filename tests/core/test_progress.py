@@ -256,6 +256,36 @@ def test_progress_looks_again_whenever_something_changed(rig, event):
         assert names(rig.dispatch()) == ["fits"]
 
 
+def test_scopes_that_all_wait_for_bytes_are_not_asked_each_time_one_comes_or_goes():
+    """Counted in lines, as below."""
+    rig, many, steps = Rig(max_bytes=100), 300, 0
+
+    def count(frame, event, _):
+        nonlocal steps
+        if not frame.f_code.co_filename.endswith(("admission.py", "tenants.py", "queues.py")):
+            return None
+        steps += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        held, launched = {}, []
+        for _ in range(many):
+            task, value = rig.submit(cost=100, scope=rig.scope())
+            held[task] = value
+            del value
+            launched += rig.dispatch()
+        for _ in range(many - 1):
+            rig.finish(launched[-1])
+            del held[launched[-1]]
+            launched += rig.dispatch()
+    finally:
+        sys.settrace(None)
+    assert launched == sorted(launched, key=lambda task: task.seq)
+    assert len(launched) == many
+    assert steps < many * 200
+
+
 def test_a_synchronous_loop_of_submissions_while_stuck_is_not_quadratic(rig):
     """Each submission dispatches. Counted in lines of the scan, since a clock would make the test flaky."""
     _, held = rig.submit(cost=100)
