@@ -14,7 +14,8 @@ class QueueFull(AsyncSchedError):
     """The backlog or the limits leave no room, and the call was one that never waits, or no longer than it was told.
 
     Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then,
-    or bound the run-ahead with `s.window(2)`. Of `s.scope(reserve=, wait=)`: come back after `retry_after`.
+    or bound the loop: `w = s.window(2)` before it, `async with w:` in it. Of `s.scope(reserve=, wait=)`: come back
+    after `retry_after`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_bytes=1000) as s:

@@ -204,7 +204,7 @@ class Engine:
         task.let_go()
         raise QueueFull(
             f"{task.name}: the backlog holds {self.ledger.pending:,} tasks (max_pending): "
-            "`await s.barrier()` now and then, or bound the run-ahead with `async with s.window(2)`"
+            "`await s.barrier()` now and then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
         )
 
     # -- moving things along ----------------------------------------------------------------------------------------

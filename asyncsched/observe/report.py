@@ -47,7 +47,7 @@ _VERDICTS: Final = {
     "handed over": "tasks are on their way from the loop to a stream: make each larger, or submit further ahead.",
     "awaited": (
         "the program awaits each result before it submits what comes next: submit ahead, and await late;"
-        " `async with s.window(2)` bounds how far."
+        " `w = s.window(2)` before a loop and `async with w:` in it bound how far."
     ),
     "loop": (
         "nothing was submitted: the program was busy with something else, or waited for it"

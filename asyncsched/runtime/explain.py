@@ -32,6 +32,10 @@ _FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
 _WAITERS: Final = 8  # of those who wait, that are told of
 _LONGEST: Final = 300  # characters of what an exception says
 _LONGEST_NAME: Final = 80  # letters of an expression that names a result
+_NOBODY: Final = (
+    "nothing is unfinished, and nobody waits for a task: where a program hangs, it waits for something else"
+    " (a queue, an event, a lock)"
+)
 
 Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes of an account
 
@@ -63,7 +67,7 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
     if not found:
         unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
         if unfinished is None:
-            return "\n".join(told if len(told) > 1 else [*told, "nothing is unfinished, and nobody waits"])
+            return "\n".join(told if len(told) > 1 else [*told, _NOBODY])
         found[unfinished] = ["nobody waits; of what is unfinished, the oldest"]
     for task, who in islice(found.items(), _WAITERS):
         more = f", and {len(who) - 1:,} more" if len(who) > 1 else ""

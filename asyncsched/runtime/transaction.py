@@ -91,7 +91,8 @@ def _require_room(runtime: Runtime, what: str, count: int) -> None:
     if room is not None and count > room:
         raise QueueFull(
             f"{what} takes {count:,} tasks and the backlog (max_pending) has room for {room:,}:"
-            " `await s.barrier()` first, bound the run-ahead with `async with s.window(2)`, or raise max_pending"
+            " `await s.barrier()` first, or raise max_pending, or bound the loop: `w = s.window(2)` before it,"
+            " `async with w:` in it"
         )
 
 

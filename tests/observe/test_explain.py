@@ -208,7 +208,7 @@ async def test_one_that_is_done(s):
 
 
 async def test_who_waits(s, gate):
-    assert s.explain().endswith("nothing is unfinished, and nobody waits")
+    assert s.explain().endswith("where a program hangs, it waits for something else (a queue, an event, a lock)")
     task = await s.submit(held, gate, name="slow")
     assert "nobody waits; of what is unfinished, the oldest: slow #0 (" in s.explain()
 
