@@ -181,7 +181,7 @@ async def test_who_waits_goes_on_or_is_told_when_a_wake_up_is_interrupted(
                 runtime.completions.awake = True  # as if the loop were woken already
                 gate.set()
                 await until(lambda items=runtime.completions.items: items)
-                woken = partial(_on_wake, runtime, runtime.completions.wake) if plain else runtime._wakeup._read
+                woken = partial(_on_wake, runtime) if plain else runtime._wakeup._read
                 asyncio.get_running_loop().call_soon(_interrupts, came_so_far, number, woken)
                 ends += [type(end) for end in await asyncio.gather(*waiting, return_exceptions=True)]
         if came_so_far == [False]:
