@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import distribution, distributions
+from importlib.metadata import PackageNotFoundError, distribution, distributions
 from typing import Final
 
 from ..devices.cuda import requirements
@@ -46,10 +46,10 @@ def machine(report: Report) -> None:
 
 def _commit() -> str:
     """Of a checkout, and whether it was changed; or what pip noted of where it came from."""
-    if not (ROOT / "tests").is_dir():
-        return distribution("asyncsched").read_text("direct_url.json") or "from the package index"
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    with suppress(OSError, subprocess.SubprocessError):
+    with suppress(OSError, subprocess.SubprocessError, PackageNotFoundError):
+        if not (ROOT / "bench" / "gpu").is_dir():
+            return distribution("asyncsched").read_text("direct_url.json") or "from the package index"
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     return "not known"
 
