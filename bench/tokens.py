@@ -28,7 +28,7 @@ from bench.serving.load import many_files, request, run
 from bench.serving.servers import Server, beside, counted
 
 many_files()  # a thousand clients, here and in the server
-CACHE, CAPACITY, ROOM, CHUNK, LENGTH = 1 << 16, 64, 1 << 22, 32, 100  # bytes of a text, texts, bytes of all, tokens
+CACHE, CAPACITY, ROOM, CHUNK, LENGTH = 1 << 16, 64, 1 << 22, 16, 100  # bytes of a text, texts, bytes of all, tokens
 
 
 def advance(text: list[int]) -> Any:
@@ -99,13 +99,13 @@ def serve(kind: str, port: str, options: str) -> None:
     uvicorn.run(asgi, port=int(port), log_level="error", access_log=False, backlog=16_384)
 
 
-async def read(server: Server, clients: int, *, long: int = 24, leaving: bool = False) -> dict[str, Any]:
+async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool = False) -> dict[str, Any]:
     """What clients get that ask for a text each, the first with a prompt of `long` tokens; a third leave, if so."""
     first, gap, started = list[float](), list[float](), perf_counter()
 
     async def one(number: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /?%d+%d HTTP/1.0\r\n\r\n" % (24 if number else long, LENGTH))
+        writer.write(b"GET /?%d+%d HTTP/1.0\r\n\r\n" % (CHUNK if number else long, LENGTH))
         last, got = perf_counter(), 0
         while got < (number % LENGTH if leaving and number % 3 == 0 else LENGTH):
             if (await reader.readline()).startswith(b"data"):
@@ -142,7 +142,7 @@ def leaving(turns: Any) -> Iterator[Result]:
             run(partial(read, server, clients, leaving=True))
             sizes.append(resident("VmRSS", server.process.pid) / 2**20)
         found = json.loads(server.ask(request("/statusz", b"", method="GET"))[1])["statistics"]
-        gap = [run(partial(read, server, 33, long=long))["gap"] for long in (24, 480)]
+        gap = [run(partial(read, server, 33, long=long))["gap"] for long in (CHUNK, 480)]
     left = found["bytes_reserved"] + found["bytes_retained"] + found["bytes_in_flight"]
     yield counted("left", f"{clients:,} clients, a third leave: bytes left", left, "nothing leaks")
     for key, unit, of, to, value, most in (
