@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched._core.model import Account
 from asyncsched.devices.contract import Job
 from tests.validate import validate
 from tests.waiting import held, turns, until
@@ -29,6 +30,20 @@ async def test_put_copies(s: asc.Scheduler) -> None:
             array += 1
         assert (await t).tobytes() == expected.tobytes()
         assert t.shape == expected.shape
+
+
+async def test_each_that_comes_in_looks_at_few_of_the_many_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, fits, looks = 500, Account.fits, []
+
+    async def one(s: asc.Scheduler) -> None:
+        x = await s.put(np.ones(10))
+        await asyncio.sleep(0)
+        del x
+
+    monkeypatch.setattr(Account, "fits", lambda account, task: looks.append(task) or fits(account, task))
+    async with asc.Scheduler("cpu", max_bytes=16 * 80) as s:
+        await asyncio.gather(*[one(s) for _ in range(n)])
+    assert len(looks) < 10 * n
 
 
 async def test_an_array_that_is_given_another_shape_while_it_waits_is_put_as_it_was(gate: threading.Event) -> None:

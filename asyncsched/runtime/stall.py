@@ -13,7 +13,7 @@ Then, as long as the signature stays:
    was kept, and the frames it passed) may hold the bytes. As long as that frees some it comes each time: nothing else
    would. Those that free none get a twentieth of the loop's time, and come later where that is used up. Those who have
    bytes to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes
-   it is a deadlock, and no search is needed.
+   it is a deadlock, and no search is needed; to see that takes of the same share of time.
 2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
    the loop stands still meanwhile, and holders outside may take hours. If the collection freed some, cycles have
    outlived those of young garbage, and more will: from then on a stall need only last as long as a whole one takes.
@@ -92,7 +92,7 @@ class StallWatch:
         self._began = 0.0  # the same, or since when some were told
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
-        self._may_collect = 0.0  # when young garbage may be collected again
+        self._may_collect = 0.0  # when garbage may be collected again, and what pending tasks hold be counted
         self._may_search = 0.0  # when it may be searched again, unless something is to be told by then
         self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
         self._patience = inf  # after how long all garbage is collected, if before the first thorough look
@@ -188,15 +188,16 @@ class StallWatch:
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
             return
-        stuck = runtime.engine.admission.stuck()
+        stuck, began = runtime.engine.admission.stuck(), thread_time()
         for task in stuck:
-            if self._only_pending_hold(task.scope.account):
+            if early <= 0 and self._only_pending_hold(task.scope.account):
                 self._tell(task, self._deadlock(task, None))
                 return
             if self._preempts(task.scope.account):
                 if thorough and self._signature == signature:
                     self._look_again()
                 return
+        self._may_collect += (thread_time() - began) / IN_VAIN
         if elsewhere:
             self._search_elsewhere(stuck)
         elif thorough:
