@@ -1,7 +1,7 @@
 """Benchmarks: what asyncsched costs, beside what one would pick instead.
 
     python -m bench                                  all subjects, into bench/results
-    python -m bench overhead beside.softmax          a subject, a row
+    python -m bench peers beside.softmax             a subject, a row
     python -m bench --against REV beside heart       this working tree beside another revision
     python -m bench.render                           tables and pictures of bench/results: bench/README.md, README.md
 

@@ -35,6 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _turns(options: argparse.Namespace) -> Turns:
+    Turns.minutes = options.minutes
     return Turns(
         rounds=1 if options.quick else options.rounds,
         quick=options.quick,
@@ -48,6 +49,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("rows", nargs="*", help="subjects, as `beside`, or rows of them, as `beside.softmax` (all)")
     parser.add_argument("--against", metavar="REV", help="this tree beside another revision: ratios with their spread")
     parser.add_argument("--rounds", type=int, default=7, help="how often each takes its turn (7)")
+    parser.add_argument("--minutes", type=float, default=10, help="how long `soak` takes (10)")
     parser.add_argument("--quick", action="store_true", help="a smoke run of one round: the numbers mean nothing")
     parser.add_argument("--contestants", metavar="NAMES", help="these alone, by commas: 'numpy,asyncsched numba'")
     parser.add_argument("--no-install", action="store_true", help="do without what is not installed")

@@ -189,24 +189,6 @@ async def dot_in_a_thread(library: Library, n: int) -> Run:
     return run
 
 
-async def first_of(library: Any, n: int, *, queued: int) -> Run:
-    """The first of some products that are issued at once; inline that is one."""
-    x = await library.put(ones((100, 100) if library.quick else LARGE))
-
-    async def run(count: int) -> float:
-        took = 0.0
-        for _ in range(count):
-            started = perf_counter()
-            products = [x @ x for _ in range(queued)]
-            if library.call is not None:  # else it is done
-                await products[0]
-            took += perf_counter() - started
-            await library.finish([])
-        return took
-
-    return run
-
-
 # -- what is pending ----------------------------------------------------------------------------------------------
 
 
@@ -225,7 +207,6 @@ async def pending(
     n: int,
     *,
     issue: Callable[[Any, int], Any] = add_repeatedly,
-    issued: bool = False,
     collect: bool = True,
     clock: Callable[[], float] = perf_counter,
 ) -> Run:
@@ -235,7 +216,6 @@ async def pending(
     much as issuing does: without it, the scheduler's growth is told from the collector's.
 
     Args:
-        issued: Count the time until the last is issued; else until all are done, without the wait for the gate.
         collect: Let Python collect garbage meanwhile.
     """
 
@@ -248,10 +228,9 @@ async def pending(
                 async with waiting(library) as (s, x, gate):
                     started = clock()
                     y = issue(x, n)
-                    ended = clock()
                     gate.set()
                     await s.barrier()
-                    took += (ended if issued else clock()) - started
+                    took += clock() - started
                     del y
         finally:
             gc.enable()
@@ -260,14 +239,14 @@ async def pending(
     return run
 
 
-async def descriptors(library: Library, n: int, *, hold: Callable[[Any, Any, int], Any]) -> Run:
+async def descriptors(library: Library, n: int) -> Run:
     """Bytes that Python allocated and keeps for each operation while all are pending."""
 
     async def run(count: int) -> float:
         async with waiting(library) as (s, x, gate):
             gc.collect()
             tracemalloc.start()
-            held = hold(s, x, n)
+            held = keep_each(x, n)
             nbytes, _ = tracemalloc.get_traced_memory()
             tracemalloc.stop()
             gate.set()
@@ -294,20 +273,6 @@ async def importing(library: Library, n: int) -> Run:
     return run
 
 
-COUNTS = (10, 100, 1_000, 10_000, 50_000, 100_000, 1_000_000)
-_PENDING: dict[str, dict[str, Any]] = {
-    "pending ": {},
-    "pending, issued ": {"issued": True},
-    "chain ": {"issue": add_in_a_row},
-    "chain, issued ": {"issue": add_in_a_row, "issued": True},
-    "no gc ": {"collect": False},
-    "no gc, issued ": {"collect": False, "issued": True},
-}
-_HELD: dict[str, Callable[[Any, Any, int], Any]] = {
-    "kept": lambda _, x, n: keep_each(x, n),
-    "dropped": lambda _, x, n: add_repeatedly(x, n),
-    "callables": lambda s, x, n: [s.submit_nowait(plus_one, x) for _ in range(n)],
-}
 WORKS: dict[str, Work] = {
     "tiny": Work(graphs(TINY, increments), 10_000, small=True),
     "8 KiB": Work(graphs(MEDIUM, increments), 10_000, small=True),
@@ -319,21 +284,12 @@ WORKS: dict[str, Work] = {
     "tiny awaited": Work(on(TINY, await_each), 1_000, small=True),
     "8 KiB awaited": Work(on(MEDIUM, await_each), 1_000),
     "64 KiB awaited": Work(on((16, 1024), await_each), 1_000),
-    # Too large to run on the loop's thread: it takes a stream.
-    "128 KiB awaited": Work(on((32, 1024), await_each), 1_000),
     "8 KiB awaited beside": Work(on(MEDIUM, await_beside), 1_000),
     "captured": Work(captured, 10),
     "call": Work(on(TINY, call), 1_000),
     "svd": Work(on((200, 200), partial(call, fn=np.linalg.svd), random=True)),
     "dot in to_thread": Work(dot_in_a_thread),
-    "a product": Work(partial(first_of, queued=1)),
-    "first of ten products": Work(partial(first_of, queued=10)),
-    **{f"width {n}": Work(graphs((64, 64), fan_out), n) for n in (1, *COUNTS[:3])},
-    **{f"issued {n}": Work(graphs(TINY, increments), n) for n in COUNTS},
-    **{f"{name}{n}": Work(partial(pending, **how), n) for name, how in _PENDING.items() for n in COUNTS},
-    **{
-        f"bytes, {name}": Work(partial(descriptors, hold=hold), 100_000, 2_000, once=True)
-        for name, hold in _HELD.items()
-    },
+    **{f"pending {n}": Work(pending, n) for n in (1_000, 50_000, 1_000_000)},
+    "bytes, kept": Work(descriptors, 100_000, 2_000, once=True),
     "import": Work(importing),
 }

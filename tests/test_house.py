@@ -49,7 +49,7 @@ LOADED_ONLY_WHEN_USED = {
     "tqdm",
     "uvloop",
 }
-MOST_IMPORT_TIME = 2.5  # times that of NumPy, on processors that others use, too; `bench.overhead` asks for 2
+MOST_IMPORT_TIME = 2.5  # times that of NumPy, on processors that others use, too; `bench.beside` asks for 2
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [

@@ -14,10 +14,10 @@ import numpy as np
 
 from .meta import Meta
 
-# Issuing and finishing a task takes the loop's thread this long anyway (`python -m bench overhead`): operations that
+# Issuing and finishing a task takes the loop's thread this long anyway (`python -m bench heart`): operations that
 # take less are not counted against the budget of a turn.
 TASK_SECONDS: Final = 3e-6
-# Operations that take longer go to a stream. (A hop there and back takes 25 to 120 us: `python -m bench overhead`.)
+# Operations that take longer go to a stream. (A hop there and back takes 25 to 120 us: `python -m bench heart`.)
 INLINE_SECONDS: Final = 15e-6
 # What is larger is made in a stream's recycled buffer: fresh memory of that size costs more than the hop.
 INLINE_BYTES: Final = 72 * 1024

@@ -102,7 +102,7 @@ def run_at_once(
 
     It is when this is the loop's thread, the operands are there, nothing is pending anywhere, so that no order is lost,
     a slot is free and the result fits the limit. The most frequent path of all: every step here shows in
-    `bench.overhead`.
+    `bench.heart`.
 
     Args:
         first: the value of the first operand, whose device and scheduler it is.

@@ -16,7 +16,7 @@ from bench.libraries import LIBRARIES
 from .environments import python_for
 from .rows import ROOT, Unavailable, Who
 
-PATIENCE = 120.0  # seconds that an answer may take
+PATIENCE = 600.0  # seconds that an answer may take
 FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 

@@ -66,17 +66,25 @@ def _has(row: Mapping[str, Any], column: str) -> bool:
 
 # -- costs as work grows ------------------------------------------------------------------------------------------
 
-_PANELS = {"issued": "tiny operations issued", "pending": "operations pending", "width": "independent tasks"}
-_COLOURS = {"asyncsched": "C0", "NumPy": "dimgrey", "PyTorch": "#b50", "run_in_executor": "#183", "to_thread": "C3"}
+_PANELS = {
+    "processors": "processors", "issued": "tiny operations issued", "pending": "operations pending",
+    "width": "independent tasks", "waiters": "coroutines that wait", "connections": "connections",
+    "scopes": "scopes that are open, or in line for a reserve", "items": "items of a pipeline of three stages",
+}  # fmt: skip
+_COLOURS = {
+    "NumPy": "dimgrey", "PyTorch": "#b50", "run_in_executor": "#183", "to_thread": "C3", "for asyncio": "dimgrey",
+    "a chain": "C4", "without the collector": "C2", "for a value": "C4", "of many tenants": "C4", "threads": "C4",
+    "in line": "C2",
+}  # fmt: skip
+_STYLES = ("-", "--", ":", "-.")
 
 
 def draw_growth(path: Path, result: Result) -> None:
-    """Writes a panel for processors, and one for each kind of growth."""
-    figure = Figure((9, 7), layout="constrained")
-    first, *panels = [axes for row in figure.subfigures(2, 1) for axes in row.subplots(1, 2)]
-    _draw_processors(first, [row for row in result["rows"] if row["key"].partition("-")[0] not in _PANELS])
-    for axes, (kind, title) in zip(panels, _PANELS.items(), strict=True):
-        _draw_counts(axes, [row for row in result["rows"] if row["key"].partition("-")[0] == kind], title)
+    """Writes a panel for each kind of growth."""
+    figure = Figure((9, 13), layout="constrained")
+    every = [axes for row in figure.subfigures(4, 1) for axes in row.subplots(1, 2)]
+    for axes, (kind, title) in zip(every, _PANELS.items(), strict=True):
+        _draw_panel(axes, kind, title, [row for row in result["rows"] if row["key"].partition("-")[0] == kind])
     _save(figure, path, "Costs as work grows", result)
 
 
@@ -85,23 +93,23 @@ def _save(figure: Figure, path: Path, title: str, result: Result) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _draw_processors(axes: Any, rows: Any) -> None:
-    works = dict.fromkeys(row["work"].rpartition(", ")[0] for row in rows)
-    styles, lines = dict(zip(works, ("-", "--", ":", "-."), strict=True)), []
+def _draw_panel(axes: Any, kind: str, title: str, rows: Sequence[Any]) -> None:
+    """Of processors their ratios, one style for each work; of the others what one costs."""
+    scaled, lines = kind == "processors", []
+    styles = dict(zip(dict.fromkeys(row["work"].rpartition(", ")[0] for row in rows), _STYLES, strict=False))
     for row in rows:
-        cells = {int(column.split()[0]): cell["ratio"] for column, cell in row["cells"].items() if "ratio" in cell}
-        title, _, name = row["work"].rpartition(", ")
-        lines.append((row["work"].replace("`", ""), cells, f"o{styles[title]}", _COLOURS[name]))
-    ticks = sorted({count for _, cells, *_ in lines for count in cells})
-    _draw_lines(axes, lines, xticks=ticks, xlabel="processors", ylabel="time, to one processor's")
-
-
-def _draw_counts(axes: Any, rows: Any, title: str) -> None:
-    lines = []
-    for column in dict.fromkeys(column for row in rows for column in row["cells"]):
-        cells = {_size(row): row["cells"][column]["value"] for row in rows if "value" in row["cells"].get(column, {})}
-        lines.append((column, cells, "o-" if column == "asyncsched" else "o:", _COLOURS[column]))
-    _draw_lines(axes, lines, xscale="log", xlabel=title, ylabel="us for one")
+        work, _, name = row["work"].rpartition(", ")
+        found = {
+            int(column.split()[0].replace(",", "")): cell for column, cell in row["cells"].items() if "value" in cell
+        }
+        cells = {size: found[size]["ratio" if scaled else "value"] for size in sorted(found)}
+        label = row["work"].replace("`", "") if scaled else name
+        lines.append((label, cells, f"o{styles[work]}", _COLOURS.get(name, "C0")))
+    if scaled:
+        ticks = sorted({size for _, cells, *_ in lines for size in cells})
+        _draw_lines(axes, lines, xticks=ticks, xlabel=title, ylabel="time, to one processor's")
+    else:
+        _draw_lines(axes, lines, xscale="log", xlabel=title, ylabel="us for one")
 
 
 def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, str]], **scales: Any) -> None:
@@ -109,6 +117,7 @@ def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, 
     for _, cells, style, colour in lines:
         axes.plot(cells.keys(), cells.values(), style, color=colour, markersize=4)
     axes.set(yscale="log", **scales)
+    axes.set_ylim(min(axes.get_ylim()[0], axes.get_ylim()[1] / 10))  # so that what is flat looks flat
     (low, high), at, right = map(log, axes.get_ylim()), -inf, axes.get_yaxis_transform()
     for name, cells, _, colour in sorted(lines, key=lambda line: [*line[1].values()][-1]):
         *_, end = cells.items()
@@ -120,5 +129,24 @@ def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, 
     axes.grid(alpha=0.3)
 
 
-def _size(row: Mapping[str, Any]) -> int:
-    return int(row["work"].partition(" ")[2].replace(",", ""))
+# -- what hours of work leave behind ------------------------------------------------------------------------------
+
+_CURVES = {
+    "MiB": {"resident set": ("resident", 2**-20)},
+    "thousands": {"objects": ("objects", 1e-3), "blocks allocated": ("blocks", 1e-3)},
+    "": {name: (name, 1) for name in ("tasks", "threads", "files")},
+    "at a sample": {"tasks in flight": ("in flight", 1), "MiB reserved": ("bytes reserved", 2**-20)},
+}
+
+
+def draw_soak(path: Path, result: Result) -> None:
+    """Writes a panel for each unit, over the minutes."""
+    (samples,) = [row["samples"] for row in result["rows"] if "samples" in row]
+    figure, minutes = Figure((9, 7), layout="constrained"), [x / 60 for x in samples["seconds"]]
+    for axes, (unit, curves) in zip(figure.subplots(2, 2).flat, _CURVES.items(), strict=True):
+        for name, (key, scale) in curves.items():
+            axes.plot(minutes, [x * scale for x in samples[key]], label=name, linewidth=0.9)
+        axes.set(xlabel="minutes", ylabel=unit, ylim=(0, None))
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    _save(figure, path, "A server beside a training, for hours", result)

@@ -11,8 +11,8 @@ from .rows import Result, Row
 from .turns import Turns
 
 SUBJECTS = (
-    *("peers", "beside", "growth", "heart", "overhead", "throughput", "loop_lag", "training", "networks", "pipeline"),
-    *("loaders", "guests", "serving", "tokens", "replan", "dask_threads", "cluster", "gpu"),
+    *("peers", "beside", "growth", "heart", "throughput", "loop_lag", "networks", "pipeline", "loaders", "guests"),
+    *("serving", "tokens", "soak", "replan", "dask_threads", "cluster", "gpu"),
 )
 """Modules, each of which has `ROWS`, and says in its docstring what it measures."""
 

@@ -23,6 +23,8 @@ FRESH = 3  # rounds of what needs a new process for each
 class Turns:
     """The children of a run, each started when it is first needed, and what is told of them."""
 
+    minutes = 10.0  # of what takes as long as it is told
+
     def __init__(self, *, rounds: int, quick: bool, install: bool, only: frozenset[str] = frozenset()) -> None:
         self.rounds, self.quick = rounds, quick
         self._install = install

@@ -1,4 +1,4 @@
-"""A model behind HTTP: capacity, overload, clients that leave, tenants, shutting down.
+"""A model behind HTTP: capacity, overload, tenants, shutting down. Clients that leave are in `soak`.
 
 Server and load generator are processes of their own, on loopback. BLAS has one thread, so that loop and generator have
 a processor left on a machine with two. (Ray Serve is a cluster of processes, not to be had on a few processors.)
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import signal
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -15,9 +17,8 @@ from bench.harness.rows import OURS, Result, Row, Target
 from bench.harness.subjects import Together
 from bench.harness.turns import Turns
 
-from .ends import leaving, stopping
 from .load import request
-from .servers import CONNECTIONS, LIMIT, Found, Server, answer, beside, counted
+from .servers import CONNECTIONS, DRAIN, LIMIT, Found, Server, answer, beside, counted
 
 AT_CAPACITY = "at capacity"
 
@@ -125,4 +126,21 @@ def tenants(turns: Turns) -> Iterator[Result]:
     yield beside("tenants", title, "ms", share, p99[1], p99[10], target, f"the one heard {counts}")
 
 
-ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, leaving, tenants, stopping))
+def stopping(turns: Turns) -> Iterator[Result]:
+    """SIGTERM under load."""
+    quick = turns.quick
+    with Server("asyncsched", quick) as server:
+        load = server.load(seconds=2 if quick else 6, connections=CONNECTIONS, patient=False)
+        time.sleep(1 if quick else 3)
+        started = time.monotonic()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(2 * DRAIN)
+        seconds = time.monotonic() - started
+        statuses = answer(load)["statuses"]
+    note = f"{statuses.get('200', 0)} answered, {statuses.get('503', 0)} told 503"
+    lost, title = statuses.get("0", 0), "SIGTERM: until the process ended"
+    yield counted("stopping-unanswered", "SIGTERM: requests without an answer", lost, "all are told", note)
+    yield counted("stopping-seconds", title, seconds, "the drain timeout", most=DRAIN, unit="s")
+
+
+ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, tenants, stopping))

@@ -10,7 +10,8 @@ import asyncio
 import functools
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from time import perf_counter
 from typing import Any
 
@@ -23,11 +24,13 @@ from asyncsched.serving.http import App, ASGIScope, Receive, Send
 from bench.perceptron import resident
 
 from .load import many_files, quantiles
+from .servers import free_port
 
 Row = Any
 Predict = Callable[[Row], Awaitable[int]]
 BATCH = 32
 TICK = 0.005
+BACKLOG = 16_384
 
 
 def weights(width: int) -> list[Any]:
@@ -86,19 +89,16 @@ class Batched:
     def __init__(self, width: int, max_bytes: str, **options: Any) -> None:
         self._host = weights(width)
         self._layers: list[asc.Tensor] = []
-        self._gate = asyncio.Event()
-        self._gate.set()
         self._lags: list[float] = []
         self._ticker: asyncio.Task[None] | None = None
         self.batcher: asc.Batcher[Row, int] = asc.Batcher(
             self._classify, max_batch_cost=BATCH, max_queue=options["max_requests"]
         )
-        own = {"/stats": self._stats, "/hold": self._hold, "/release": self._release}
         self.serving = Serving(
             application(self.batcher.__call__),
             functools.partial(asc.Scheduler, "cpu", max_bytes=max_bytes),
             batchers={"digits": self.batcher},
-            endpoints={**ENDPOINTS, **own},
+            endpoints={**ENDPOINTS, "/stats": self._stats},
             tenant=lambda scope: dict(scope["headers"]).get(b"x-tenant") or None,
             **options,
         )
@@ -108,18 +108,8 @@ class Batched:
         if not self._layers:
             async with s.scope(name="weights"):
                 self._layers = [await s.put(self._host.pop(0)) for _ in range(len(self._host))]
-        await self._gate.wait()
         scores = forward(self._layers, await s.put(np.stack(rows)), asc.maximum)
         return [int(digit) for digit in await asc.argmax(scores, axis=1).numpy()]
-
-    async def _hold(self, serving: Serving, exchange: Exchange) -> None:
-        """Batches wait from now on."""
-        self._gate.clear()
-        await exchange.respond(200, "text/plain", b"")
-
-    async def _release(self, serving: Serving, exchange: Exchange) -> None:
-        self._gate.set()
-        await exchange.respond(200, "text/plain", b"")
 
     async def _stats(self, serving: Serving, exchange: Exchange) -> None:
         """Numbers as JSON; the loop's lag is counted from one call to the next."""
@@ -131,15 +121,9 @@ class Batched:
             "rss": resident("VmRSS"),
             "peak_bytes": s.peak_bytes,
             "max_bytes": s.max_bytes,
-            "in_flight": s.tasks_in_flight + s.tasks_pending,
-            "bytes_in_flight": s.bytes_in_flight,
-            "retained": s.bytes_retained - sum(layer.nbytes for layer in self._layers),
-            "in_progress": len(serving.limiter),
             "completed": s.tasks_completed,
             "answered": items.answered,
-            "dropped": items.dropped,
             "batches": items.batches,
-            "waiting": items.waiting,
         }
         self._lags.clear()
         await exchange.respond(200, "application/json", json.dumps(found).encode())
@@ -151,6 +135,20 @@ class Batched:
             self._lags.append(max(0.0, perf_counter() - now - TICK))
 
 
+@asynccontextmanager
+async def in_process(app: App) -> AsyncIterator[int]:
+    """The application, served by this process at the port that is given."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, port=(port := free_port()), log_level="critical", backlog=BACKLOG))
+    running = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110  # it has no event
+        await asyncio.sleep(0.01)
+    yield port
+    server.should_exit = True
+    await running
+
+
 def main(kind: str, port: str, options: str) -> None:
     many_files()
     found: dict[str, Any] = json.loads(options)
@@ -160,7 +158,7 @@ def main(kind: str, port: str, options: str) -> None:
         app: App = Batched(**found).serving
     else:
         app = row_by_row(found["width"], in_a_thread=kind == "executor")
-    settings = {"log_level": "error", "access_log": False, "backlog": 16_384, "timeout_keep_alive": 120}
+    settings = {"log_level": "error", "access_log": False, "backlog": BACKLOG, "timeout_keep_alive": 120}
     uvicorn.run(app, host="127.0.0.1", port=int(port), **settings)  # type: ignore[arg-type]
 
 

@@ -142,7 +142,7 @@ class Connection(asyncio.Protocol):
         self.text += data
         head, found, body = self.text.partition(b"\r\n\r\n")
         lower = head.lower()
-        if found and len(body) >= int(lower.partition(b"content-length: ")[2].partition(b"\r\n")[0]):
+        if found and len(body) >= int(lower.partition(b"content-length: ")[2].partition(b"\r\n")[0] or 0):
             self.closed = self.closed or b"connection: close" in lower
             self._settle(int(head[9:12]))
 

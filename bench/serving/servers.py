@@ -41,7 +41,7 @@ class Server:
     """A server's process."""
 
     def __init__(self, kind: str, quick: bool, *, app: str = "bench.serving.app", **options: Any) -> None:
-        self.port = _free_port()
+        self.port = free_port()
         width = 256 if quick else 8192  # two matrices of 256 MiB: some milliseconds for a row
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
         given = json.dumps({"width": width, **more, **options})
@@ -103,7 +103,7 @@ def answer(load: subprocess.Popen[str]) -> Found:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]

@@ -27,7 +27,7 @@ HERE = ("numpy", "asyncsched", "run_in_executor", "to_thread", "dask")  # librar
 OWN = {
     "serving": (
         "capacity-time; capacity-p99; overload-time; overload-p99; overload-refusals; overload-healthz; overload-lag"
-        "; overload-tracked; overload-resident; overload-counts; leaving-computed; leaving-ledgers; tenants"
+        "; overload-tracked; overload-resident; overload-counts; tenants"
         "; stopping-unanswered; stopping-seconds"
     ),
     "replan": "; ".join(
@@ -36,6 +36,7 @@ OWN = {
         for limit in ("smallest", "between", "most")
         for what in ("time", "peak")
     ),
+    "soak": "resident; objects; blocks; tasks; threads; files; ledgers",
     "cluster": "product-8; one-by-one; captured; burst; small",
     "tokens": "; ".join(
         [
@@ -79,7 +80,7 @@ def test_every_row_is_measured(tmp_path: Path) -> None:
             assert all("value" in cell and "ratio" in cell for cell in able.values()), saved
 
 
-@pytest.mark.parametrize("subject", usually(["replan"], [*OWN]))  # the others take long
+@pytest.mark.parametrize("subject", usually(["replan", "soak"], [*OWN]))  # the others take long
 def test_what_is_measured_in_a_way_of_its_own(subject: str, tmp_path: Path) -> None:
     found = bench(tmp_path, subject)[subject]
     assert [row["key"] for row in found["rows"]] == OWN[subject].split("; ")

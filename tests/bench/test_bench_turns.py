@@ -21,7 +21,7 @@ from bench.harness.turns import Turns
 
 matplotlib = pytest.importorskip("matplotlib", reason="the extra `demos` is not installed")
 from bench import render  # noqa: E402
-from bench.harness.pictures import draw_bars  # noqa: E402
+from bench.harness.pictures import draw_bars, draw_growth, draw_soak  # noqa: E402
 
 pytestmark = pytest.mark.one_loop
 needs_git = pytest.mark.skipif(which("git") is None, reason="needs git")
@@ -60,6 +60,23 @@ def test_the_chart_has_a_line_for_each_work_that_has_a_number(tmp_path):
     assert all(text in found for text in (">drawn<", ">NumPy<", ">asyncsched<", ">target<", "a title"))
     assert ">empty<" not in found
     assert ">JAX<" not in found
+
+
+def test_costs_that_grow_and_hours_of_work_are_drawn(tmp_path):
+    """A line for each row, from its smallest size to its largest; and a curve for what is sampled."""
+    sizes = {"1,000": [2.0], "1": [9.0], "10,000": [3.0]}
+    grown = [Row(f"{kind}-a-chain", f"{kind}, a chain", "us").result(sizes) for kind in ("pending", "items")]
+    kept = {key: [1.0, 2.0] for key in ("seconds", "resident", "objects", "blocks", "tasks", "threads", "files")}
+    soaked = Row("ledgers", "left", "count").result({"asyncsched": [0.0]}) | {
+        "samples": kept | {"in flight": [0, 1], "bytes reserved": [0, 1]}
+    }
+    with matplotlib.rc_context({"svg.fonttype": "none"}):
+        draw_growth(tmp_path / "growth.svg", results(*grown))
+        draw_soak(tmp_path / "soak.svg", results(soaked))
+    growth, soak = [(tmp_path / f"{name}.svg").read_text("utf-8") for name in ("growth", "soak")]
+    assert growth.count(">a chain<") == 2
+    assert ">operations pending<" in growth
+    assert all(f">{name}<" in soak for name in ("resident set", "objects", "threads", "MiB reserved", "minutes"))
 
 
 def test_a_contestants_name_says_how_it_runs():
