@@ -113,7 +113,7 @@ async def test_the_server_of_the_guide_answers() -> None:
 
 
 def test_the_tests_of_the_guide_pass(tmp_path: Path) -> None:
-    conftest, tests = [block.code for block in needing("asyncsched/observe", "conftest")]
+    conftest, tests = [block.code for block in needing("asyncsched/observe", "conftest.py")]
     (tmp_path / "conftest.py").write_text(conftest)
     (tmp_path / "test_mine.py").write_text(f"import pytest\nimport numpy as np\n{tests}\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "-W", "error"]
