@@ -166,7 +166,7 @@ async def test_functions_go_together_where_the_user_says_so(address, monkeypatch
         assert sorted(sent) == (sorted([*together, *["multiply", "sqrt"] * 8]) if lost else together)
         failing = [s.submit_nowait(math.sqrt, float(i), shape=(), dtype=float) for i in (4, -1, 9)]
         assert [float(a) for a in await asc.gather(failing[0], failing[2])] == [2, 3]
-        with pytest.raises(ValueError, match="math domain error"):
+        with pytest.raises(ValueError, match="math domain error|nonnegative"):
             await failing[1]
         del roots, halves, later, large, failing
         await until(lambda: not s.statistics().bytes_retained)

@@ -25,6 +25,7 @@ MAY_LIST_NAMES = {
     "array_api": "the names of the standard",
     "optim": "calls operations by name",
     "_instead.py": "names of other libraries",
+    "gpu_check": "calls operations by name, on a card and beside it",
     "__main__.py": "commands, one of which has the name of an operation",
 }
 FILES = [
