@@ -84,6 +84,12 @@ def issued(s: asc.Scheduler) -> int:
     return sum(stream.issued.count for stream in s.devices[0].streams)
 
 
+async def all_issued(s: asc.Scheduler) -> int:
+    """How many those are, once all that the streams were given count as issued: an end may be told just before."""
+    await until(lambda: issued(s) == sum(stream.launched for stream in s.devices[0].streams))
+    return issued(s)
+
+
 def finished(s: asc.Scheduler) -> int:
     """Tasks whose end the host has seen."""
     return sum(stream.finished.count for stream in s.devices[0].streams)

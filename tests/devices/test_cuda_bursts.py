@@ -17,7 +17,7 @@ from tests.fake_cupy import Fake
 from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
-from .conftest import BLOCK, assert_ledgers_zero, ended, finished, issued, opened
+from .conftest import BLOCK, all_issued, assert_ledgers_zero, ended, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 LARGE = np.ones(1 << 21, np.float32)
@@ -92,7 +92,7 @@ async def test_a_reader_on_another_stream_waits_for_what_has_no_event_yet(
         await (x * 5)
         await s.barrier()
         monkeypatch.setattr(execution, "run", held)
-        before = issued(s), finished(s)
+        before = await all_issued(s), finished(s)
         y = s.submit_nowait(source, x, shape=x.shape, dtype=x.dtype) + 1
         root = asc.sqrt(y)
         reader = y * 5

@@ -20,7 +20,7 @@ from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
-from .conftest import BLOCK, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
+from .conftest import BLOCK, all_issued, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 STEPS = 130  # more than the device takes for `work` without a fault
@@ -194,7 +194,7 @@ async def test_every_unfinished_task_of_every_stream_fails(fake: Fake) -> None:
     async with opened(3, max_ops=None) as s:
         x = await s.put(BLOCK)
         await (x + 1)
-        before = issued(s)
+        before = await all_issued(s)
         with fake.pause():
             tensors = [x + i for i in range(12)]
             joined = tensors[0] + tensors[1]
@@ -267,7 +267,7 @@ async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
     """More events are needed than the pool has, and the device is gone by then."""
     async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before = issued(s)
+        before = await all_issued(s)
         with fake.pause():
             first = [x + i for i in range(5)]
             await until(lambda: issued(s) == before + 5)
@@ -361,7 +361,7 @@ async def test_a_fault_during_a_spin(fake: Fake) -> None:
     async with opened(1, spin=600.0) as s:
         x = await s.put(BLOCK)
         await (x + 1)
-        before = issued(s)
+        before = await all_issued(s)
         with fake.pause():
             y = x + 1
             await until(lambda: issued(s) == before + 1)

@@ -18,7 +18,7 @@ from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
 
-from .conftest import BLOCK, assert_ledgers_zero, checked, ended, finished, issued, opened
+from .conftest import BLOCK, all_issued, assert_ledgers_zero, checked, ended, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 SIZE = BLOCK.nbytes
@@ -45,7 +45,7 @@ async def test_what_another_stream_still_reads_stays(fake: Fake, way: str) -> No
     """CuPy gives a freed block to the next allocation of the stream that made it, whoever reads it."""
     async with opened(2, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before = issued(s)
+        before = await all_issued(s)
         with fake.pause():
             made = x * 2
             other, here = x + 5, x - made  # `here` follows on the lane of `made`, and is its tail
@@ -277,7 +277,7 @@ async def test_the_loop_takes_memory_while_a_thread_gives_some_back(fake: Fake) 
             frees = fake.statistics["frees"]
             giving = asyncio.create_task(asyncio.to_thread(hands.pool.free))
             await until(lambda: fake.statistics["frees"] > frees)
-            before = issued(s)
+            before = await all_issued(s)
             y = asc.exp(x)
             assert issued(s) == before + 1  # here, and now
             assert not giving.done()

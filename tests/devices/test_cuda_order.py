@@ -16,7 +16,7 @@ from asyncsched.ops.table import TABLE
 from tests.fake_cupy import Fake
 from tests.waiting import until
 
-from .conftest import BLOCK, assert_nothing_left_set, finished, issued, opened
+from .conftest import BLOCK, all_issued, assert_nothing_left_set, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
@@ -27,7 +27,7 @@ BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 async def test_a_chain_is_issued_while_the_device_has_done_nothing(fake: Fake, inline: bool) -> None:
     async with opened(1, inline_launch=inline, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before, done = issued(s), finished(s)
+        before, done = await all_issued(s), finished(s)
         with fake.pause():
             y = x
             for _ in range(50):
@@ -44,7 +44,7 @@ async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) ->
         x = await s.put(BLOCK)
         await ((x + 1) + (x * 5))
         await s.barrier()  # so that both lanes are empty
-        before, waits = issued(s), fake.statistics["waits"]
+        before, waits = await all_issued(s), fake.statistics["waits"]
         with fake.pause():
             left, right = x + 1, x * 5
             assert left._value.task.lane is not right._value.task.lane
@@ -57,7 +57,7 @@ async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) ->
 async def test_the_host_does_not_wait_for_a_producer_on_another_stream(fake: Fake) -> None:
     async with opened(2, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before = issued(s)
+        before = await all_issued(s)
         with fake.pause():
             for _ in range(10):
                 x = (x + 1) - (x * 0.5)
@@ -96,7 +96,7 @@ async def test_what_is_inline_does_not_overtake(fake: Fake) -> None:
         x = await s.put(BLOCK)
         await (x - 1)  # such a task may be inline from now on
         await s.barrier()
-        before = issued(s)
+        before = await all_issued(s)
         s.submit_nowait(gate.wait, 30)
         y = x - 1
         assert issued(s) == before
@@ -154,7 +154,7 @@ async def test_the_loop_is_woken_once_for_a_burst(fake: Fake) -> None:
     """Each completion is awaited by somebody, and would wake the loop if it were not known that it wakes already."""
     async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before, completions, wakes = issued(s), s._runtime.completions, []
+        before, completions, wakes = await all_issued(s), s._runtime.completions, []
         with fake.pause():
             wake = completions.wake
             completions.wake = lambda: (wakes.append(1), wake())[1]

@@ -10,7 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
-from tests.devices.conftest import finished, issued
+from tests.devices.conftest import all_issued, finished, issued
 from tests.waiting import until
 
 from .cases import values
@@ -34,7 +34,7 @@ async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.
 async def test_a_chain_is_issued_with_no_host_round_trip(card, inline):
     async with asc.Scheduler(CUDADevice(0, 2, inline_launch=inline), max_ops=None) as s:
         x = await warmed_up(s)
-        before, done = issued(s), finished(s)
+        before, done = await all_issued(s), finished(s)
         with card.held(s):
             y = x
             for _ in range(100):
