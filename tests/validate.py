@@ -38,7 +38,9 @@ def validate(engine: Engine) -> None:
     for account in accounts:
         assert account.in_flight == sum(t.scope.account is account for t in launched)
         assert account.pending == sum(t.scope.account is account for t in pending)
-        assert all(account.least <= t.cost for t in pending if t.scope.account is account)
+        waiting = [t for t in pending if t.scope.account is account]
+        assert account.claims == sum(not t.lanes for t in waiting)
+        assert all(t.cost >= (account.least if t.lanes else account.least_claim) for t in waiting)
         # Not below zero, but for a result larger than its task's cost and dropped before the task's completion.
         assert account.used >= 0 or account.in_flight
         assert account.earmark is None or account.earmark.state == PENDING

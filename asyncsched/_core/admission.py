@@ -95,10 +95,9 @@ class Admission:
             return None
         if len(self._queues) > 1:
             for account in ledger.waiting:
-                if not account.starved:
+                if not account.starved(full):
                     return self._next_in_turn(full) or self._overtaker(full)
-                account.changed = False
-            return None
+            return self._overtaker(full)
         for queue in self._queues:  # the only one
             head = queue.peek()
             if head is not None and not head.blockers and not (full and head.lanes):
@@ -191,7 +190,7 @@ class Admission:
         if full:
             return None
         for account in self._ledger.waiting:
-            if account.starved:
+            if account.starved(False):
                 account.changed = False
             elif account.changed and (account.grace or not (account.in_flight or self._returning)):
                 task = self._oldest(account, True)

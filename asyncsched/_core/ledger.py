@@ -113,8 +113,10 @@ class Ledger:
         account = task.scope.account
         if not account.pending:
             self.waiting[account] = None
-            account.least = task.cost
-        elif task.cost < account.least:
+        if not task.lanes:
+            account.least_claim = min(account.least_claim, task.cost) if account.claims else task.cost
+            account.claims += 1
+        elif task.cost < account.least or account.pending == account.claims:
             account.least = task.cost
         account.pending += 1
         limit = account.limit
@@ -130,6 +132,7 @@ class Ledger:
         """It waits no more."""
         account = task.scope.account
         account.pending -= 1
+        account.claims -= not task.lanes
         if not account.pending:
             del self.waiting[account]
         if account.earmark is task:
@@ -145,7 +148,8 @@ class Ledger:
         self.pending_bytes += cost - task.cost
         task.cost = cost
         account = task.scope.account
-        account.changed, account.least = True, min(account.least, cost)
+        account.changed = True
+        account.least, account.least_claim = min(account.least, cost), min(account.least_claim, cost)
 
     def charge(self, task: Task) -> None:
         """It is admitted: it takes its slot and its bytes."""
@@ -245,13 +249,20 @@ class Ledger:
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:
-            outer.least = min(outer.least, account.least) if outer.pending else account.least
+            outer.least, outer.least_claim = _least(outer, account)
             outer.pending += account.pending
+            outer.claims += account.claims
             del self.waiting[account]
             self.waiting[outer] = None
-        account.in_flight = account.pending = 0
+        account.in_flight = account.pending = account.claims = 0
         account.earmark = None
         outer.changed = True
         self.reserved -= scope.reserve
         scope.reserve = 0
         self.note_peak(0)
+
+
+def _least(*accounts: Account) -> tuple[int, int]:
+    """The least that what waits in any of them costs: a task that needs a slot, and a claim."""
+    tasks = [account.least for account in accounts if account.pending > account.claims]
+    return min(tasks, default=0), min([account.least_claim for account in accounts if account.claims], default=0)

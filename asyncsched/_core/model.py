@@ -311,7 +311,9 @@ class Account:
     earmark: Task | None = None  # the aged head for which freed bytes are kept
     grace: int = 0  # admissions left during which blocked heads and earmarks are ignored: the progress rule
     changed: bool = False  # whether anything changed since a scan found nothing that fits
-    least: float = 0  # no task that waits to be charged here costs less
+    claims: int = 0  # of those that wait, claims: they need no slot
+    least: int = 0  # no task that waits for a slot, too, costs less
+    least_claim: int = 0  # no claim that waits costs less
     closed: bool = False  # its bytes are its parent's now
     line: Any = None  # who waits to reserve of it; opaque here
 
@@ -321,10 +323,14 @@ class Account:
             return True
         return not task.cost and not task.unestimated
 
-    @property
-    def starved(self) -> bool:
-        """Whether nothing that waits can fit, whatever it is."""
-        return self.limit is not None and self.used + self.least > self.limit and self.least > 0
+    def starved(self, full: bool) -> bool:
+        """Whether nothing that waits can go, whatever it is: it lacks bytes, or a slot if these are `full`."""
+        if self.limit is None:
+            return False
+        room = max(0, self.limit - self.used)
+        if self.claims and self.least_claim <= room:
+            return False
+        return full or self.pending == self.claims or self.least > room
 
     def covers(self, account: Account | None) -> bool:
         """Whether what is charged to `account` is held within this one."""
