@@ -46,7 +46,7 @@ class Line:
     """Those who wait for bytes of one account, by number, and how fast they get them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.count = 0
+        self.count: int = 0
         self._granted = Granted()
         self._meter = Meter(self._granted, clock)
 

@@ -96,6 +96,9 @@ class MemberQueue(Queue):
     """The members that wait for a step. They are put into the rows of their tenants where not all fit, and not sooner:
     most are there for one turn of the loop, and then all go."""
 
+    cost: float
+    waited: float
+
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which costs so much."""
         seat.cost, seat.arrived, seat.going = cost, now, True
