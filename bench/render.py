@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
-from .harness.pictures import draw_bars, draw_growth
+from .harness.pictures import draw_bars, draw_growth, draw_soak
 from .harness.results import RESULTS, amount, contestants, markdown, missed, notes, number, setting, tables
 from .harness.rows import ROOT, Result
 from .harness.subjects import SUBJECTS, module_of
@@ -45,6 +45,7 @@ def main() -> None:
     ours = ("asyncsched", "one stream", "with numba")
     draw_bars(RESULTS / "beside.png", _load("beside"), "Beside what one would pick instead", ours)
     draw_growth(RESULTS / "growth.png", _load("growth"))
+    draw_soak(RESULTS / "soak.png", _load("soak"))
 
 
 def _load(subject: str) -> Result:
