@@ -118,3 +118,8 @@ def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
 
 def _instead(none: str) -> str:
     return f": use None for {none}" if none else ""
+
+
+def label_of(fn: object) -> str:
+    """What a callable is called in messages. NumPy's ufuncs have no qualified name before 2.2."""
+    return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)

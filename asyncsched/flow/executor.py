@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
-from .._arguments import is_coroutine_function
+from .._arguments import is_coroutine_function, label_of
 from ..errors import ImplicitBarrierError, passable
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
@@ -146,7 +146,7 @@ class _Work:
     """A function and its future, which is let go of once it has its outcome: an exception in it leads back here."""
 
     def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
-        self.name = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self.name = label_of(fn)
         self._fn: Callable[..., Any] | None = fn
         self._future: Future[Any] | None = future
         self._turn = [future]

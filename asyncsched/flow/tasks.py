@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arguments import format_seconds, is_coroutine_function, parse_bytes
+from .._arguments import format_seconds, is_coroutine_function, label_of, parse_bytes
 from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, CallPlan, Value, new_value
 from .._core.model import Scope as CoreScope
@@ -393,7 +393,7 @@ def _make_call(
     else:
         target = runtime.device(given.device)
     result = 0 if form is None else target.memory.footprint(form.nbytes)
-    label = given.name or getattr(fn, "__qualname__", None) or type(fn).__name__
+    label = given.name or label_of(fn)
     lesson = None
     if isinstance(given.nbytes, LearnedCost):
         given, lesson = _learned(given.nbytes, label, inputs, given)

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arguments import check_int, is_coroutine_function
+from .._arguments import check_int, is_coroutine_function, label_of
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
 from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Scope, Task, Value, new_value
@@ -284,7 +284,7 @@ def record(
     recorder = Recorder(scope, device, values_of(examples, runtime, device))
     with recorder.installed(runtime):
         results = fn(*[Tensor(value) for value in recorder.inputs])
-    return Graph(runtime, recorder, results, getattr(fn, "__qualname__", None) or type(fn).__name__, places)
+    return Graph(runtime, recorder, results, label_of(fn), places)
 
 
 def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:

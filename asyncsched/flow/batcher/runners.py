@@ -13,7 +13,7 @@ from itertools import islice
 from time import monotonic
 from typing import Any
 
-from ..._arguments import counted, is_coroutine_function
+from ..._arguments import counted, is_coroutine_function, label_of
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.awaiting import place_of
@@ -39,7 +39,7 @@ class Runners:
         reserve: int | None,
         scheduler: Submitter | None,
     ) -> None:
-        self.name: str = getattr(fn, "__qualname__", None) or type(fn).__name__
+        self.name: str = label_of(fn)
         self.batches: int = 0
         self.retries: int = 0
         self.answered: int = 0
