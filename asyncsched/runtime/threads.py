@@ -21,7 +21,7 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -82,11 +82,17 @@ def yield_to_streams() -> None:
 
 async def ended(task: asyncio.Task[Any]) -> None:
     """Wait until a task has ended, whoever cancels meanwhile; then let the last cancellation through."""
+    await outlast(lambda: not task.done(), lambda: asyncio.wait([task]))
+
+
+async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[object]]) -> None:
+    """Await one change after the other while something lasts, whoever cancels meanwhile; then let the last
+    cancellation through."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
-        while not task.done():
+        while lasts():
             try:
-                await asyncio.wait([task])
+                await change()
             except asyncio.CancelledError as error:
                 cancelled = error
     if cancelled is not None:

@@ -22,8 +22,6 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-import anyio
-
 from ..._arguments import check_int, parse_bytes
 from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
@@ -31,6 +29,7 @@ from ...errors import TaskCancelled
 from ...runtime.context import current_scope, find, innermost
 from ...runtime.record import Record, Seconds
 from ...runtime.runtime import Runtime
+from ...runtime.threads import outlast
 from ...runtime.waiting import checkpoint
 from ..scope import Scope, Submitter, check_wait
 from .members import NOBODY, MemberQueue, Seat
@@ -437,15 +436,4 @@ class Stepper(Generic[Member, Output]):
         if seat.growing is not None:
             seat.growing.cancel()
         seat.wake()  # who reads in another coroutine
-        cancelled: asyncio.CancelledError | None = None
-        with anyio.CancelScope(shield=True):
-            while seat.going:
-                try:
-                    await seat.changed()
-                except asyncio.CancelledError as error:
-                    cancelled = error
-        if cancelled is not None:
-            try:
-                raise cancelled
-            finally:
-                del cancelled  # its traceback holds this frame
+        await outlast(lambda: seat.going, seat.changed)
