@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import __main__ as program
-from asyncsched.devices.cuda import requirements
+from asyncsched.devices.cuda import driver as cuda_driver
 from tests.fake_cupy import fake_cupy
 
 WIDTH = 100
@@ -37,12 +36,16 @@ def no_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
 def driver(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
     """A machine whose NVIDIA driver knows CUDA up to this version; 0 for none."""
 
-    def load(name: str) -> Any:
-        if not version:
-            raise OSError(name)
-        return SimpleNamespace(cuDriverGetVersion=lambda number: setattr(number._obj, "value", version))
+    def get_version(number: Any) -> int:
+        number._obj.value = version
+        return 0
 
-    monkeypatch.setattr(requirements, "ctypes", SimpleNamespace(CDLL=load, c_int=ctypes.c_int, byref=ctypes.byref))
+    def library() -> Any:
+        if not version:
+            raise OSError("libcuda.so.1")
+        return SimpleNamespace(cuDriverGetVersion=get_version)
+
+    monkeypatch.setattr(cuda_driver, "_library", library)
 
 
 def test_as_a_program():

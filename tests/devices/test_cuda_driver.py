@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import os
 import sys
@@ -46,7 +45,7 @@ WORKS = {"cuInit": 0, "cuDeviceGet": 0, "cuDevicePrimaryCtxRetain": 0, "cuThread
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     def load(**statuses: int) -> Library:
         library = Library(**statuses)
-        monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
+        monkeypatch.setattr(driver, "_library", lambda: library)
         return library
 
     return load
@@ -72,10 +71,10 @@ def test_what_fails_is_left_to_cupy(load: Any, broken: str, how: str) -> None:
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(name: str) -> Any:
-        raise OSError(name)
+    def fail() -> Any:
+        raise OSError("libcuda.so.1")
 
-    monkeypatch.setattr(ctypes, "CDLL", fail)
+    monkeypatch.setattr(driver, "_library", fail)
     driver.make_context(0)
     driver.mind_no_captures()
     assert not driver.initialize()

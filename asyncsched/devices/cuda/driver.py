@@ -5,15 +5,23 @@ from __future__ import annotations
 import ctypes
 import sys
 from contextlib import suppress
+from functools import cache
 from typing import Any, Final
 
-NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def initialize() -> bool:
     """Begin with CUDA in this process, if that can be done. Other threads go on for those tenths of a second."""
     return _call("cuInit", 0) == 0
+
+
+def version() -> int:
+    """The newest CUDA that it knows, as 1000 * major + 10 * minor; 0 without a driver."""
+    found = ctypes.c_int(0)
+    _call("cuDriverGetVersion", ctypes.byref(found))
+    return found.value
 
 
 def make_context(number: int) -> None:
@@ -34,5 +42,11 @@ def mind_no_captures() -> None:
 def _call(name: str, *args: Any) -> int | None:
     """The status of a call; None where there is no driver, or none that has this function."""
     with suppress(OSError, AttributeError):
-        return int(getattr(ctypes.CDLL(NAME), name)(*args))
+        return int(getattr(_library(), name)(*args))
     return None
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    """Opened once: each opening is a cycle for the collector. Where it fails it is tried again."""
+    return ctypes.CDLL(_NAME)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import os
 import platform
@@ -10,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from .driver import NAME, initialize
+from .driver import initialize, version
 
 _COMPILES_HEADERS_ONCE: Final = "CUPY_NVRTC_USE_PCH"  # read by CuPy when it is imported
 _DRIVER: Final = "install it, where there is an NVIDIA GPU (a container gets it by `--gpus all`)"
@@ -110,10 +109,7 @@ def driver() -> int:
     if usable():
         with suppress(RuntimeError):  # in the child of a fork
             return int(cupy().cuda.runtime.driverGetVersion())
-    found = ctypes.c_int(0)
-    with suppress(OSError):
-        ctypes.CDLL(NAME).cuDriverGetVersion(ctypes.byref(found))
-    return found.value
+    return version()
 
 
 def _refusal(cupy: Any) -> Missing | None:
