@@ -63,7 +63,7 @@ class Fake:
         self.lock = threading.RLock()
         self.launched = threading.Condition(self.lock)  # GPUs wait for it
         self.completed = threading.Condition(self.lock)  # the host waits for it
-        self.stopped = self.paused = self.hurried = False
+        self._stopped = self.paused = self.hurried = False
         self.held: set[int] = set()  # streams, by pointer, that take no step
         self.earlier = frozenset(t for t in threading.enumerate() if t.name.startswith("asyncsched"))
         self.races: list[str] = []
@@ -160,10 +160,15 @@ class Fake:
         }
         return [f"{kind}: {line} ({self})" for kind, lines in found.items() for line in lines]
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it is over, as where the interpreter ends: a thread that is gone may have the lock for ever."""
+        return self._stopped or sys.is_finalizing()
+
     def stop(self) -> None:
         """End the GPUs' threads; whoever waits for them gets an error."""
         with self.lock:
-            self.stopped = True
+            self._stopped = True
             self.launched.notify_all()
             self.completed.notify_all()
 
