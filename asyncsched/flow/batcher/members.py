@@ -96,14 +96,10 @@ class MemberQueue(Queue):
     """The members that wait for a step. They are put into the rows of their tenants where not all fit, and not sooner:
     most are there for one turn of the loop, and then all go."""
 
-    cost: float
-    waited: float
-
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which costs so much."""
         seat.cost, seat.arrived, seat.going = cost, now, True
-        self._items[seat] = None
-        self.cost += cost
+        self._add(seat)
 
     def form(self, now: float) -> list[Entry]:
         """Take the next step: all where they fit, else who has got least; those that nobody wants are dropped."""
@@ -115,13 +111,9 @@ class MemberQueue(Queue):
             for entry in step:
                 self._take(entry, now)
             return step
-        step = list(self._items)
+        step = self._take_all(now)
         for seat in cast(list[Seat], step):
             seat.stands, seat.in_row = 0.0, False
-            self.waited += now - seat.arrived
-        self._items.clear()
-        self._groups.clear()
-        self.cost = 0.0
         return step
 
     def _remove(self, entry: Entry) -> None:

@@ -242,10 +242,9 @@ class Queue:
         return tenant
 
     def push(self, waiting: Entry) -> None:
-        self._items[waiting] = None
+        self._add(waiting)
         waiting.tenant.items[waiting] = None
         waiting.tenant.group.waiting += 1
-        self.cost += waiting.cost
         self.accepted += 1
 
     def drop(self, waiting: Entry) -> bool:
@@ -296,6 +295,17 @@ class Queue:
             other.passed += 1
         group.passed = 0
 
+    def _add(self, entry: Entry) -> None:
+        self._items[entry] = None
+        self.cost += entry.cost
+
+    def _take_all(self, now: float) -> list[Entry]:
+        """Everything at once."""
+        taken = list(self._items)
+        self.waited += sum([now - entry.arrived for entry in taken])
+        self._forget_all()
+        return taken
+
     def _take(self, entry: Entry, now: float) -> None:
         self._remove(entry)
         self.waited += now - entry.arrived
@@ -305,9 +315,14 @@ class Queue:
         self.cost -= waiting.cost
         group = waiting.tenant.group
         group.waiting -= 1
-        if not self._items:  # no rounding error outlives the queue, and no tenant
-            self.cost = 0.0
-            self._groups.clear()
+        if not self._items:
+            self._forget_all()
+
+    def _forget_all(self) -> None:
+        """The queue is empty: no rounding error outlives it, and no tenant."""
+        self._items.clear()
+        self._groups.clear()
+        self.cost = 0.0
 
 
 class Parts:

@@ -89,9 +89,8 @@ class Runners:
         self._parts = Parts()
         self._active: set[object] = set()  # the runners that will look at the queue again
         self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
-        self.growing: dict[
-            Entry, asyncio.Task[None]
-        ] = {}  # that wait for bytes, and who has them wait for a batch then
+        # Those that wait for bytes, and the tasks that have them wait for a batch then.
+        self.growing: dict[Entry, asyncio.Task[None]] = {}
         # What is being computed. By weak references, since it holds items: a search for holders would end here.
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
 
