@@ -34,6 +34,16 @@ class Text:
         return asc.Last(self.step - 1) if self.step == self.length else self.step - 1
 
 
+def reading_next(outputs: Any) -> asyncio.Task[int]:
+    """A task that reads one output."""
+
+    async def one() -> int:
+        found: int = await anext(outputs)
+        return found
+
+    return asyncio.create_task(one())
+
+
 class Model:
     """A step that remembers whom it had, and waits at a gate while it is shut."""
 
@@ -198,11 +208,8 @@ async def test_who_is_cancelled_while_it_waits_for_an_output_loses_none(s: asc.S
         got = [await anext(outputs)]
         model.gate.clear()
 
-        async def one() -> int:
-            return await anext(outputs)
-
         for _ in range(3):
-            reading = asyncio.create_task(one())
+            reading = reading_next(outputs)
             await turns()
             await cancelled(reading)
         model.gate.set()
@@ -215,11 +222,7 @@ async def test_one_coroutine_reads_at_a_time(s: asc.Scheduler) -> None:
     model.gate.clear()
     stepper: Stepper[Text, int] = Stepper(model)
     async with stepper.join(Text(3)) as outputs:
-
-        async def one() -> int:
-            return await anext(outputs)
-
-        reading = asyncio.create_task(one())
+        reading = reading_next(outputs)
         await turns()
         with pytest.raises(RuntimeError, match="another coroutine waits"):
             await anext(outputs)
@@ -354,11 +357,7 @@ async def test_who_reads_elsewhere_when_the_block_is_left_is_told(s: asc.Schedul
     model.gate.clear()
     stepper: Stepper[Text, int] = Stepper(model)
     async with stepper.join(Text(3)) as outputs:
-
-        async def one() -> int:
-            return await anext(outputs)
-
-        reading = asyncio.create_task(one())
+        reading = reading_next(outputs)
         await turns()
         model.gate.set()
         await asyncio.sleep(0)
@@ -378,11 +377,7 @@ async def test_a_task_that_reads_while_the_block_is_left_does_not_hang(s: asc.Sc
 
     async def body() -> asyncio.Task[int]:
         async with stepper.join(Text(3)) as outputs:
-
-            async def one() -> int:
-                return await anext(outputs)
-
-            reading = asyncio.create_task(one())
+            reading = reading_next(outputs)
             await turns()
             return reading
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.testing import assert_allclose
 import asyncsched as asc
 from asyncsched.autograd import grad
 from asyncsched.devices.memory import owner_of
-from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD
 from tests.fake_cupy import fake_cupy
 from tests.waiting import held, until
@@ -23,21 +21,6 @@ pytestmark = pytest.mark.one_loop
 
 A = np.random.default_rng(0).random((30, 20))
 W = np.random.default_rng(1).random((20, 20))
-
-
-@pytest.fixture(params=["cpu", "sim", "cuda"])
-def device(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A device; where it is the fake of CUDA, its complaints are read at the end."""
-    if request.param != "cuda":
-        yield SimDevice(3) if request.param == "sim" else "cpu"
-        return
-    with fake_cupy(7) as fake:
-        yield "cuda"
-        request.node.funcargs.clear()  # they hold a tensor, whose memory a thread waits for
-        gc.collect()
-        assert fake.races == []
-        assert fake.loop_blocks == []
-        assert fake.default_stream_launches == []
 
 
 @pytest.fixture

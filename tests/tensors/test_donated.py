@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.sim import SimDevice
-from tests.fake_cupy import fake_cupy
 from tests.waiting import held, settled, until
 
 pytestmark = pytest.mark.one_loop
@@ -23,20 +21,6 @@ CACHE = np.random.default_rng(0).random((ROWS, WIDTH))  # 256 KiB
 NEW = np.random.default_rng(1).random((4, WIDTH))
 PLACES = np.array([3, 60, 5, 7])
 LIMIT = "400 KiB"  # of one cache, and not of two
-
-
-@pytest.fixture(params=["cpu", "sim", "cuda"])
-def device(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A device; where it is the fake of CUDA, its complaints are read at the end."""
-    if request.param != "cuda":
-        yield SimDevice(5) if request.param == "sim" else "cpu"
-        return
-    with fake_cupy(5) as fake:
-        yield "cuda"
-        request.node.funcargs.clear()  # they hold a tensor, whose memory a thread waits for
-        gc.collect()
-        assert fake.races == []
-        assert fake.loop_blocks == []
 
 
 @pytest.fixture
