@@ -74,12 +74,13 @@ async def test_isin(s, dtype):
     assert_same(await asc.isin(x.mT, y), np.isin(a.T, b))
 
 
-async def test_repeats_of_a_tensor(s):
-    a = np.arange(6.0).reshape(2, 3)
-    x, often = await s.put(a), np.array([2, 0, 3])
+async def test_repeats_of_a_tensor(s, gate):
+    a, often = np.arange(6.0).reshape(2, 3), np.array([2, 0, 3])
+    x = s.submit_nowait(held, gate, a, shape=a.shape, dtype=a.dtype)
     repeats = await s.put(often)
     found = asc.repeat(x, repeats, axis=1)
     assert found.shape == (2, None)
+    gate.set()
     assert_same(await found, np.repeat(a, often, axis=1))
     assert found.shape == (2, 5)
     assert_same(await asc.repeat(x, await s.put(np.array(2))), np.repeat(a, 2))
