@@ -173,6 +173,10 @@ class _Work:
                 future.cancel()
             if not future.set_running_or_notify_cancel():
                 return
+        elif not future.running() and not future.done():  # its thread has the turn, and is about to say that it runs
+            self._future = future
+            task.get_loop().call_soon(self.end, task)
+            return
         if not future.running():  # it was cancelled just before it began
             return
         error = CancelledError() if task.cancelled() else task.exception()

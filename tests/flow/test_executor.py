@@ -7,7 +7,7 @@ import importlib
 import threading
 import weakref
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, Executor
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import fail, held, no_collector, until
+from tests.waiting import fail, held, no_collector, turns, until
 
 
 async def test_tensors_are_arrays_by_position_and_by_name(s):
@@ -148,6 +148,30 @@ async def test_a_failing_scope_fails_its_futures(s, gate):
         await asyncio.wrap_future(second)
     with pytest.raises((asc.TaskCancelled, CancelledError)):
         await asyncio.wrap_future(first)
+
+
+async def test_a_function_that_is_about_to_begin_when_its_scope_fails_has_an_end(s, gate, monkeypatch):
+    """Its thread has taken the turn to tell that it runs, and others run before it has told."""
+    begins, tell = threading.Event(), Future.set_running_or_notify_cancel
+
+    def late(future: Any) -> bool:
+        begins.set()
+        return held(gate) or tell(future)
+
+    async def open_later() -> None:
+        await turns()
+        gate.set()
+
+    monkeypatch.setattr(Future, "set_running_or_notify_cancel", late)
+    with pytest.raises(LookupError):
+        async with s.scope():
+            future = s.as_executor().submit(int)
+            await until(begins.is_set)
+            opening = asyncio.create_task(open_later())
+            fail()
+    await opening
+    await until(future.done)
+    assert isinstance(future.exception(), asc.TaskCancelled)
 
 
 @contextmanager
