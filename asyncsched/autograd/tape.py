@@ -21,7 +21,7 @@ from ..runtime.deadlock import CHAINED
 from ..tensors import functions
 from ..tensors.tensor import Tensor, handle
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
-from .rules.common import wide
+from .rules.common import in_shape, wide
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -92,7 +92,7 @@ class Node:
     op: Op | None = None
     partials: Sequence[Any] = ()  # the derivative for each operand, None where no gradient goes
     options: Any = None
-    operands: tuple[Any, ...] = ()  # values where a derivative reads them, else metas, or numbers
+    operands: tuple[Any, ...] = ()  # values where a derivative reads them, or a length is to come; metas; numbers
     out: Value | None = None  # the result, if a derivative reads that
     parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
     grad: Tensor | None = None
@@ -208,8 +208,7 @@ def fit(gradient: Tensor, meta: Meta) -> Tensor:
         axes = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
         if axes:
             gradient = wide(gradient).sum(axis=tuple(axes))
-        if gradient.shape != wanted:
-            gradient = gradient.reshape(wanted)
+        gradient = in_shape(gradient, wanted)
     return gradient if gradient.dtype == meta.dtype else gradient.astype(meta.dtype)
 
 
@@ -255,11 +254,11 @@ def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
 
 
 def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
-    """The operand's value if a derivative reads it, else its meta; a number as it is."""
+    """The operand's value if a derivative reads it, or a length is known by then; else its meta. A number as it is."""
     if type(operand) is not Value:
         return operand
     read = _NAMES[place : place + 1] in needs or ("indices" in needs and operand.meta.dtype.kind in "biu")
-    read = read or "operands" in needs
+    read = read or "operands" in needs or not operand.meta.known
     return operand if read else operand.meta
 
 

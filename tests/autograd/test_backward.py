@@ -15,6 +15,7 @@ from asyncsched.autograd import rules as rules_module
 from asyncsched.devices.sim import SimDevice
 from asyncsched.optim import SGD, AdamW
 
+from ..waiting import held
 from .gate import Gate
 from .test_tape import leaf, retained
 
@@ -197,6 +198,35 @@ async def test_the_shape_of_what_was_summed_must_be_known(s):
         loss.backward()
     assert x.grad is None
     gate.open()
+
+
+LATE = {
+    "elementwise": lambda w, at: (w[at] * 2) ** 2,
+    "views": lambda w, at: asc.flip(w[at]).reshape(1, -1)[0] * w[at],
+    "a part": lambda w, at: w[at][:1] * 3,
+    "padded": lambda w, at: asc.pad(w[at], 1, mode="edge") * 2,
+    "broadcast": lambda w, at: w[at] * w[:1],
+    "assigned": lambda w, at: assigned(w * 3, at, w[at] * 2),
+}
+
+
+def assigned(x, at, y):
+    x[at] = y
+    return x
+
+
+@pytest.mark.parametrize("function", LATE.values(), ids=LATE)
+async def test_once_a_length_is_there_it_makes_no_difference_that_it_came_late(s, gate, function):
+    mask = s.submit_nowait(held, gate, np.array([True, False, True]), shape=(3,), dtype=bool)
+    found = []
+    for at in (mask, np.array([0, 2])):
+        w = await leaf(s, [1.0, -2.0, 3.0])
+        y = function(w, at if at is mask else await s.put(at))
+        gate.set()
+        await y
+        y.sum().backward()
+        found.append(await w.grad)
+    assert_array_equal(*found)
 
 
 async def test_higher_orders(s):

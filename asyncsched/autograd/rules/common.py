@@ -24,8 +24,15 @@ def same(g: Tensor) -> Tensor:
 
 def back(g: Tensor, call: Any) -> Tensor:
     """The gradient in the operand's shape again."""
-    shape = call.metas[call.place].shape
-    return g if g.shape == shape else g.reshape(shape)
+    return in_shape(g, call.metas[call.place].shape)
+
+
+def in_shape(g: Tensor, shape: tuple[int | None, ...]) -> Tensor:
+    """`g` in a shape that has as many elements. A length that is not known yet, None, is the one that is missing."""
+    now = g.shape  # once: it may be known a moment later
+    if len(now) == len(shape) and all(None in (m, n) or m == n for m, n in zip(now, shape, strict=True)):
+        return g
+    return g.reshape([-1 if length is None else length for length in shape])
 
 
 def wide(x: Tensor) -> Tensor:
