@@ -270,11 +270,13 @@ async def test_of_several_devices_the_smallest_default_limit_holds() -> None:
 
 
 @pytest.mark.parametrize("turned", [False, True])
-async def test_tiny_rows_run_at_once_only_where_every_device_is_the_hosts(turned: bool) -> None:
-    devices = [CPUDevice(), SimDevice(1)]
+async def test_tiny_rows_run_at_once_only_where_every_device_is_the_hosts(turned: bool, gate: threading.Event) -> None:
+    devices = [CPUDevice(streams=1), SimDevice(1)]
     async with asc.Scheduler(devices[::-1] if turned else devices) as s:
+        s.submit_nowait(held, gate, device="cpu")
         y = (await s.put(np.ones(3), device="cpu")) + 1
         assert not y.done()
+        gate.set()
         assert (await y).tolist() == [2, 2, 2]
     async with asc.Scheduler(["cpu", "cpu"]) as s:
         assert ((await s.put(np.ones(3))) + 1).done()

@@ -313,7 +313,7 @@ async def test_what_was_adopted_hears_of_the_end_and_its_errors_are_logged(caplo
             seen.append(await receive())
             await reply(send)
 
-    async with opened(app, deadline=0.01) as server:
+    async with opened(app, deadline=0.1) as server:
         call = Call(server).feed()
         assert (await call.answer())[0] == 504
         gate.set()
@@ -330,10 +330,10 @@ async def test_a_background_task_may_outlive_the_deadline_once_all_is_answered()
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         began = asyncio.get_running_loop().time()
         await reply(send)
-        await until(lambda: asyncio.get_running_loop().time() > began + 0.1)
+        await until(lambda: asyncio.get_running_loop().time() > began + 0.15)
         done.append(await scope["state"]["scheduler"].call(int, await batcher(3)))
 
-    async with opened(app, deadline=0.02) as server:
+    async with opened(app, deadline=0.1) as server:
         assert (await Call(server).feed().answer())[0] == 200
         assert done == [3]
         assert not len(server.limiter)
