@@ -159,7 +159,9 @@ async def test_rounds_are_measured_after_those_that_warm_up(s, clock):
         calls.append(clock.now)
         seconds = 1000 if len(calls) <= 2 else len(calls) - 2
         clock.passes(seconds)
-        s.submit_nowait(clock.passes, 10)
+        gate = threading.Event()  # until it is issued
+        s.submit_nowait(lambda: held(gate) or clock.passes(10))
+        asyncio.get_running_loop().call_soon(gate.set)
 
     found = await asc.measure(work, 5)
     assert len(calls) == 7

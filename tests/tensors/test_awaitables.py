@@ -210,11 +210,13 @@ async def test_gather_of_numbers_raises_the_first_failure_at_once(gate):
     gc.collect()  # none is told to be never awaited
 
 
-async def test_gather_of_what_has_several_elements_after_all_fails(s):
-    x = await s.put(np.arange(4.0))
+async def test_gather_of_what_has_several_elements_after_all_fails(s, gate):
+    x = s.submit_nowait(held, gate, np.arange(4.0), shape=4, dtype=float)  # so it is not known yet how many there are
     many = asc.nonzero(x)[0]
+    numbers = asc.gather(x.sum().item(), many.item(), x.max().item())
+    gate.set()
     with pytest.raises(ValueError, match="size 1"):
-        await asc.gather(x.sum().item(), many.item(), x.max().item())
+        await numbers
     gc.collect()
 
 
