@@ -1,21 +1,21 @@
-"""Who may run next: the rules by which pending tasks leave their queues.
+"""Admission: the rules by which pending tasks leave their queues.
 
 Theory of operation. Each scope has a queue of pending tasks (`queues`). Its head is eligible when all its producers are
-launched; it is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
-Between queues, tenants of a class share by cost, and the scopes of a tenant alternate: see `tenants`. Four rules keep
-it live:
+launched. It is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
+Between queues, the tenants of a class share by cost, and the scopes of a tenant alternate: see `tenants`. Four rules
+keep tasks moving:
 
 1. *Ageing of heads.* A head passed over `PATIENCE` times earmarks its account: no other queue gets bytes there until it
    fits.
-2. *Ageing of classes.* The highest priority class in which something can go is served, but for one that waited while
-   others got `PATIENCE` admissions: it goes first, the longest passed over before the others. So with n classes, one
-   that always has something that can go gets one admission in `PATIENCE + n - 1` at least.
+2. *Ageing of classes.* The highest priority class with a task that can go is served. Exception: a class that waited
+   while others got `PATIENCE` admissions goes first; of several, the one that waited longest. So of n classes, one that
+   always has such a task gets at least one admission in `PATIENCE + n - 1`.
 3. *Progress.* When an account has nothing in flight, no memory is on its way back, and order leaves nothing admissible,
-   the oldest pending task that fits goes first, and for `GRACE` admissions more blocked heads and earmarks bar nobody.
-   (Never sooner: what goes first may take for good what the head is about to get.)
-4. What still cannot move is *stuck*. The engine reports it, and the runtime finds out why.
+   the oldest pending task that fits goes first. For `GRACE` admissions more, blocked heads and earmarks bar nobody.
+   (Never sooner: the task that goes first may take for good the bytes that the head is about to get.)
+4. *Stuck.* The engine reports tasks that still cannot move, and the runtime finds out why.
 
-What finds nobody waiting would be the next anyway, and goes past all queues: `Ledger.idle` says when.
+New work that finds nothing waiting would be next anyway, and goes past all queues: see `Ledger.idle`.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from .tenants import Priority, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
-_ASKED: Final = 8  # with more queues than this, `lacking` does not look at their heads. A guess
+_ASKED: Final = 8  # with more queues than this, `lacking` does not look at their heads; a guess
 
 
 class Admission:
-    """Decides which task is admitted next. It keeps the queues; the counts are the ledger's.
+    """Decides which task is admitted next. It keeps the queues; the ledger keeps the counts.
 
     Args:
-        ledger: where slots and bytes are free.
-        returning: memory that is on its way back, see `completions`.
+        ledger: has the free slots and bytes.
+        returning: memory on its way back, see `completions`.
     """
 
     def __init__(self, ledger: Ledger, returning: Sized) -> None:
         self._ledger = ledger
         self._returning = returning
         self.tenants: Tenants = Tenants()
-        self._queues: dict[Queue, None] = {}  # those with pending tasks
-        self._classes: list[Priority] = []  # those whose tenants have queues to serve
+        self._queues: dict[Queue, None] = {}  # queues with pending tasks
+        self._classes: list[Priority] = []  # classes whose tenants have queues to serve
 
     def new_queue(self, around: Queue | None, share: Share) -> Queue:
-        """A queue for a scope, within another's."""
+        """A queue for a scope whose parent has the queue `around`."""
         if around is None:
             return Queue(Tenant(name=None, priority=self.tenants.ordinary))
         return Queue(self.tenants.join(around.tenant, share))
 
     def push(self, task: Task) -> None:
-        """A task joins the queue of its scope."""
+        """Add a task to the queue of its scope."""
         queue: Queue = task.scope.queue
         if not queue.live:
             queue.since = task.seq
@@ -71,7 +71,7 @@ class Admission:
         self._ledger.enqueue(task)
 
     def remove(self, task: Task) -> None:
-        """A task leaves its queue, settled or launched; its state has been set."""
+        """Take a task out of its queue. Its state has been set: settled or launched."""
         queue: Queue = task.scope.queue
         queue.remove(task)
         if not queue.live:
@@ -83,9 +83,9 @@ class Admission:
         self._ledger.dequeue(task)
 
     def next(self) -> Task | None:
-        """The task to admit now, if any. The caller removes it from its queue, charges and launches it.
+        """The task to admit now, if any. The caller must take it out of its queue, charge it and launch it.
 
-        Tenants and classes are charged for it here: so a task that was given is launched, and not asked for again.
+        Its tenant and class are charged here. So call this once for each task.
         """
         ledger = self._ledger
         if not ledger.pending:
@@ -104,7 +104,7 @@ class Admission:
                 account = head.scope.account
                 limit = account.limit
                 if limit is None or account.used + head.cost <= limit or account.fits(head):
-                    if queue.in_rotation:  # it shared with others until now, and its class may have been passed over
+                    if queue.in_rotation:  # it shared until now, and its class may have been passed over
                         queue.tenant.priority.passed = 0
                     return head
         return self._overtaker(full)
@@ -122,9 +122,9 @@ class Admission:
         return None
 
     def stuck(self) -> list[Task]:
-        """For each account in which nothing can move: its first task that only lacks bytes.
+        """For each account in which nothing can move: its first task that lacks only bytes.
 
-        Ask after `next` gave None.
+        Call it after `next` returned None.
         """
         if self._ledger.free <= 0 or self._returning:
             return []
@@ -132,9 +132,10 @@ class Admission:
         return [task for task in found if task is not None]
 
     def lacking(self) -> int:
-        """At least how many bytes must come free before `next`, which gave None though a slot is free, gives a task.
+        """The least bytes that must come free before `next` returns a task, after it returned None though a slot is
+        free.
 
-        Below 0 if that cannot be told from the heads of the queues of one account: then any end or drop may be enough.
+        Below 0 if the heads of one account's queues do not tell. Then any end or drop may be enough.
         """
         waiting = self._ledger.waiting
         if len(waiting) > 1 or len(self._queues) > _ASKED:
@@ -147,9 +148,12 @@ class Admission:
         return least if least > 0 else -1
 
     def bytes_with(self, scope: Scope, cost: int) -> float:
-        """How many bytes of its account are granted by the time that a task of this cost is, if it joined a scope's
-        queue now, and none of those who wait left: all of higher classes, all of its tenant, and of other tenants of
-        its class as much as that one's."""
+        """How many bytes of its account are granted before and with a task of this cost that joins the scope's queue
+        now.
+
+        Assumes that no waiting task leaves. Counts all tasks of higher classes, all of its tenant, and for each other
+        tenant of its class as much as for its own, by weight.
+        """
         account, mine = scope.account, scope.queue.tenant
         wanted: Counter[Tenant] = Counter()
         for queue in self._queues:
@@ -164,11 +168,11 @@ class Admission:
         return before
 
     def tasks(self) -> list[Task]:
-        """Every pending task, by age. Changes nothing, and may be asked on any thread."""
+        """All pending tasks, by age. Changes nothing; callable on any thread."""
         return sorted([task for queue in list(self._queues) for task in queue.tasks()], key=attrgetter("seq"))
 
     def _enter(self, queue: Queue) -> None:
-        """Let the tenant serve a queue, as is done while there are two or more."""
+        """Let the tenant serve a queue, as tenants do while two or more queues wait."""
         tenant: Tenant = queue.tenant
         if not queue.in_rotation:
             tenant.enter(queue)
@@ -201,9 +205,9 @@ class Admission:
         return None
 
     def _oldest(self, account: Account, fitting: bool) -> Task | None:
-        """The oldest pending task of an account whose producers are all launched, and, if `fitting`, that fits."""
+        """The oldest pending task of an account whose producers are all launched; if `fitting`, of those that fit."""
         found: Task | None = None
-        for queue in self._queues:  # in the order in which they began to wait
+        for queue in self._queues:  # in the order in which their first tasks began to wait
             if found is not None and queue.since > found.seq:
                 break
             for task in queue:
@@ -219,7 +223,7 @@ class Admission:
 
 
 class Ranked(Protocol):
-    """A priority class: the higher level goes first, and what was passed over often before that."""
+    """A priority class. The higher level goes first, except after a class that was often passed over."""
 
     level: float
     passed: int

@@ -1,4 +1,4 @@
-"""Questions about tasks and their bytes, which change nothing."""
+"""Questions about tasks and their bytes. Nothing here changes anything."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ def launched(root: Scope) -> list[Task]:
 
 
 def in_flight_bytes(root: Scope) -> int:
-    """Output and workspace of the tasks in flight, and results that only those still read.
-
-    They drain by themselves.
-    """
+    """Bytes that come free by themselves: outputs and workspace of tasks in flight, and results that only those read."""
     tasks = launched(root)
     total = sum(task.cost for task in tasks)
     readers = Counter(id(value) for task in tasks for value in task.inputs)
     for task in tasks:
         held = [task.reads]  # read once: the stream's thread may set it to () at any time
         inputs = held[0] if type(held[0]) is tuple else held
-        for i in range(len(inputs)):  # by index and not in a variable, which would be a reference: see `refcounts`
+        for i in range(len(inputs)):  # by index, not by a variable, which would be one more reference: see `refcounts`
             count = readers.pop(id(inputs[i]), 0)
             if not count or not inputs[i].charge or _being_made(inputs[i]):
                 continue
@@ -40,9 +37,11 @@ def unused_reserve(root: Scope) -> int:
 
 
 def to_preempt(root: Scope, account: Account, late: bool) -> Scope | None:
-    """The scope that is to give its bytes back, where scopes of an account wait for each other to grow: of the lowest
-    priority class, the one whose reserve was granted last. None if no two wait, if one was told and has not left, or,
-    unless it is `late`, if one that has grown goes on."""
+    """The scope that must give its bytes back, where scopes of an account wait for each other to grow.
+
+    It is the scope of the lowest priority class whose reserve was granted last. None if fewer than two wait; if one was
+    told already and has not left; or, unless `late`, if a scope that has grown is not waiting.
+    """
     those = [scope for scope in root.tree() if scope.growing is not None and scope.account_around is account]
     waiting = [scope for scope in those if growths(scope)]
     if len(waiting) < 2 or any(scope.preempted for scope in those if scope not in waiting):
@@ -54,12 +53,12 @@ def to_preempt(root: Scope, account: Account, late: bool) -> Scope | None:
 
 
 def growths(scope: Scope) -> list[Task]:
-    """The claims that wait, by which the reserve of a scope is to grow."""
+    """The pending claims by which the reserve of a scope is to grow."""
     return [task for growth in scope.growing or () for task in growth.tasks]
 
 
 def held_by_pending(pending: Iterable[Task]) -> int:
-    """Bytes of finished results that nothing but pending tasks holds."""
+    """Bytes of finished results that only pending tasks hold."""
     solely = _solely_held(value for task in pending for value in task.inputs if value.charge)
     return sum([value.charge for value in solely])
 
@@ -67,7 +66,8 @@ def held_by_pending(pending: Iterable[Task]) -> int:
 def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
     """A limit under which every pending task of an account could run, one after the other by age.
 
-    It assumes that user code drops nothing meanwhile; what only pending tasks hold is free after its last reader.
+    It assumes that user code drops nothing meanwhile. A result that only pending tasks hold is free after its last
+    reader.
     """
     tasks = [task for task in pending if task.scope.account is account]
     last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
@@ -84,13 +84,16 @@ def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
 
 
 def _solely_held(held: Iterable[Value]) -> list[Value]:
-    """The values that nobody else holds. `held` gives each as many times as tasks hold it, and holds none itself."""
+    """The values that nobody else holds.
+
+    `held` yields each value once for each task that holds it, and holds none itself.
+    """
     count = Counter(held)
     values, times = list(count), list(count.values())
-    return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # the list, and the counter
+    return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # `values`, and `count`
 
 
 def _being_made(value: Value) -> bool:
-    """Whether its task has not ended as far as the engine knows: then its bytes are counted with the task's cost."""
+    """Whether the engine has not yet seen the end of its task: then the task's cost includes its bytes."""
     producer = value.task
     return producer is not None and producer.state == LAUNCHED

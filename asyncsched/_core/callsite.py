@@ -9,8 +9,8 @@ from types import CodeType
 
 CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, resolved only for messages
 
-# One tuple for each line, however many tasks it submits: the garbage collector traverses each of a million more.
-_known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code, which is kept by this
+# One tuple for each line, however many tasks it submits: a million of them would slow down the garbage collector.
+_known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code object, which the tuple keeps alive
 _MOST_KNOWN = 1024
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -43,10 +43,10 @@ def call_site(skip: int = 2) -> CallSite | None:
     """The line of the user's code that called into the package.
 
     Args:
-        skip: how many frames up to begin; all below are known to be the package's.
+        skip: how many frames up to begin; the frames below are known to be the package's.
     """
     frame = sys._getframe(skip)
-    found = _known.get((id(frame.f_code), frame.f_lasti))  # most often it is a line that is known already
+    found = _known.get((id(frame.f_code), frame.f_lasti))  # most often the line is known already
     if found is not None:
         return found
     while frame.f_code.co_filename.startswith(_PACKAGE):

@@ -1,7 +1,6 @@
-"""How tasks end: done, failed or cancelled, each with what depends on it.
+"""How tasks end: done, failed or cancelled, each with its dependents.
 
-Nobody is told here. Who waits is told by the engine, once a change of state is whole: `notices` holds the tasks whose
-waiters it will call.
+No waiter is called here. `notices` collects the tasks, and the engine calls their waiters once the change is whole.
 """
 
 from __future__ import annotations
@@ -17,17 +16,17 @@ from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
 
 
 class Endings:
-    """Ends tasks. It is called within changes of the engine's state alone."""
+    """Ends tasks. Call it only within a change of the engine."""
 
     def __init__(self, ledger: Ledger, admission: Admission, host: Host) -> None:
         self._ledger = ledger
         self._admission = admission
         self._host = host
-        self.notices: list[Any] = []  # tasks and jobs whose waiters are to be told
+        self.notices: list[Any] = []  # tasks and jobs whose waiters must be called
 
     def complete(self, task: Task) -> None:
-        """A task physically ended on its stream; its `refund`, and its `failure` if it has one, are set."""
-        if task.state != LAUNCHED:  # it was abandoned meanwhile
+        """Take in a task that physically ended on its stream. Its `refund` and `failure` are set."""
+        if task.state != LAUNCHED:  # it was abandoned before
             return
         lane = task.lane
         assert lane is not None
@@ -38,7 +37,7 @@ class Endings:
         self.ended(task)
 
     def ended(self, task: Task) -> None:
-        """A launched task physically ended, on its stream or on the event loop's thread."""
+        """Take in a launched task that physically ended, on its stream or on the event loop's thread."""
         ledger, failure = self._ledger, task.failure
         ledger.refund(task)
         if task.refund < 0:
@@ -55,9 +54,9 @@ class Endings:
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def end(self, task: Task, state: int) -> None:
-        """A task is over, in this state. All that end come here."""
+        """Put a task into its final state. Every task that ends comes here."""
         task.state = state
-        if task.value is not None:  # else the stream has emptied it
+        if task.value is not None:  # otherwise the stream has emptied it
             task.let_go()
         task.readers = task.move = task.after = None
         if state == FAILED and task.lanes:
@@ -68,9 +67,9 @@ class Endings:
             self.notices.append(task)
 
     def cancel(self, task: Task, failure: Failure) -> bool:
-        """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet.
+        """Cancel a task in any state, and its dependents. Returns whether it had not ended yet.
 
-        A launched task is settled for everyone who waits, and keeps its slot and bytes until it physically ends.
+        A launched task is settled for all its waiters, and keeps its slot and bytes until it physically ends.
         """
         if task.move is not None and task.value is not None:
             return self._give_up(task.move.commit)
@@ -79,7 +78,7 @@ class Endings:
             return True
         if task.failure is not failure and not self.mark_cancelled(task, failure):
             return False
-        if task.lane is None:  # it was never launched, and settled since the mark, with what depends on it
+        if task.lane is None:  # it was settled since the mark, with its dependents, and never launched
             return True
         cancelled = [task]
         for producer in cancelled:
@@ -96,7 +95,8 @@ class Endings:
                 elif dependent.state == PENDING:
                     self.settle(dependent, above.passed_to(dependent.name, dependent.site))
                 elif dependent.state == LAUNCHED and dependent.failure is None:
-                    # Both may have ended since the mark, and it may have its result; but no waiter was called yet.
+                    # Both may have ended since the mark, and this one may have its result; but no waiter was called
+                    # yet.
                     dependent.failure = above.passed_to(dependent.name, dependent.site)
                     dependent.cancelled = True
                     cancelled.append(dependent)
@@ -104,9 +104,9 @@ class Endings:
 
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
-        """Mark a task, whose body is left out. Returns False if it has ended, or was cancelled before."""
-        # From the look at `value` to the two marks nothing is called, so no other thread runs (CPython hands over the
-        # GIL only in calls and at the ends of loops): a task that has ended is not marked as cancelled.
+        """Mark a task, so that its body is skipped. Returns False if it has ended or was cancelled before."""
+        # No other thread runs between the look at `value` and the two marks: CPython hands over the GIL only in calls
+        # and at the ends of loops. So a task that has ended is never marked.
         if task.settled or task.value is None:
             return False
         task.failure = failure
@@ -116,8 +116,10 @@ class Endings:
     def settle(self, task: Task, failure: Failure) -> bool:
         """End a pending task that will never be launched, and its dependents. Not recursive, since graphs are deep.
 
-        A task of a commit is not ended; the commit is given up instead. Returns whether it could be, or whether any of
-        the tasks ended has waiters.
+        For a task of a commit, the commit is given up instead.
+
+        Returns:
+            Whether the commit could be given up, or whether any task that ended has waiters.
         """
         if task.move is not None:
             given_up = self._give_up(task.move.commit)
@@ -137,7 +139,7 @@ class Endings:
             for dependent in task.dependents:
                 if dependent.move is None and not dependent.only_follows(task):
                     dependents.append((dependent, failure.passed_to(dependent.name, dependent.site)))
-                else:  # it runs all the same, and need not wait for this task any more
+                else:  # it still runs, and no longer waits for this task
                     if dependent.move is not None:
                         self._give_up(dependent.move.commit)
                     dependent.blockers -= 1
@@ -147,34 +149,34 @@ class Endings:
         return awaited
 
     def _give_up(self, commit: Commit) -> bool:
-        """Decide against a commit. Returns False if the decision for it had been made."""
+        """Decide against a commit. Returns False if it was already decided for."""
         if commit.decide(False):
             return False
-        if commit.gate.state == PENDING:  # its members will need no room
+        if commit.gate.state == PENDING:  # its members will need no bytes
             self._ledger.reprice(commit.gate, 0)
         return True
 
     @staticmethod
     def _record(task: Task, failure: Failure) -> None:
-        """Have a root cause reported by its scope, unless it is seen before."""
+        """Let the scope report a root cause, unless someone sees it first."""
         if failure.root is failure:
             failure.seq = task.seq
             task.scope.record(failure)
 
     def abandon_all(self, root: Scope, failure: Failure) -> None:
-        """End everything unfinished by `failure`, but for what has its result. What runs is not waited for.
+        """End all unfinished tasks with `failure`, except those with a result. Does not wait for running bodies.
 
-        The counts may be in any state, so none is asked.
+        It reads no count, since any may be wrong.
         """
         self._ledger.abandon()
         for scope in root.tree():
             for task in list(scope.tasks):
                 self.abandon(task, failure)
-            scope.tasks.clear()  # after that, since the end of a recursion may make all this begin anew
+            scope.tasks.clear()  # last: a RecursionError may make the caller begin again
             scope.reserve = scope.account.pending = scope.account.in_flight = 0
 
     def abandon(self, task: Task, failure: Failure) -> None:
-        """End one task by `failure`, unless it has its result."""
+        """End one task with `failure`, unless it has its result."""
         value = task.value  # read once: the stream's thread clears it when the result is there
         if task.state == LAUNCHED and value is None and task.failure is None:
             task.state = DONE
@@ -183,6 +185,6 @@ class Endings:
                 task.failure = failure.passed_to(task.name, task.site)
             if task.state == PENDING:
                 task.let_go()
-            task.state, task.cancelled = FAILED, True  # so a stream that has not begun it leaves it out
+            task.state, task.cancelled = FAILED, True  # so a stream that has not begun it skips it
         if task.waiters is not None:
             self.notices.append(task)

@@ -1,36 +1,41 @@
-"""The scheduler as a plain state machine: tasks, completions and cancellations in; launches and notices out.
+"""The scheduler as a plain state machine. Tasks, completions and cancellations go in; launches and notices come out.
 
-It knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread. What it needs of
-the world it asks of its `Host`.
+The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread.
+Everything that the engine needs from outside it asks of its `Host`.
 
-An operation reaches its result in one of four ways. At once: it never becomes a task (`tensors.issue`). In its turn on
-the event loop's thread: a quick task (`_run_here`). On a stream, or on a remote device, which looks the same from here
-(`_launch`). Two things go past the queues, both where `Ledger.idle` says so: what runs at once, and a task that finds
+An operation reaches its result in one of four ways:
+
+- at once: it never becomes a task (`tensors.issue`);
+- in its turn on the event loop's thread, as a quick task (`_run_here`);
+- on a stream (`_launch`);
+- on a remote device, which looks the same from here.
+
+Two kinds of work go past the queues when `Ledger.idle` allows it: operations that run at once, and a task that finds
 nothing waiting (`submit`).
 
-`dispatch` is the one place where things move: it takes in what has ended, admits and launches what fits, and tells who
-waits. It is called after every submission that might go at once, when the loop was woken, and before anything that
-waits. Notices are given only there, after what has moved; so whoever is told finds all of it done.
+`dispatch` is the one place where tasks move: it takes in completions, admits and launches the tasks that fit, and calls
+waiters. It is called after every submission that might go at once, when the loop was woken, and before anything that
+waits. Only `dispatch` gives notices, after the tasks have moved; so waiters find all moves done.
 
-The engine is made of parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks
-end, and `Scopes` keeps their tree. A method of a part is called within a method of the
-engine, so that two things are seen to in one place:
+The engine has four parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks end,
+and `Scopes` keeps their tree. A part's method is called only within a method of the engine. So two problems are handled
+in one place:
 
-*Finalisers.* The collector may run a user's finaliser between any two steps of a change, and that may submit or cancel.
-It would find half of the change done. So `ledger.busy` is set meanwhile, and what is asked for then is put off
-(`_put_off`) until the change is whole.
+*Finalisers.* The collector may run a user's finaliser between any two steps of a change. That finaliser may submit or
+cancel, and would find half of the change done. So `ledger.busy` is set during a change, and requests of finalisers are
+put off (`_put_off`) until the change is whole.
 
 *Interruptions.* Python raises a signal's KeyboardInterrupt between any two lines of the main thread. A MemoryError or a
-RecursionError may come anywhere, too. One that leaves a change in the middle has left the books wrong: a task may be
-counted and stand in no queue, and who waits for it would wait for ever. So each change tells the host of an exception
-that leaves it, in an `except` that costs nothing until then. The host has everything unfinished abandoned, and closes.
-The mark, `interrupted`, is set first, and in place: at the end of a recursion no function can be entered, so giving up
-fails, too, and the next `dispatch` begins it anew.
+RecursionError may come anywhere, too. If one leaves a change in the middle, the ledger is wrong: a task may be counted
+but be in no queue, and its waiters would wait for ever. So each change reports an exception that leaves it to the host,
+in an `except` that costs nothing until then. The host abandons everything unfinished, and closes. The mark,
+`interrupted`, is set first, by an assignment: at the end of a recursion no function can be entered. Then giving up
+fails, too, and the next `dispatch` begins it again.
 
-Alternatives. To have the books right at any line: they are changed in some thirty places, most of which change several
-numbers. To hold signals back meanwhile takes longer than a tiny operation, and does not hold where another thread gets
-the signal. To let finalisers in, with every change ordered so that it is right at each step: that was so, and they
-found a way through, again and again.
+Alternatives. Keep the ledger right at any line: some thirty places change it, and most change several numbers. Hold
+signals back during a change: it takes longer than a tiny operation, and fails when another thread gets the signal. Let
+finalisers in, with every change ordered to be right at each step: that was tried, and finalisers broke it again and
+again.
 """
 
 from __future__ import annotations
@@ -55,16 +60,17 @@ from .tenants import Share
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-# Rounds of one dispatch while the streams keep up with it, and tasks that run in it: then the event loop gets to
-# breathe. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms longer.
+# The most rounds of one dispatch while the streams keep up with it, and the most tasks that run in it. Then the event
+# loop gets a turn. The first is a guess. With four times as many tasks each costs 5% less, and others wait 0.5 ms
+# longer.
 _MOST_ROUNDS: Final = 4
 _MOST_HERE: Final = 64
 
 
 def whole(method: F) -> F:
-    """Make a method of the engine a change that is whole: see the head of this file.
+    """Make a method of the engine a whole change: see the head of this file.
 
-    In the middle of another change it is put off, and returns True.
+    In the middle of another change, the method is put off and returns True.
     """
 
     @wraps(method)
@@ -91,13 +97,13 @@ class Engine:
     """All state of one scheduler.
 
     Args:
-        limits: its bounds.
-        completions: the deque in which ends and drops arrive.
-        host: launches tasks, and is told of what happens.
-        runtime: whose it is; reachable from every account, and opaque here.
+        limits: the bounds.
+        completions: the deque in which completions and drops arrive.
+        host: launches tasks, and is told of events.
+        runtime: the owner; reachable from every account, and opaque here.
 
     Attributes:
-        interrupted: the exception that left a change in the middle, until everything is abandoned.
+        interrupted: the exception that left a change in the middle, until everything has been abandoned.
     """
 
     def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
@@ -109,17 +115,17 @@ class Engine:
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
         self.scopes: Scopes = Scopes(self.ledger, self.admission, self.close_scope)
-        self._stuck = False  # whether the host was told of any
-        # What finalisers asked for in the middle of a change: methods and their arguments.
+        self._stuck = False  # whether the host was told of stuck tasks
+        # Requests of finalisers in the middle of a change: methods and their arguments.
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 
     # -- submitting -------------------------------------------------------------------------------------------------
 
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
-        """A task joins the backlog, and whatever can be launched is.
+        """Add a task to the backlog, and launch every task that can go.
 
         Args:
-            bounded: refuse it when the backlog is full. Those somebody waits for are not.
+            bounded: refuse the task when the backlog is full. False for a task that somebody waits for.
             hold: launch nothing before the next `dispatch`.
 
         Raises:
@@ -154,8 +160,10 @@ class Engine:
     def _join(self, task: Task, fits: bool, hold: bool) -> None:
         ledger, completions = self.ledger, self.completions
         ledger.join(task)
-        completions.immediate_thread = 0  # a scan for what fits is told of every drop by way of the completions
-        # The inputs are in no variable here: the body may run within this call, and write over what it alone holds.
+        # While a scan for fitting tasks may run, every drop must go through `completions`
+        completions.immediate_thread = 0
+        # No variable here refers to an input: the body may run within this call, and write over inputs that it alone
+        # holds.
         alone = type(task.reads) is Value and task.reads.task is None and not task.after
         failed = None if alone else _follow(task)
         if ledger.observer is not None:
@@ -176,7 +184,7 @@ class Engine:
         completions.wants_slots = True  # the flag first, a look at the deque second: see `completions`
 
     def _join_late(self, task: Task) -> None:
-        """A task joins that was put off: it has been checked, and its scope may have closed meanwhile."""
+        """Add a task that was put off. It has been checked; its scope may have closed since."""
         while task.scope.closed and task.scope.parent is not None:
             task.scope = task.scope.parent
         self._join(task, False, True)
@@ -189,7 +197,7 @@ class Engine:
             return
         if cost + sum([value.owner.nbytes for value in task.inputs]) <= limit:
             return
-        owners = {v.owner for v in task.inputs}  # but for those held outside, which leave the account its room
+        owners = {v.owner for v in task.inputs}  # without values held outside, which take nothing from this account
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
             task.let_go()
@@ -210,28 +218,30 @@ class Engine:
     # -- moving things along ----------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
-        """Take in what ended, launch what is admitted, tell who waits; again until nothing is left to do."""
+        """Take in completions, launch the tasks that can go, call waiters; repeat until nothing is left to do."""
         completions, ledger = self.completions, self.ledger
-        if ledger.busy:  # whoever is in the middle of a change will look again
+        if ledger.busy:  # the change that is under way will look again
             if self.interrupted is None:
                 completions.notify()
             else:
                 self._host.on_interrupted(self.interrupted)
             return
         if not (completions.wants_slots or completions.items or self._endings.notices or completions.fatal):
-            return  # nothing has ended since, and nothing is pending
+            return  # nothing has ended, and nothing is pending
         ran: int | None = 0
         while ran is not None:
             ran = self._move_along(ran)
-        if completions.fatal is not None:  # what was launched on that stream would never end
+        if completions.fatal is not None:  # the tasks launched on that stream would never end
             error, completions.fatal = completions.fatal, None
             self.interrupted, ledger.busy = error, True
             self._host.on_interrupted(error)
 
     @whole
     def _move_along(self, ran: int) -> int | None:
-        """Move what can be moved now, after so many tasks that ran here. If there is more, since something was put off
-        meanwhile, it returns how many have run by now."""
+        """Move what can move now, after `ran` tasks ran here.
+
+        Returns how many have run by now, if something was put off and more is to do; else None.
+        """
         completions, ledger, lacking = self.completions, self.ledger, 0
         for turn in range(_MOST_ROUNDS):
             self._take_in()
@@ -260,7 +270,7 @@ class Engine:
         return None
 
     def _take_in(self) -> None:
-        """Take in every completion and drop that was told."""
+        """Take in every completion and drop in the deque."""
         items = self.completions.items
         while items:
             item = items.popleft()
@@ -268,23 +278,23 @@ class Engine:
                 self._endings.complete(item)
             elif type(item) is tuple:
                 self.ledger.drop(*item)
-            else:  # a job, which is not admitted and not charged: tell who waits for it
+            else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
     def _tell(self) -> None:
-        """Call the waiters of what has changed."""
+        """Call the waiters of every task and job with a notice."""
         notices, self._endings.notices = self._endings.notices, []
         for job in notices:
             waiting: dict[Waiter, None] = {}
-            for waiter in (*(job.waiters or ()),):  # the collector may close a coroutine that waits, meanwhile
+            for waiter in (*(job.waiters or ()),):  # a copy: the collector may close a waiting coroutine meanwhile
                 if not waiter(job):
                     waiting[waiter] = None
-            job.waiters = waiting or None  # at once: a stream's thread looks whether there are any
+            job.waiters = waiting or None  # at once: a stream's thread reads it
 
     def _go(self, task: Task, queued: bool, most: int) -> int:
-        """The next task goes: here, with others behind it, or to a lane. Returns how many ran here."""
+        """Let the next task go: here, with others behind it, or to a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
         if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
             ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
@@ -294,11 +304,11 @@ class Engine:
         return ran
 
     def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
-        """Run the next task on this thread, and those after it while they may run here.
+        """Run the next task on this thread, and the tasks after it while they may run here.
 
-        Nothing looks for a task that fits while a body runs: so drops may go the shorter way, see `completions`.
+        Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
 
-        Returns how many ran, and the next task, if that is to go elsewhere.
+        Returns how many ran, and the next task if it must go elsewhere.
         """
         ran, completions, observer = 0, self.completions, self.ledger.observer
         try:
@@ -321,9 +331,9 @@ class Engine:
         return ran, task
 
     def _launch(self, task: Task, queued: bool) -> None:
-        """The next task goes to a lane."""
+        """Put the next task on a lane."""
         above = failure_above(task.inputs) if queued else None
-        if above is not None and task.move is None:  # its completion is still on its way
+        if above is not None and task.move is None:  # the producer's completion is still on its way
             self._endings.settle(task, above.passed_to(task.name, task.site))
             return
         self._admit(task, queued)
@@ -335,7 +345,7 @@ class Engine:
             if observer is not None:
                 observer.task_launched(task)
             self._host.launch(task)
-        else:  # a claim is done when it is admitted: its value is charged the bytes
+        else:  # a claim is done when admitted: its value is charged the bytes
             assert task.value is not None
             if observer is not None:
                 observer.task_launched(task)
@@ -345,8 +355,8 @@ class Engine:
             self._endings.notices.append(task)
 
     def _admit(self, task: Task, queued: bool) -> None:
-        """A task leaves its queue, if it is in one, and gets its slot and its bytes."""
-        task.state = LAUNCHED  # the queue lets go of what is not pending
+        """Take a task out of its queue, if it is in one, and give it its slot and its bytes."""
+        task.state = LAUNCHED  # the queue only drops tasks that are not pending
         if queued:
             self.admission.remove(task)
             if task.readers is not None:
@@ -356,10 +366,10 @@ class Engine:
     # -- ending -----------------------------------------------------------------------------------------------------
 
     def cancel(self, task: Task, failure: Failure) -> bool:
-        """Cancel a task in any state, and what depends on it. Returns whether it had not ended yet."""
+        """Cancel a task in any state, and its dependents. Returns whether it had not ended yet."""
         markable = task.move is None or (task.state != PENDING and task.value is None)
-        # In the middle of another change it may be launched, and end, before this one is made: so it is marked now, and
-        # told of later.
+        # In the middle of another change the task may be launched, and end, before the cancellation is made. So it is
+        # marked now, and its waiters are called later.
         if self.ledger.busy and markable and not self._endings.mark_cancelled(task, failure):
             return False
         return self._cancel(task, failure)
@@ -374,7 +384,7 @@ class Engine:
         return self._endings.settle(task, failure)
 
     def abandon(self, failure: Failure) -> None:
-        """End everything unfinished by `failure`, after an interruption."""
+        """End everything unfinished with `failure`, after an interruption."""
         self._endings.abandon_all(self.root, failure)
         for method, args in self._postponed:
             if method is Engine._join_late:
@@ -383,51 +393,51 @@ class Engine:
         self.interrupted, self.ledger.busy = None, False
 
     def _put_off(self, method: Callable[..., Any], *args: Any) -> Any:
-        """A finaliser asks for a change in the middle of another, which is to be whole first."""
+        """Keep a finaliser's request, made in the middle of a change, until that change is whole."""
         self._postponed.append((method, args))
         if self.interrupted is None:
-            self.completions.notify()  # what joins is dispatched at the loop's next turn, if not sooner
+            self.completions.notify()  # at the latest, the loop's next turn dispatches a task that joins
         else:
             self._host.on_interrupted(self.interrupted)
         return True
 
     def _catch_up(self) -> None:
-        """Make the first of the changes that were put off, as a part of the one that is under way."""
+        """Make the first of the changes that were put off, as part of the current change."""
         method, args = self._postponed[0]
         method(self, *args)
-        self._postponed.popleft()  # now: it is abandoned with the others, if it is interrupted
+        self._postponed.popleft()  # only now: if it is interrupted, it is abandoned with the others
 
     # -- scopes -----------------------------------------------------------------------------------------------------
 
     @whole
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
-        """Make the bytes of a claim, charged to the scope's account, the scope's own. Nobody has used the scope yet."""
+        """Make the bytes of a claim, charged to an unused scope's account, the reserve of that scope."""
         assert not scope.tasks
         assert not scope.children
         self.ledger.reserve(scope, claim)
 
     @whole
     def grow_reserve(self, scope: Scope, claim: Value) -> None:
-        """Add the bytes of a claim, charged to the account around a scope, to its reserve."""
+        """Add the bytes of a claim, charged to the account around the scope, to its reserve."""
         self.ledger.grow(scope, claim)
 
     @whole
     def release_reserves(self) -> None:
-        """The scheduler closes: scopes that were left open, as by a KeyboardInterrupt, reserve nothing any more."""
+        """Take back the reserves of scopes that were left open, as by a KeyboardInterrupt. The scheduler is closing."""
         for scope in [scope for scope in self.root.tree() if scope.reserve]:
             self.ledger.unreserve(scope)
 
     @whole
     def close_scope(self, scope: Scope) -> None:
-        """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
-        if scope.tasks:  # what a finaliser submitted, and was put off until now: it closes once that is over
+        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""
+        if scope.tasks:  # a finaliser's task, put off until now: the scope closes after it
             self.scopes.end(scope)
         else:
             self.scopes.close(scope)
 
 
 def _follow(task: Task) -> Failure | None:
-    """Note for what a task waits: its inputs, and who reads what it writes over. Returns an input's failure."""
+    """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
     failed, reads = None, task.reads
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task

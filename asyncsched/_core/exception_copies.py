@@ -8,17 +8,19 @@ import sys
 from types import TracebackType
 from typing import Any, Final
 
-_HEAP_TYPE: Final = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: the class was made while running, and not in C
+_HEAP_TYPE: Final = 1 << 9  # `Py_TPFLAGS_HEAPTYPE`: the class was made at run time, not in C
 
 
 def copied(
     exception: BaseException, traceback: TracebackType | None, context: BaseException | None, notes: list[Any]
 ) -> BaseException:
-    """A copy with this traceback, context and notes, to be raised in one of several places. The exception
-    itself, where its class does not let that be done."""
+    """A copy with this traceback, context and notes, to be raised in one of several places.
+
+    Returns the exception itself if its class prevents a copy.
+    """
     try:
         copy = _copy(exception).with_traceback(traceback)
-        # Not by assignment, which an exception may refuse: a frozen dataclass does.
+        # Not by assignment, which an exception may refuse, as a frozen dataclass does.
         object.__setattr__(copy, "__context__", context)
         object.__setattr__(copy, "__notes__", notes)
     except Exception:  # from a method that its class overrides
@@ -27,10 +29,10 @@ def copied(
 
 
 def _copy(exception: BaseException) -> BaseException:
-    """A copy that can be raised in an exception's place; the exception itself where none is certain to be equal.
+    """A copy that can be raised in an exception's place, or the exception itself if no copy is certain to be equal.
 
-    Its class is not called, since it may have made these arguments out of others. The few built-in classes with a
-    layout of their own (OSError, UnicodeError, ...) are copied by `__reduce__`; classes derived from those are not.
+    The class is not called, since it may have made these arguments from others. The few built-in classes with a layout
+    of their own (OSError, UnicodeError, ...) are copied by `__reduce__`; classes derived from those are not copied.
     """
     copied: BaseException
     kind = type(exception)
@@ -56,21 +58,21 @@ def _copy(exception: BaseException) -> BaseException:
 
 
 def built_in_of(kind: type) -> Any:
-    """The class in C that an exception's class is derived from."""
+    """The class in C from which an exception's class is derived."""
     while kind.__flags__ & _HEAP_TYPE:
         kind = kind.__base__ or object
     return kind
 
 
 def without_runner(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame that is not ours: the runner's frames still hold their locals."""
+    """The traceback from the first frame outside the package: the package's frames still hold their locals."""
     while trace is not None and str(trace.tb_frame.f_globals.get("__name__")).startswith("asyncsched."):
         trace = trace.tb_next
     return trace
 
 
 def clear(exception: BaseException) -> None:
-    """Drop the locals of every finished frame that `exception` and its causes hold, so that no array is pinned."""
+    """Drop the locals of every finished frame of `exception` and its causes, so that no array is pinned."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [exception]
     while todo:
@@ -90,7 +92,7 @@ def clear(exception: BaseException) -> None:
 def _clear_frame(trace: TracebackType) -> None:
     """Drop a frame's locals, unless it still runs or may go on.
 
-    Before Python 3.13 clearing a suspended coroutine closes it. Such frames come in by the causes of an exception. A
+    Before Python 3.13, clearing a suspended coroutine closes it. The causes of an exception may lead to such frames. A
     generator that has moved on since it raised is suspended.
     """
     frame = trace.tb_frame

@@ -1,4 +1,4 @@
-"""The failure of a task: its exception, whether anybody has seen it, and the path by which it reached dependents."""
+"""The failure of a task: its exception, whether anybody has seen it, and its path to dependents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _PATH_SHOWN = 6
 class Failure:
     """Why a value will never exist.
 
-    The root of a failure belongs to the task whose body raised (or was cancelled); a dependent has a failure of its own
-    with a link upstream. Each delivery raises a copy of the root's exception: identity is not promised.
+    The root of a failure belongs to the task whose body raised, or which was cancelled. Each dependent has a failure of
+    its own with a link upstream. Each delivery raises a copy of the root's exception: identity is not promised.
     """
 
     _exception: BaseException
@@ -28,9 +28,9 @@ class Failure:
     upstream: Failure | None = None
     depth: int = 0
     seen: bool = False
-    keeper: Any = None  # where an unseen root is kept, or counted: see `unseen`
+    keeper: Any = None  # where an unseen root is kept or counted: see `unseen`
     seq: int = 0
-    _root: Failure | None = None  # not itself: that would pin frames until collected
+    _root: Failure | None = None  # never itself: that would pin frames until the collector runs
     _notes: list[Any] = field(default_factory=list)
     _traceback: TracebackType | None = None
     _context: BaseException | None = None
@@ -42,11 +42,11 @@ class Failure:
 
     @classmethod
     def of(cls, exception: BaseException, name: str, site: CallSite | None, *, frames: bool = True) -> Failure:
-        """The failure of a body that raised `exception`. Drops the locals of the frames it passed.
+        """The failure of a body that raised `exception`. Drops the locals of the frames in its traceback.
 
         Args:
-            frames: keep these, as of a user's function. A frame keeps all that called it, with what their variables
-                held at their end: on the event loop's thread the user's, on a stream's those that hold the task.
+            frames: keep the traceback, as for a user's function. A frame keeps its callers and their variables: the
+                user's on the event loop's thread, those that hold the task on a stream's thread.
         """
         try:
             clear(exception)
@@ -55,9 +55,9 @@ class Failure:
             return cls._of(exception, name, site)
         except (MemoryError, RecursionError) as error:
             return cls._of(error, name, site)
-        except Exception as error:  # by what its class overrides: whoever runs bodies must not end by that
+        except Exception as error:  # from a method its class overrides: it must not end the thread that runs bodies
             raised, kept_by = type(exception).__name__, type(error).__name__
-        told = f"the task raised {raised}, which does not let itself be kept ({kept_by})"
+        told = f"the task raised {raised}, which cannot be stored ({kept_by})"
         return cls._of(RuntimeError(told), name, site)
 
     @classmethod
@@ -77,7 +77,7 @@ class Failure:
         return Failure(self._exception, name, site, self)
 
     def alongside(self, name: str, site: CallSite | None) -> Failure:
-        """The failure of a task that is no dependent and ends for the same reason. Both are reported once."""
+        """The failure of a task that is no dependent and ends for the same reason. Each is reported once."""
         failure = Failure(self._exception, name, site)
         failure._root = self.root
         return failure
@@ -89,28 +89,29 @@ class Failure:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this is a cancellation, which is no failure to report."""
+        """Whether this is a cancellation, which is not reported as a failure."""
         return isinstance(self._exception, TaskCancelled)
 
     @property
     def kind(self) -> str:
-        """The exception's type, by name. Does not count as seeing it."""
+        """The exception's type, by name. Reading it does not count as seeing the failure."""
         return type(self._exception).__name__
 
     @property
     def exception(self) -> BaseException:
-        """A copy of the exception with the body's traceback, context and notes. Counts as seen.
+        """A copy of the exception with the body's traceback, context and notes. Reading it counts as seeing the
+        failure.
 
-        A raised exception collects the frames that it passes, and one of these holds the handle, which refers back to
-        this failure. If the stored exception itself were raised, this cycle would keep all those frames alive until the
-        garbage collector runs; from Python 3.12 on those of the awaiting coroutines, too.
+        A raised exception collects the frames that it passes. One of these holds the handle, which refers back to this
+        failure. Raising the stored exception itself would make a cycle that keeps all those frames alive until the
+        garbage collector runs; from Python 3.12 on, also the frames of the awaiting coroutines.
         """
         root = self.root
         root.see()
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 
     def told(self) -> list[str]:
-        """The exception, its notes and its path, as lines of text. Does not count as seeing it."""
+        """The exception, its notes and its path, as lines of text. Does not count as seeing the failure."""
         root = self.root
         what = traceback.TracebackException(type(root._exception), root._exception, None).format_exception_only()
         return ["".join(what).strip(), *map(str, root._notes), *self._path()]
@@ -123,7 +124,7 @@ class Failure:
             keeper.pop(self, None)
 
     def rethrow(self) -> NoReturn:
-        """Raise the exception, leaving nothing behind in this frame that would pin it."""
+        """Raise the exception, and leave nothing in this frame that would pin it."""
         try:
             raise self.exception
         finally:
@@ -145,6 +146,6 @@ class Failure:
 
 
 class _Note(str):
-    """A note that the package wrote. It is left out when a task raises an exception again that it was given."""
+    """A note of the package's own. It is left out when a task raises again an exception it received."""
 
     __slots__ = ()

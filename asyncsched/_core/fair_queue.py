@@ -1,27 +1,25 @@
-"""Fair sharing: of those that have something waiting, who goes next, by cost over weight.
+"""Fair sharing: which of the waiting members goes next, by cost over weight.
 
-Theory of operation. A virtual clock: each member carries up to where it has `paid` for what it got, in cost over its
-weight, and whoever has paid least goes next (start-time fair queueing: Goyal, Vin and Cheng, SIGCOMM 1996). What goes
-next need not be known before it goes, nor what it costs: a member that cannot go now is passed over, and is asked
-first the next time. Three rules:
+Theory of operation. Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a virtual clock. Each member has
+a mark, `paid`: the sum of its costs over its weight. The member with the lowest mark goes next. Neither the next item
+nor its cost need be known before it goes: a member that cannot go now is passed over, and is asked first the next time.
+Three rules:
 
-1. *Nobody saves up.* Who goes begins where the clock is, if it was passed over or away meanwhile.
-2. *Nobody leaves a debt behind.* A member keeps what it paid when it leaves; if it comes back before the clock has
-   got there, it goes on from there. An owner that drops a member, and with it what it paid, does so only when the
-   member is next in line.
-3. *Newcomers without end starve nobody.* Starting where the clock is, each would go before whoever has paid for
-   something already, and the clock would stand still. So a newcomer starts half of what the present one gets behind
-   it, and the next newcomer once the clock has got there. At its end, instead of in the middle, it would let who has
-   just gone go twice, each time it comes with one thing after another.
+1. *Nobody saves up.* A member that was passed over or away begins where the clock is.
+2. *Nobody leaves a debt behind.* A member keeps its mark when it leaves. If it comes back before the clock has got
+   there, it goes on from its mark. An owner may drop a member, and its mark, only when the member is next in line.
+3. *Newcomers without end starve nobody.* If each newcomer started at the clock, it would go before all members that
+   have paid for something, and the clock would stand still. So a newcomer starts half of the present member's item
+   behind the clock, and the next newcomer once the clock has got there. If it started a whole item behind, a member
+   that comes with one item after another could go twice each time.
 
-So while two members always have something that can go, what they got, over their weights, differs by one item of each
-and half of the largest item of any, or a quantum, if that is less.
+So while two members always have something that can go, their costs over their weights differ by one item of each and
+half of the largest item of any member, or half a quantum, if that is less.
 
-Tried before: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), which finds the next in constant time, but
-needs a quantum that suits the costs, rounds, and a way to skip rounds in which nobody may go; it is fair within two
-quanta more, and newcomers without end starved those in debt. A heap instead of the sorted list: finding who can go
-behind many who cannot takes all of these off the heap and puts them back; and moving a
-thousand pointers is cheap.
+Tried before: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). It finds the next member in constant time, but
+needs a quantum that suits the costs, rounds, and a way to skip rounds in which nobody may go. It is fair within two
+quanta more, and endless newcomers starved members in debt. A heap instead of the sorted list: to find a member behind
+many that cannot go, all of these leave the heap and return; moving a thousand pointers is cheap.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ from typing import Generic, TypeVar
 
 @dataclass(slots=True, eq=False)
 class Member:
-    """Who shares. `weight` may change at any time, and holds for what goes from then on."""
+    """One of those that share. `weight` may change at any time, and holds for the items that go from then on."""
 
     weight: float = 1.0
-    paid: float = -inf  # up to where it has paid for what it got
+    paid: float = -inf  # its mark: the sum of its costs over its weight
     joined: bool = False
 
 
@@ -49,7 +47,7 @@ M = TypeVar("M", bound=Member)
 class FairQueue(Generic[M]):
     """The members that have something waiting, in the order in which they may go.
 
-    Its owner walks it, finds the first that can go, takes something of it, and charges it:
+    Its owner walks it, finds the first member that can go, takes an item from it, and charges it:
 
     >>> shares, names = FairQueue[Member](), {Member(weight=2): "heavy", Member(): "light"}
     >>> for member in names:
@@ -63,25 +61,25 @@ class FairQueue(Generic[M]):
     ['heavy', 'light', 'heavy', 'light', 'heavy', 'heavy']
 
     Args:
-        quantum: the cost, over a weight of 1, of what counts as small: a newcomer waits for half of that at most,
-            however large what the others get is.
+        quantum: the largest cost, over a weight of 1, that counts in full for newcomers: they wait for half of it at
+            most, however large the others' items are.
     """
 
     quantum: float = inf
-    _clock: float = 0.0  # where who went last began
+    _clock: float = 0.0  # where the last member that went began
     _entry: float = 0.0  # where a newcomer starts
-    # Sorted by what they paid, the next to be served last: a member may leave while it is visited by a walk.
+    # Sorted by `paid`, the next member last: a member may leave while a walk visits it.
     _line: list[M] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self._line)
 
     def __iter__(self) -> Iterator[M]:
-        """The members in order. The one just given may leave meanwhile; after any other change, begin anew."""
+        """Yield the members in order. The one just yielded may leave; after any other change, begin anew."""
         return reversed(self._line)
 
     def join(self, member: M) -> None:
-        """A member has something waiting, again or still."""
+        """Add a member that has something waiting."""
         if member.joined:
             return
         member.joined = True
@@ -90,12 +88,12 @@ class FairQueue(Generic[M]):
         insort_left(self._line, member, key=_order)
 
     def leave(self, member: M) -> None:
-        """Take out a member that has nothing left to be served."""
+        """Remove a member that has nothing waiting any more."""
         member.joined = False
         self._remove(member)
 
     def charge(self, member: M, cost: float) -> None:
-        """A member goes, with something of this cost."""
+        """Charge a member that goes with an item of this cost."""
         share, start = cost / member.weight, member.paid
         if start < self._clock:
             start = self._clock

@@ -1,4 +1,4 @@
-"""What an engine asks of whoever runs it."""
+"""The interface that an engine needs of the runtime that runs it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from .model import Lane, Task
 
 
 class Host(Protocol):
-    """The runtime, or whoever stands for it. Who inherits from this need only say how a task is launched.
+    """The runtime, or a stand-in for it. A subclass needs to define only `launch`.
 
     Attributes:
-        clock: gives seconds, for lanes to which a hop takes long: see `placement`.
+        clock: returns seconds. Used for lanes with a `hop`: see `placement`.
     """
 
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
@@ -21,7 +21,7 @@ class Host(Protocol):
         """Put an admitted task on the stream of its lane."""
 
     def loop_lane(self, task: Task) -> Lane | None:
-        """The lane of the event loop's thread, if a quick task may run there, now; else None."""
+        """The lane of the event loop's thread, if a quick task may run there now; else None."""
         return None
 
     def run_here(self, task: Task) -> None:
@@ -29,21 +29,22 @@ class Host(Protocol):
         return
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function: quick tasks run inside of it."""
+        """Call a function that runs quick tasks."""
         return function(*args)
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
-        """These tasks lack bytes that nothing in flight will free; none: that is over. Called after each change."""
+        """Note the tasks that lack bytes which nothing in flight will free; () if none does. Called after each
+        change."""
         return
 
     def on_overrun(self, task: Task) -> None:
-        """A task made more than it was charged, and more than the limit allows is tracked."""
+        """Take note that a task made more than it was charged, and that tracked bytes are above the limit."""
         return
 
     def on_cancel(self, task: Task) -> None:
-        """A task is cancelled after its launch."""
+        """Take note that a task is cancelled after its launch."""
         return
 
     def on_interrupted(self, error: BaseException) -> None:
-        """An exception left a change of state in the middle: see `engine`. Has everything abandoned."""
+        """Abandon everything: an exception left a change of state in the middle. See `engine`."""
         return

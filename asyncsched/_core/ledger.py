@@ -1,8 +1,8 @@
-"""What is counted and what is charged. Nobody else changes these numbers, and everybody reads them here.
+"""The counts and charges of a scheduler. Only this file changes them; everybody reads them here.
 
-One thing is written out elsewhere, for speed: what an operation charges that runs at once (`tensors.issue.run_at_once`
-does what `Ledger.charge_at_once` says, and a test compares the two). And a dropped result gives its bytes back
-in `Value.__del__`, see `completions`.
+For speed, two places repeat its code: `tensors.issue.run_at_once` charges an operation that runs at once as
+`Ledger.charge_at_once` does (a test compares the two), and `Value.__del__` gives back the bytes of a dropped result
+(see `completions`).
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from .model import CANCELLED, DONE, FAILED, Account, Scope, Task, Value
 class Limits:
     """The bounds of one scheduler. None is no bound."""
 
-    max_ops: int | None = None  # most tasks in flight
-    max_bytes: int | None = None  # most tracked bytes
-    max_pending: int | None = None  # most tasks that wait in the backlog
+    max_ops: int | None = None  # the most tasks in flight
+    max_bytes: int | None = None  # the most tracked bytes
+    max_pending: int | None = None  # the most tasks in the backlog
 
 
 class Ledger:
-    """The books of one scheduler.
+    """The counts and accounts of one scheduler.
 
     Attributes:
-        account: what is charged to the scheduler; scopes with a reserve have accounts of their own, within it.
-        abandoned: what was unfinished has been abandoned, after an interruption. The counts could not be relied on any
-            more, so nothing is charged from then on.
-        busy: a change of state is under way. What a finaliser asks for meanwhile is put off: see `engine`.
+        account: the bytes charged to the scheduler. A scope with a reserve has an account of its own, within it.
+        abandoned: an interruption left the counts unreliable, so unfinished tasks were abandoned. Nothing is charged
+            from then on.
+        busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
         observer: told of every transition, if there is one.
     """
 
@@ -46,17 +46,17 @@ class Ledger:
         self.sequence: int = 0  # the number of the next task
         self.submitted: int = 0
         self.ended: dict[int, int] = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
-        self.ran_at_once: int = 0  # operations that never were tasks, and count among neither
-        self.ended_tasks: int = 0  # with a slot
+        self.ran_at_once: int = 0  # operations that never were tasks; in no other count
+        self.ended_tasks: int = 0  # of tasks with a slot
         self.ended_bytes: int = 0  # the sum of their costs
-        self.growths: int = 0  # claims of scopes that grow, ever
+        self.growths: int = 0  # growths so far
         self.preempted: int = 0  # scopes told to give back their reserve
         self.peak_in_flight: int = 0
         self.peak_bytes: int = 0
         self.clear()
 
     def clear(self) -> None:
-        """Nothing is unfinished (any more)."""
+        """Reset the counts: nothing is unfinished."""
         max_ops = self.limits.max_ops
         self.unfinished: int = 0
         self.pending: int = 0
@@ -65,34 +65,33 @@ class Ledger:
         self.claim_bytes: int = 0  # the sum of their costs
         self.in_flight: int = 0
         self.free = inf if max_ops is None else max_ops  # slots
-        self.reserved: int = 0  # bytes that open scopes reserved
+        self.reserved: int = 0  # in bytes, by open scopes
         self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
 
     def abandon(self) -> None:
-        """Nothing is unfinished any more, and nothing is charged."""
+        """Reset the counts, and charge nothing from now on."""
         self.clear()
         self.abandoned, self.account.used, self.completions.immediate_thread = True, 0, 0
 
     def limit_bytes(self, max_bytes: int | None) -> None:
-        """The limit is known, as that of the devices; nothing is charged yet."""
+        """Set the limit, which the devices determine. Nothing is charged yet."""
         self.limits = replace(self.limits, max_bytes=max_bytes)
         self.account.limit = max_bytes
 
     @property
     def idle(self) -> bool:
-        """Whether what comes now, and fits, goes past all queues: nothing waits, so it is the next; a slot is free.
+        """Whether new work that fits may go past all queues: nothing is pending, and a slot is free.
 
-        The one predicate for whoever wants past them. `tensors.issue.run_at_once` has it written out.
+        This is the only such rule. `tensors.issue.run_at_once` repeats it.
         """
         return not self.pending and self.free > 0
 
     def certainly_fits(self, task: Task) -> bool:
-        """Whether there is room for a task beside all that is charged or promised. If so it can run under its limit:
-        its inputs are charged already, or will be.
+        """Whether there is room for a task beside everything charged or promised.
 
-        (Below zero bytes are used between the drop of a result that was larger than its task's cost, and the end of
-        that task.)
+        If so, it can run under its limit: its inputs are charged already, or will be. (The used bytes are below zero
+        between the drop of a result that was larger than its task's cost and the end of that task.)
         """
         account = task.scope.account
         return account.limit is None or 0 <= account.used <= account.limit - self.pending_bytes - task.cost
@@ -100,7 +99,7 @@ class Ledger:
     # -- the life of a task ---------------------------------------------------------------------------------------
 
     def join(self, task: Task) -> None:
-        """A task is submitted, and gets its number."""
+        """Count a submitted task, and give it its number."""
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
@@ -109,7 +108,7 @@ class Ledger:
         task.scope.tasks[task] = None
 
     def enqueue(self, task: Task) -> None:
-        """A task waits in a queue."""
+        """Count a task that waits in a queue."""
         account = task.scope.account
         if not account.pending:
             self.waiting[account] = None
@@ -121,7 +120,7 @@ class Ledger:
         account.pending += 1
         limit = account.limit
         if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
-            account.changed = True  # else a scan for what fits would find nothing new
+            account.changed = True  # otherwise a scan for fitting tasks would find nothing new
         self.pending += 1
         self.pending_bytes += task.cost
         if not task.lanes:
@@ -129,7 +128,7 @@ class Ledger:
             self.claim_bytes += task.cost
 
     def dequeue(self, task: Task) -> None:
-        """It waits no more."""
+        """Stop counting a task as pending."""
         account = task.scope.account
         account.pending -= 1
         account.claims -= not task.lanes
@@ -144,7 +143,7 @@ class Ledger:
             self.claim_bytes -= task.cost
 
     def reprice(self, task: Task, cost: int) -> None:
-        """A pending task turns out to cost something else."""
+        """Change the cost of a pending task."""
         self.pending_bytes += cost - task.cost
         task.cost = cost
         account = task.scope.account
@@ -152,7 +151,7 @@ class Ledger:
         account.least, account.least_claim = min(account.least, cost), min(account.least_claim, cost)
 
     def charge(self, task: Task) -> None:
-        """It is admitted: it takes its slot and its bytes."""
+        """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
         account.used += task.cost
         if account.grace:
@@ -169,7 +168,7 @@ class Ledger:
             self.peak_bytes = self.account.used
 
     def refund(self, task: Task) -> None:
-        """It physically ended: its slot is free, and so are the bytes that its result did not take over."""
+        """Free the slot of a task that physically ended, and the bytes that its result did not keep."""
         account = task.scope.account
         account.in_flight -= 1
         if account.closed:
@@ -184,7 +183,7 @@ class Ledger:
             self.note_peak(0)
 
     def leave(self, task: Task) -> None:
-        """It is not unfinished any more: its state says how it ended."""
+        """Stop counting a task as unfinished: its state says how it ended."""
         del task.scope.tasks[task]
         self.unfinished -= 1
         if task.lanes:  # a claim is no work
@@ -192,17 +191,17 @@ class Ledger:
         if self.observer is not None:
             self.observer.task_ended(task)
 
-    # -- what never was a task, and what is dropped -----------------------------------------------------------------
+    # -- operations at once, and drops ------------------------------------------------------------------------------
 
     def charge_at_once(self, value: Value, nbytes: int, workspace: int = 0) -> None:
-        """An operation ran at once: its result is charged; the workspace was needed for a moment."""
+        """Charge the result of an operation that ran at once. It needed the workspace only for a moment."""
         value.account.used += nbytes
         value.charge = nbytes
         self.ran_at_once += 1
         self.note_peak(self.in_flight + 1, workspace)
 
     def drop(self, account: Account, nbytes: int, seq: int) -> None:
-        """A result is held no more."""
+        """Give back the bytes of a result that nobody holds any more."""
         if self.abandoned:
             return
         if account.closed:
@@ -213,7 +212,7 @@ class Ledger:
             self.observer.bytes_released(account, nbytes, seq)
 
     def note_peak(self, in_flight: int, workspace: int = 0) -> None:
-        """Keep the highest tracked bytes (`workspace` more than are charged now) and tasks in flight."""
+        """Update the peaks of tracked bytes (`workspace` more than are charged now) and of tasks in flight."""
         if self.account.used + workspace > self.peak_bytes:
             self.peak_bytes = self.account.used + workspace
         if in_flight > self.peak_in_flight:
@@ -222,7 +221,7 @@ class Ledger:
     # -- reserves -----------------------------------------------------------------------------------------------------
 
     def reserve(self, scope: Scope, claim: Value) -> None:
-        """The bytes of a claim, charged to the scope's account, become the scope's own."""
+        """Turn the bytes of a claim, charged to the scope's account, into the scope's reserve."""
         outer = scope.account
         scope.reserve, claim.charge = claim.charge, 0
         scope.account = Account(scope.reserve, outer.completions, outer.runtime, outer)
@@ -231,7 +230,7 @@ class Ledger:
         scope.number = self.reserves
 
     def grow(self, scope: Scope, claim: Value) -> None:
-        """The bytes of a claim, charged to the account around, are added to a scope's reserve."""
+        """Add the bytes of a claim, charged to the account around the scope, to its reserve."""
         account, more = scope.account, claim.charge
         assert account.limit is not None
         claim.charge = 0
@@ -241,7 +240,7 @@ class Ledger:
         self.reserved += more
 
     def unreserve(self, scope: Scope) -> None:
-        """A scope with a reserve closes: what is charged to it, and pending, is its parent's from now on."""
+        """Close the account of a scope with a reserve: its charges and pending tasks go to its parent."""
         account = scope.account
         assert account.parent is not None
         account.closed = True
@@ -263,6 +262,6 @@ class Ledger:
 
 
 def _least(*accounts: Account) -> tuple[int, int]:
-    """The least that what waits in any of them costs: a task that needs a slot, and a claim."""
+    """The lowest costs of a task that needs a slot and of a claim, among those pending in these accounts."""
     tasks = [account.least for account in accounts if account.pending > account.claims]
     return min(tasks, default=0), min([account.least_claim for account in accounts if account.claims], default=0)

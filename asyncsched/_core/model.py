@@ -1,9 +1,9 @@
-"""What the scheduler keeps track of: tasks and the values they make, streams, scopes, and accounts of bytes.
+"""The scheduler's data: tasks and the values they make, streams, scopes, and accounts of bytes.
 
-Each thing is kept once. A value knows its bytes, its place in memory and the line that asked for it. A task knows its
-state and its failure, and everything about running it. While a task is unfinished each refers to the other. The stream
-clears `task.value` when the result is there, so that a result without handles is freed at once. `value.task` is cleared
-by whoever next finds the task done. The value of a failed task keeps its reference, since the task has the failure.
+Each fact is kept once. A value knows its bytes, its place in memory and the line that asked for it. A task knows its
+state, its failure and how it runs. While a task is unfinished, task and value refer to each other. The stream clears
+`task.value` when the result exists, so that a result without handles is freed at once. Whoever next finds the task done
+clears `value.task`. The value of a failed task keeps that reference, since the task has the failure.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FAILED: Final = 3
 CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
-UNKNOWN_SECONDS: Final = 1e-3  # of a function, say: worth a hop to another stream
-_last_reference = -1  # what `getrefcount(self)` says in `Value.__del__` when nobody else refers to it: see `_calibrate`
+UNKNOWN_SECONDS: Final = 1e-3  # for a function, for example: long enough for a hop to another stream
+_last_reference = -1  # `getrefcount(self)` in `Value.__del__` when nobody else refers to it: see `_calibrate`
 
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
@@ -39,35 +39,36 @@ Waiter = Callable[[Any], bool]
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
 class Value:
-    """What a task makes, or will make. Handles, views and tasks that read it hold it.
+    """The result of a task, present or still to come. Handles, views and tasks that read it hold it.
 
-    CPython's reference count says when nobody needs it any more, so nothing here counts holders: at zero, `__del__`
-    tells the completions that the bytes are free. `new_value` makes one.
+    CPython's reference count tells when nobody needs a value any more, so nothing here counts holders. At zero,
+    `__del__` reports that the bytes are free. `new_value` makes a value.
 
-    A value in a dead cycle is finalised before its count is zero: the collector calls every finaliser of a cycle before
-    it clears any of it, in any order. Other finalisers of that cycle may still read the array, or keep it. So a buffer
-    of a pool counts as escaped then: it is charged until its array dies, and never recycled. (A small array has no such
-    buffer. Only its bytes are given back a little early.)
+    A value in a dead cycle is finalised before its count is zero: the collector calls all finalisers of a cycle, in any
+    order, before it clears any object of it. Other finalisers of that cycle may still read or keep the array. So a
+    pool's buffer counts as escaped then: it is charged until its array dies, and never recycled. (A small array has no
+    such buffer. Its bytes are only given back a little early.)
     """
 
     account: Account
     device: Any
     meta: Any  # shape, dtype and cost of the result; opaque here
-    nbytes: int  # bytes of the buffer it owns, or will
+    nbytes: int  # bytes of the buffer that it owns, or will own
     site: CallSite | None  # the line that asked for it; None if it ran at once
-    task: Task | None  # its producer, until somebody finds it done; one that failed stays
+    task: Task | None  # its producer, until somebody finds it done; a failed one stays
     array: Any  # the result
     block: Any  # the pool's buffer under it, if any
     base: Value | None  # the value whose memory this one is a view of
-    charge: int  # bytes to give back when nobody holds this any more
+    charge: int  # bytes to give back when nobody holds this value any more
     escaped: bool  # the array may be held outside: the buffer is never recycled
-    seq: int  # the number of the task that made it, if an instrument was there to see that
-    given: ref[Any]  # the array handed to the user; unset until then, as it stays for most values
-    deferred_errors: tuple[Any, ...]  # that only the device can rule out, see the file of this name; mostly unset
+    seq: int  # the number of its task, if an instrument was attached then
+    given: ref[Any]  # the array handed to the user; unset for most values
+    # Errors that only the device can detect, see `devices.deferred_errors`; mostly unset
+    deferred_errors: tuple[Any, ...]
 
     @property
     def failure(self) -> Failure | None:
-        """Why it will never be there: its task failed, or was cancelled. A task that is found done is forgotten."""
+        """Why the result will never exist: its task failed or was cancelled. Forgets a task that is done."""
         if (task := self.task) is None:
             return None
         if task.state == DONE:
@@ -76,13 +77,13 @@ class Value:
 
     @property
     def settled(self) -> bool:
-        """Whether the result or a failure is here."""
+        """Whether the result or a failure exists."""
         task = self.task
         return task is None or task.state >= DONE or task.failure is not None
 
     @property
     def owner(self) -> Value:
-        """The value that owns the memory: itself, or at the end of a chain of views."""
+        """The value that owns the memory: this one, or the one at the end of its chain of views."""
         value = self
         while value.base is not None:
             value = value.base
@@ -94,7 +95,7 @@ class Value:
     def __del__(self) -> None:
         try:
             reclaimed = self.escaped or self.block
-        except AttributeError:  # a signal's exception came as it was to be made
+        except AttributeError:  # a signal's exception came while the value was being made
             return
         try:
             if reclaimed is not None:
@@ -107,12 +108,12 @@ class Value:
                     account.used -= charge
                     return
                 if getrefcount(self) <= _last_reference:
-                    self.array = None  # the memory first, its bytes second: others may wait for them on another thread
+                    self.array = None  # the memory first, then its bytes: another thread may wait for them
                 self.charge = 0
                 completions.items.append((account, charge, self.seq))
                 if completions.wants_bytes:
                     completions.freed(charge)
-        except BaseException as error:  # a signal's, or at the end of a recursion: Python tells of it, and goes on
+        except BaseException as error:  # from a signal, or at the end of a recursion: Python prints it and goes on
             try:
                 self.device.memory.drop_again(self, error)
             except BaseException:  # the bytes are lost
@@ -124,7 +125,7 @@ class Value:
 def new_value(
     account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None, array: Any = None
 ) -> Value:
-    """A value to come, or of an array that is there. (A class with an `__init__` takes longer to call.)"""
+    """Make a value to come, or the value of an existing array. (A class with an `__init__` is slower to call.)"""
     value = Value()
     value.account = account
     value.device = device
@@ -142,17 +143,17 @@ def new_value(
 
 
 class Plan(Protocol):
-    """What is known of a task before it runs. Tasks that are alike share one: an operation's is `ops.op.Plan`."""
+    """The facts about a task that are known before it runs. Similar tasks share one. Operations use `ops.op.Plan`."""
 
     name: str  # of the operation, or the function
-    estimate: float  # seconds that it takes a stream
+    estimate: float  # seconds that a stream needs for it
     small: bool  # whether it is quick: it may run on the event loop's thread
-    seconds: float  # for which it would then hold that thread, beyond what a task costs it anyway
+    seconds: float  # for which it would hold that thread, beyond the usual cost of a task
 
 
 @dataclass(slots=True, eq=False)
 class CallPlan:
-    """The plan of what is no operation: a function, a copy, a claim of bytes."""
+    """The plan of a task that is no operation: a function, a copy, a claim of bytes."""
 
     name: str
     estimate: float = UNKNOWN_SECONDS
@@ -162,39 +163,38 @@ class CallPlan:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Task:
-    """One unit of work. It goes once through pending -> launched -> done | failed | cancelled.
+    """One unit of work. Its life: pending -> launched -> done | failed | cancelled.
 
-    Python's garbage collector traverses all pending tasks some five times while the backlog grows, with a cache miss or
-    two for each object. To keep objects few, a task with one input or one dependent has no container for it.
+    Python's garbage collector traverses all pending tasks about five times while the backlog grows, with a cache miss
+    or two for each object. To keep objects few, a task with one input or one dependent has no container for it.
     """
 
     scope: Scope
     plan: Plan
-    value: Value | None  # what it makes; cleared by the stream
+    value: Value | None  # its result; cleared by the stream
     call: Any  # what to run: opaque here, as are args, options and context
-    reads: Any  # the value it reads, or a tuple of them: see `inputs`; emptied when it ends
+    reads: Any  # the value it reads, or a tuple of values: see `inputs`; emptied when the task ends
     args: Any  # the arguments, with a reference by place for each input; None if they are the inputs
     options: Any
-    lanes: Sequence[Lane]  # the streams it may run on; none for a claim of bytes, which takes no slot either
-    cost: int  # bytes of output and workspace, charged at admission. Not its plan's: a commit moves them
+    lanes: Sequence[Lane]  # the streams it may run on; empty for a claim, which takes no slot either
+    cost: int  # bytes of output and workspace, charged at admission; not in the plan, since a commit moves them
     context: Any = None
     move: Any = None  # its part in a commit
-    # It takes over the buffer of the first value it reads, without a charge, once these tasks have ended. None: it may.
+    # A tuple: it takes over its first input's buffer, uncharged, once these tasks have ended. None: it may, charged.
     after: Sequence[Task] | None = None
-    takes: Sequence[
-        tuple[int, Value]
-    ] = ()  # what inputs, by place, become when it has run: it writes over their buffers
-    refund: int = 0  # bytes to return at completion: what of `cost` the value did not take over
+    # (input's place, value): it writes the value over that input's buffer
+    takes: Sequence[tuple[int, Value]] = ()
+    refund: int = 0  # bytes to return when it ends: the part of `cost` that the value did not keep
     seq: int = 0
     state: int = PENDING
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
     readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
-    waiters: dict[Waiter, None] | None = None  # in the order in which they came
+    waiters: dict[Waiter, None] | None = None  # in order of arrival
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
-    due: float = 0.0  # when its lane will have ended it, by estimate: see `Lane.booked_until`
+    due: float = 0.0  # estimated end on its lane: see `Lane.booked_until`
     failure: Failure | None = None
     cancelled: bool = False  # cancelled after launch: it keeps its slot until it physically ends
 
@@ -204,7 +204,7 @@ class Task:
 
     @property
     def name(self) -> str:
-        """Of the operation, or the function."""
+        """The name of the operation or function."""
         return self.plan.name
 
     @property
@@ -219,11 +219,11 @@ class Task:
 
     @property
     def dependents(self) -> Sequence[Task]:
-        """The tasks that read what it makes, and were submitted while it was unfinished."""
+        """The tasks that read its result and were submitted while it was unfinished."""
         return () if (found := self.readers) is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
-        """Another task waits for this one, which has not ended."""
+        """Make `task` wait for this one, which has not ended."""
         if self.readers is None:
             self.readers = task
         elif type(self.readers) is list:
@@ -234,7 +234,7 @@ class Task:
             task.blockers += 1
 
     def unblock_dependents(self) -> None:
-        """It is launched, so what reads it may be: streams wait for streams."""
+        """Let its dependents be launched, since it is: streams wait for streams."""
         for dependent in self.dependents:
             dependent.blockers -= 1
             dependent.scope.account.changed = True
@@ -255,11 +255,11 @@ class Task:
         return self.state >= DONE or self.cancelled
 
     def only_follows(self, other: Task) -> bool:
-        """Whether it waits for the end of another, however that is, and reads nothing of its."""
+        """Whether it waits only for the end of `other`, in whatever state, and reads nothing from it."""
         return self.after is not None and other in self.after
 
     def let_go(self) -> None:
-        """Drop all that it works on, since it has run, or never will. (Its part in a commit it keeps until it ends.)"""
+        """Drop everything that it works on: it has run, or never will. It keeps its part in a commit."""
         self.value = self.args = self.call = self.context = self.options = None
         self.reads = self.takes = ()
 
@@ -268,7 +268,7 @@ class Task:
 
 
 def failure_above(inputs: Sequence[Value]) -> Failure | None:
-    """The failure of the first of these values that has one."""
+    """The first failure among the producers of these values."""
     for value in inputs:
         producer = value.task
         if producer is not None and producer.failure is not None:
@@ -281,20 +281,20 @@ class Lane:
     """The scheduler's view of one stream of a device.
 
     The three times are estimates, see `placement`. `booked_until` and `done_until` count seconds of estimated work;
-    `done_at` is by the clock.
+    `done_at` is a time of the clock.
     """
 
     device: Any = None
     stream: Any = None
-    copies: bool = False  # carries host-to-device copies alone
-    place: Callable[[Task], Lane] | None = None  # the device's own choice among the lanes of a task
-    loop: Lane | None = None  # where a task of this lane that ran on the event loop's thread is said to have run
-    hop: float = 0.0  # seconds until a task begins that is not next to others here, if that matters
+    copies: bool = False  # carries only host-to-device copies
+    place: Callable[[Task], Lane] | None = None  # the device's own choice among a task's lanes
+    loop: Lane | None = None  # the lane to report for a task that ran on the event loop's thread instead
+    hop: float = 0.0  # seconds that an idle or waiting lane needs to begin; 0 if negligible
     booked_until: float = 0.0  # when everything launched so far ends
-    done_until: float = 0.0  # when the last task that has ended was to end
-    done_at: float = 0.0  # when that end was told, or when the first task after a rest was launched
+    done_until: float = 0.0  # when the last ended task was estimated to end
+    done_at: float = 0.0  # when that end was reported, or when the first task after a rest was launched
     load: int = 0  # tasks launched and not ended
-    tail: Task | None = None  # the last one launched, while it is unfinished
+    tail: Task | None = None  # the last task launched, while unfinished
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -303,7 +303,7 @@ class Account:
 
     limit: int | None
     completions: Completions
-    runtime: Any = None  # whose it is; opaque here
+    runtime: Any = None  # the runtime that owns it; opaque here
     parent: Account | None = None
     used: int = 0
     pending: int = 0  # tasks waiting to be charged here
@@ -311,20 +311,20 @@ class Account:
     earmark: Task | None = None  # the aged head for which freed bytes are kept
     grace: int = 0  # admissions left during which blocked heads and earmarks are ignored: the progress rule
     changed: bool = False  # whether anything changed since a scan found nothing that fits
-    claims: int = 0  # of those that wait, claims: they need no slot
-    least: int = 0  # no task that waits for a slot, too, costs less
-    least_claim: int = 0  # no claim that waits costs less
+    claims: int = 0  # pending claims, which need no slot
+    least: int = 0  # at most the lowest cost of a pending task that needs a slot
+    least_claim: int = 0  # at most the lowest cost of a pending claim
     closed: bool = False  # its bytes are its parent's now
-    line: Any = None  # who waits to reserve of it; opaque here
+    line: Any = None  # those who wait to reserve from it; opaque here
 
     def fits(self, task: Task) -> bool:
-        """Whether the cost of `task` stays within the limit. A task that costs nothing fits even above the limit."""
+        """Whether the cost of `task` stays within the limit. A task known to cost nothing always fits."""
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
         return not task.cost and not task.unestimated
 
     def starved(self, full: bool) -> bool:
-        """Whether nothing that waits can go, whatever it is: it lacks bytes, or a slot if these are `full`."""
+        """Whether no pending task can possibly go: each lacks bytes, or a slot if the slots are `full`."""
         if self.limit is None:
             return False
         room = max(0, self.limit - self.used)
@@ -333,7 +333,7 @@ class Account:
         return full or self.pending == self.claims or self.least > room
 
     def covers(self, account: Account | None) -> bool:
-        """Whether what is charged to `account` is held within this one."""
+        """Whether the charges of `account` are within this one."""
         while account is not None and account is not self:
             account = account.parent
         return account is not None
@@ -363,12 +363,12 @@ class Scope:
     tasks: dict[Task, None] = field(default_factory=dict)  # unfinished
     unseen: Unseen | None = None  # failures of its own tasks; None before the first
     reserve: int = 0
-    number: int = 0  # among those that were granted a reserve: the youngest has the highest
-    growing: dict[Scope, None] | None = None  # if it has grown: the scopes in which it claims more
-    grows: bool = False  # it is one of these
+    number: int = 0  # counts granted reserves: the youngest scope has the highest
+    growing: dict[Scope, None] | None = None  # if it has grown: the scopes that hold its growths
+    grows: bool = False  # it is one of those scopes
     preempted: bool = False  # it was told to give its reserve back
-    entered_by: Any = None  # a weak reference to whoever will leave it; opaque here
-    # Nothing more will be submitted: closed when its tasks are finished and its failures reported.
+    entered_by: Any = None  # a weak reference to the task that will leave it; opaque here
+    # Nothing more will be submitted. It closes when its tasks are finished and its failures reported.
     ended: bool = False
     ended_children: deque[Scope] | None = None  # to be closed once they are over
     closed: bool = False
@@ -379,30 +379,30 @@ class Scope:
         return None if not self.reserve or self.account.parent is None else self.account.parent.open
 
     def over(self) -> bool:
-        """Whether it has ended, and nothing here or below is unfinished or unreported."""
+        """Whether it has ended, and neither it nor a child has an unfinished task or an unreported failure."""
         if not self.ended or self.tasks or self.unseen:
             return False
         return all(child.over() for child in list(self.children))
 
     def tree(self) -> list[Scope]:
-        """This scope and all below."""
+        """This scope and all below it."""
         found = [self]
         for scope in found:
             found += scope.children
         return found
 
     def unfinished(self, before: int | None = None) -> list[Task]:
-        """Every unfinished task here and below, of those numbered under `before`."""
+        """All unfinished tasks here and below; with `before`, only those with lower numbers."""
         found = [task for scope in self.tree() for task in list(scope.tasks)]
         return found if before is None else [task for task in found if task.seq < before]
 
     def one_unfinished(self, before: int | None = None) -> Task | None:
-        """One of them, late among them; None if there is none."""
+        """One of these tasks, a late one if possible; None if there is none."""
         found = (task for scope in reversed(self.tree()) for task in reversed(list(scope.tasks)))
         return next((task for task in found if before is None or task.seq < before), None)
 
     def record(self, failure: Failure) -> None:
-        """Report a root cause where the scope ends, or at a barrier, unless someone sees it first."""
+        """Keep a root cause for a barrier or the scope's end to report, unless someone sees it first."""
         if failure.seen:  # by a dependent on another stream, whose completion came first
             return
         if self.unseen is None:
@@ -410,9 +410,9 @@ class Scope:
         self.unseen.add(failure)
 
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
-        """Root causes nobody has seen, here and below, of tasks numbered under `before`.
+        """Take the root causes that nobody has seen, here and below, of tasks numbered under `before`.
 
-        And how many more were not kept.
+        Returns them, and how many more were only counted.
         """
         found, lost = ([], 0) if self.unseen is None else self.unseen.take(before)
         for child in list(self.children):
@@ -423,8 +423,11 @@ class Scope:
 
 
 def _calibrate() -> None:
-    """Find `_last_reference` by values dropped: some versions of CPython count a variable that a call reads, some do
-    not, and some do in some places of a function. Where it comes out now so, now so, every value counts as escaped."""
+    """Find `_last_reference` by dropping values.
+
+    CPython's versions differ in whether they count a variable that a call reads; some count it only in some places of a
+    function. If the results vary, every value counts as escaped.
+    """
     global _last_reference
     escaped: list[bool] = []
     device: Any = SimpleNamespace(memory=SimpleNamespace(reclaim=lambda value: escaped.append(value.escaped)))

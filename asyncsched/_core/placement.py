@@ -1,4 +1,4 @@
-"""Which stream gets the next task."""
+"""The choice of a stream for the next task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .model import DONE, Lane, Task, Value
 def choose(task: Task) -> Lane:
     """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane.
 
-    Or, of a device to which it matters where data is, the one that it says.
+    A device for which it matters where data is makes the second choice itself.
     """
     lanes = task.lanes
     if len(lanes) == 1:
@@ -28,18 +28,18 @@ def choose(task: Task) -> Lane:
 
 
 def soonest(task: Task, now: float) -> Lane:
-    """The lane on which a task begins first, by estimate: for lanes to which a hop takes longer than many a task.
+    """The lane on which a task begins first, by estimate. For lanes whose hop takes longer than many a task.
 
-    A hop is what it takes to wake a lane that is idle, or has to wait for another. What is shorter stays where its
-    producers are, or behind others that are short.
+    A hop is the time to wake a lane that is idle or must wait for another. A task shorter than a hop stays where its
+    producers are, or behind other short tasks.
 
-    Each lane has a time of its own: the seconds of work that it was given, by estimate, with its waits for others. When
-    it tells of the end of a task, its time is what was expected for that end: so wrong guesses do not add up. A lane
-    that has told of no end for longer than expected, as with a user's function that takes a second, is expected to take
-    as long again: so short tasks do not pile up behind it while another lane is free.
+    Each lane has a time of its own: the estimated seconds of work that it was given, with its waits for other lanes.
+    When it reports the end of a task, its time becomes the estimate for that end, so wrong guesses do not add up. If a
+    lane has reported no end for longer than estimated, as with a user's function that takes a second, it is expected to
+    take as long again. So short tasks do not pile up behind it while another lane is free.
     """
     best = task.lanes[0]
-    if not sum([lane.load for lane in task.lanes]):  # all are idle: one is like the other
+    if not sum([lane.load for lane in task.lanes]):  # all are idle, so any will do
         task.due = best.booked_until = best.done_until + task.plan.estimate
         best.done_at = now
         return best

@@ -1,4 +1,4 @@
-"""The tree of scopes: opened, ended, closed, and what they hold handed over."""
+"""The tree of scopes: how they are opened, ended and closed, and how a closing scope hands over its contents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .model import Scope
 from .tenants import Share
 
 _AS_AROUND = Share()
-_GROWING = 0.5  # added to the class of a scope that grows: it goes before who comes new in that, and after higher ones
+_GROWING = 0.5  # added to a growing scope's priority: it goes before newcomers of its class and after higher classes
 
 
 class Scopes:
@@ -19,7 +19,7 @@ class Scopes:
 
     Args:
         ledger, admission: the engine's.
-        close: the engine's `close_scope`, by which a scope is closed that is over.
+        close: the engine's `close_scope`, which closes a scope that is over.
     """
 
     def __init__(self, ledger: Ledger, admission: Admission, close: Callable[[Scope], None]) -> None:
@@ -28,8 +28,10 @@ class Scopes:
         self._close = close
 
     def open(self, name: str, parent: Scope, share: Share | None = _AS_AROUND) -> Scope:
-        """A child scope, with a queue of its own. Without a share it is in its parent's, and sweeps out siblings there
-        that are over."""
+        """Open a child scope with a queue of its own.
+
+        With `share=None` it uses its parent's queue, and first closes earlier siblings there that are over.
+        """
         queue = parent.queue
         if share is not None:
             queue = self._admission.new_queue(queue, share)
@@ -42,7 +44,7 @@ class Scopes:
         return scope
 
     def open_growth(self, scope: Scope, name: str) -> Scope:
-        """A scope beside another, in which bytes are claimed that its reserve is to grow by."""
+        """Open a scope beside `scope` for a claim by which the reserve of `scope` grows."""
         assert scope.parent is not None
         tenant = scope.queue.tenant
         share = Share(tenant.name, tenant.weight, tenant.priority.level + _GROWING)
@@ -55,14 +57,16 @@ class Scopes:
         return growth
 
     def close_growth(self, scope: Scope, growth: Scope) -> None:
-        """What was claimed there was granted, or is wanted no more."""
+        """Close a growth: its claim was granted, or is not wanted any more."""
         assert scope.growing is not None
         del scope.growing[growth]
         self._close(growth)
 
     def end(self, scope: Scope) -> None:
-        """Nothing more will be submitted to a scope. Once it is over it closes: when a later one begins in the queue of
-        its parent, at the latest with its parent."""
+        """Mark a scope to which nothing more will be submitted.
+
+        Once it is over it closes: when a later scope opens in its parent's queue, or at the latest with its parent.
+        """
         parent = scope.parent
         assert parent is not None
         scope.ended = True
@@ -73,8 +77,11 @@ class Scopes:
             self._ledger.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
-        """Close those that are over. It looks at two for each one that begins: so they do not pile up, and it costs the
-        same however many others there are."""
+        """Close scopes that are over.
+
+        Each call looks at two, one more than are added. So they do not pile up, and the cost does not depend on their
+        number.
+        """
         for _ in range(min(2, len(ended))):
             scope = ended.popleft()
             if scope.closed:
@@ -85,7 +92,7 @@ class Scopes:
                 ended.append(scope)
 
     def close(self, scope: Scope) -> None:
-        """Take a finished scope out of the tree; what it still holds is charged to its parent in the same step."""
+        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
         assert parent is not None
@@ -102,7 +109,7 @@ class Scopes:
             self._ledger.observer.scope_closed(scope)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
-        """What is open in a scope that closes goes to its parent; what is over closes, and is reported, with it."""
+        """Move the open children of a closing scope to its parent. Children that have ended close with it."""
         todo, moved = list(scope.children), []
         while todo:
             child = todo.pop()

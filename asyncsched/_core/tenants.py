@@ -1,22 +1,22 @@
-"""Who shares what is admitted: tenants, by cost, within classes of priority; and the scopes of a tenant, one by one.
+"""Tenants: they share admissions by cost within a priority class; the scopes of one tenant take turns.
 
-Theory of operation. Three levels, of which each asks the one below for a task that can go now, and takes the first:
+Theory of operation. There are three levels. Each asks the one below for a task that can go now, and takes the first:
 
-- `Admission` asks the classes (`Priority`), the highest first; see there how a low one is kept from starving.
-- A class asks its tenants in the order of a `FairQueue`, and charges the one that had a task.
-- A tenant asks the queues of its scopes round robin: the one asked is put last, whether its head can go or not.
+- `Admission` asks the classes (`Priority`), the highest first; its head says how low classes are kept from starving.
+- A class asks its tenants in the order of a `FairQueue`, and charges the tenant that had a task.
+- A tenant asks the queues of its scopes round robin: the queue just asked goes last, whether its head can go or not.
 
-Only queues with pending tasks are here. While just one has any, as in most programs, `Admission` takes its head, and
-neither rotates nor charges.
+Only queues with pending tasks take part. While just one queue has any, as in most programs, `Admission` takes its head,
+and neither rotates nor charges.
 
 A task is charged its bytes, and a `QUANTUM` for its slot, so that tasks without bytes share by number. A reserve is
-charged its bytes in the same way: others may have to wait for them. A tenant that has nothing to admit, or nothing that
-could go, saves nothing up. What the progress rule admits is not charged: it goes since nothing else can.
+charged its bytes in the same way: others may have to wait for them. A tenant with nothing to admit, or nothing that can
+go, saves nothing up. Tasks admitted by the progress rule are not charged: nothing else could go.
 
-Alternatives, none of them measured. Round robin over all scopes, without tenants: who opens more scopes gets more. The
-fair queue among the scopes of a tenant, too: it would be fairer to a scope of small tasks among scopes of large ones,
-but a scope mostly lives for one request, and is over before its share could even out. Charging seconds instead of
-bytes: nobody knows them before the task has run, and an estimate by class of operation would be wrong for callables.
+Alternatives, none of them measured. Round robin over all scopes, without tenants: more scopes would get more. A fair
+queue among the scopes of a tenant, too: it would be fairer to a scope of small tasks among scopes of large ones, but
+most scopes live for one request, and are over before their shares could even out. Charging seconds instead of bytes:
+nobody knows them before the task has run, and estimates by class of operation would be wrong for callables.
 """
 
 from __future__ import annotations
@@ -31,35 +31,35 @@ from .fair_queue import FairQueue, Member
 from .model import Task
 from .queues import Queue
 
-# Bytes: about what memory moves while a stream takes up one more task, some tens of microseconds. A guess.
+# In bytes: about as much as memory moves while a stream takes up one task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024
-_REMEMBERED: Final = 1024  # tenants whose account of what they got is kept while they have no scope. A guess
+_REMEMBERED: Final = 1024  # tenants without a scope whose fair share is remembered; a guess
 
 
 class Share(NamedTuple):
-    """How a new scope shares what is admitted. What is None is as in the scope around it."""
+    """How a new scope shares admissions. A field that is None is inherited from the scope around it."""
 
-    tenant: Hashable | None = None  # whose work it is; who names none, in a scope that names none, is one of its own
+    tenant: Hashable | None = None  # whose work it is; if nobody around names one, the scope is a tenant of its own
     weight: float | None = None  # of the tenant, from now on
     priority: float | None = None  # the class: the higher goes first
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
 class Tenant(Member):
-    """Who shares: all scopes that name the same tenant in a priority class, or one scope that names none."""
+    """All scopes that name the same tenant in a priority class, or one scope that names none."""
 
     name: Hashable | None
     priority: Priority
-    queues: dict[Queue, None] = field(default_factory=dict)  # that have something pending, the next to be asked first
+    queues: dict[Queue, None] = field(default_factory=dict)  # queues with pending tasks; the first is asked next
 
     def enter(self, queue: Queue) -> None:
-        """A queue of its has something pending, and is asked from now on."""
+        """Add one of its queues that has a pending task now."""
         queue.in_rotation = True
         self.queues[queue] = None
         self.priority.tenants.join(self)
 
     def leave(self, queue: Queue) -> None:
-        """A queue of its has nothing pending any more."""
+        """Remove one of its queues that has no pending task any more."""
         queue.in_rotation = False
         del self.queues[queue]
         if not self.queues:
@@ -93,8 +93,8 @@ class Priority:
     """A priority class: tenants that share."""
 
     level: float
-    passed: int = 0  # admissions to other classes since the last to this one, while it waits
-    # A quantum of bytes, and a slot.
+    passed: int = 0  # admissions to other classes since the last to this one
+    # In units of `QUANTUM`: one for the bytes, one for the slot.
     tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
 
     def next(self, full: bool, blocked: list[Task]) -> Task | None:
@@ -111,7 +111,7 @@ class Priority:
 
 
 class Tenants:
-    """The tenants and priority classes that are known, by name and level: a new scope joins one of them."""
+    """The known tenants and priority classes, by name and level. A new scope joins one of them."""
 
     def __init__(self) -> None:
         self.ordinary: Priority = Priority(0)
@@ -120,7 +120,7 @@ class Tenants:
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
 
     def join(self, parent: Tenant, share: Share) -> Tenant:
-        """The tenant of a new scope within a scope of `parent`'s: one that is known, or a new one."""
+        """The tenant of a new scope inside a scope of the tenant `parent`: a known one or a new one."""
         name, weight, priority = share
         name = parent.name if name is None else name
         level = parent.priority.level if priority is None else priority

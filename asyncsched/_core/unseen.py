@@ -1,4 +1,4 @@
-"""The failures of a scope that nobody has seen yet: reported where it ends, or at a barrier."""
+"""A scope's unseen failures, which its end or a barrier reports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ KEPT_FAILURES: Final = 100
 
 @dataclass(slots=True, eq=False)
 class _Counted:
-    """Failures that are only counted, until someone sees them."""
+    """Counts failures without keeping them, until someone sees them."""
 
     number: int = 0
 
     def pop(self, failure: Failure, default: None, /) -> None:
-        """Count one less: it was seen. Takes what `dict.pop` takes, since failures that are kept are in a dict."""
+        """Count one less: it was seen. Takes the arguments of `dict.pop`, since kept failures are in a dict."""
         self.number -= 1
 
 
 @dataclass(slots=True, eq=False)
 class Unseen:
-    """Root causes, the first `KEPT_FAILURES` as they are; the others are counted."""
+    """Root causes that nobody has seen: the first `KEPT_FAILURES` are kept, the others are counted."""
 
     _kept: dict[Failure, None] = field(default_factory=dict)
     _counted: _Counted = field(default_factory=_Counted)
@@ -32,7 +32,7 @@ class Unseen:
         return bool(self._kept or self._counted.number)
 
     def add(self, failure: Failure) -> None:
-        """Keep a root cause until someone sees it; no longer, since then it holds the frames of who awaited it."""
+        """Keep a root cause until someone sees it. (Once seen, it would keep the frames of its awaiters alive.)"""
         if len(self._kept) < KEPT_FAILURES:
             self._kept[failure] = None
             failure.keeper = self._kept
@@ -41,9 +41,9 @@ class Unseen:
             failure.keeper = self._counted
 
     def take(self, before: int | None) -> tuple[list[Failure], int]:
-        """The failures of tasks numbered under `before`, marked as seen; and how many others were only counted.
+        """Take the failures of tasks numbered under `before`, in the order of their tasks, and mark them as seen.
 
-        In the order of their tasks, whichever ended first.
+        Returns them, and how many others were only counted.
         """
         found = [failure for failure in list(self._kept) if before is None or failure.seq < before]
         found.sort(key=lambda failure: failure.seq)
