@@ -365,7 +365,7 @@ async def test_another_thread_is_told_where_to_go(s):
 
 
 async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
-    with pytest.raises(RuntimeError, match="give it tensors as arguments, which arrive as arrays") as caught:
+    with pytest.raises(RuntimeError, match="pass tensors to the task as arguments, which arrive as arrays") as caught:
         await s.call(lambda: x + 1)
     assert "run_coroutine_threadsafe" not in str(caught.value)
 

@@ -238,7 +238,7 @@ async def test_a_device_object_serves_one_scheduler_alone() -> None:
             await asc.Scheduler(["cpu", device]).__aenter__()
         assert device.memory is memory
         assert (await (x + 1))[0, 0] == 2
-    with pytest.raises(RuntimeError, match="also when that is closed"):
+    with pytest.raises(RuntimeError, match="even after that has closed"):
         await asc.Scheduler(device).__aenter__()
     assert device.memory is memory
     twice = CPUDevice()

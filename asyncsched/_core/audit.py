@@ -15,7 +15,7 @@ def launched(root: Scope) -> list[Task]:
 
 
 def in_flight_bytes(root: Scope) -> int:
-    """Bytes that come free by themselves: outputs and workspace of tasks in flight, and results that only those read."""
+    """Bytes that come free by themselves: output and workspace of tasks in flight, and results that only those read."""
     tasks = launched(root)
     total = sum(task.cost for task in tasks)
     readers = Counter(id(value) for task in tasks for value in task.inputs)

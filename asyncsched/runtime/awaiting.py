@@ -1,16 +1,16 @@
-"""What is seen of asyncio tasks that wait: where, for what, with what in their variables, and what timers end them.
+"""A look at waiting asyncio tasks: where and for what they wait, what they hold, and which timers end them.
 
 Theory of operation. A suspended task has a chain of awaits, from its coroutine down to the future that it waits for.
-The last step of it that is the user's is where the task waits. A coroutine that waits in a `with` block holds the
-manager of that block, and this the timer of an `asyncio.timeout`, a cancel scope of anyio's, a scope's deadline;
-`gc.get_referents` shows both. So no timer need be registered here. (The loop's own timers lead nowhere: nobody can see
-what their callbacks are bound to.) When one fires, its task is cancelled, and with that what the task awaits, gathers,
-or has in a task group. What it started otherwise goes on.
+The task waits at the last step that is the user's. A coroutine that waits in a `with` block holds the block's manager,
+and the manager holds its timer: that of an `asyncio.timeout`, of an anyio cancel scope, of a scope's deadline.
+`gc.get_referents` shows both. So no timer needs to be registered here. (The loop's own timers lead nowhere: nobody can
+see what their callbacks are bound to.) When a timer fires, its task is cancelled, and with it the tasks that it awaits,
+gathers, or has in a task group. Other tasks that it started go on.
 
-All of these do not end at once. A task that was cancelled unwinds when the loop comes to it, at its next turn, and only
-then does its task group cancel others, which unwind at a turn after that. Meanwhile the timer is none any more, and the
-others wait as before. So whoever is about to unwind counts as a timer that is due. That is never for long: who catches
-the cancellation, and waits again, waits like anybody.
+These tasks do not end all at once. A cancelled task unwinds at the loop's next turn. Only then does its task group
+cancel others, which unwind one turn later. Meanwhile the timer has fired, and the others wait as before. So a task that
+is about to unwind counts as a timer that is due. That never lasts long: a task that catches the cancellation and waits
+again counts as any other.
 """
 
 from __future__ import annotations
@@ -33,31 +33,32 @@ from anyio.abc import TaskGroup
 
 from .._core.callsite import is_users
 
-# Classes that Python gives no other names. Where a name is another less is found, and nobody is accused: a task may be
-# woken by anybody then.
+# Classes for which Python has no names. If a name changes, less is found, and no deadlock is reported: then anybody may
+# wake a task.
 _AWAITED: Final = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 _ARMED: Final = "TimerHandle"  # asyncio's or uvloop's
 _HANDLES: Final = (_ARMED, "Handle")
 
-_WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs what it awaits in a task of its own
-# Under what names coroutines and generators have their code, their frame and the next link.
+_WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs the awaitable in a task of its own
+# For each type: the attributes with the code, the frame and the next link.
 _SUSPENDED: Final[dict[type, tuple[str, str, str]]] = {
     types.CoroutineType: ("cr_code", "cr_frame", "cr_await"),
     types.GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom"),
     types.AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await"),
 }
 _TELLING: Final = (asyncio.Timeout, CancelScope, asyncio.TaskGroup, TaskGroup)  # managers that end tasks
-_MOST: Final = 300  # objects to look at for one that a coroutine holds. A guess
-_THROUGH: Final = (dict, types.MethodType, types.GeneratorType, types.AsyncGeneratorType)  # from a manager to others
+_MOST: Final = 300  # objects to look at for one object that a coroutine holds. A guess
+# The walk goes on through these
+_THROUGH: Final = (dict, types.MethodType, types.GeneratorType, types.AsyncGeneratorType)
 
 
 def where_it_waits(task: asyncio.Task[Any]) -> str:
-    """A task, and where it waits."""
+    """A task's name and the place where it waits, as text."""
     return f"task {task.get_name()!r}, which waits {place_of(task)}"
 
 
 def place_of(task: asyncio.Task[Any]) -> str:
-    """The line of the user's at which a task waits: "at file:line in f"; where there is none, the coroutine it runs."""
+    """The user's line at which a task waits ("at file:line in f"), or else the coroutine that it runs."""
     step: Any = task.get_coro()
     place = f"in {getattr(step, '__qualname__', type(step).__name__)}"
     for step in steps_of(task):
@@ -68,7 +69,7 @@ def place_of(task: asyncio.Task[Any]) -> str:
 
 
 def steps_of(task: asyncio.Task[Any]) -> list[Any]:
-    """The suspended coroutines and generators in the chain of awaits of a task, from the outermost on."""
+    """The suspended coroutines and generators in a task's chain of awaits, outermost first."""
     found: list[Any] = []
     seen: set[int] = set()
     todo: list[Any] = [task.get_coro()]
@@ -86,7 +87,7 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
 
 
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
-    """The future that a task waits for; None if it waits for none, or that is not seen."""
+    """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
     return _awaited_in(steps_of(task))
 
 
@@ -96,33 +97,32 @@ def _awaited_in(steps: list[Any]) -> asyncio.Future[Any] | None:
 
 
 def code_of(coroutine: Any) -> types.CodeType | None:
-    """The code of a coroutine or a generator, asynchronous or not; None for anything else. Makes no frame, as
-    `frame_of` does."""
+    """The code of a coroutine or generator, asynchronous or not; None for other objects. Makes no frame."""
     names = _SUSPENDED.get(type(coroutine))
     return None if names is None else getattr(coroutine, names[0])
 
 
 def frame_of(coroutine: Any) -> types.FrameType | None:
-    """The frame of a coroutine or a generator, asynchronous or not; None if it has ended, and for anything else."""
+    """The frame of a coroutine or generator, asynchronous or not; None if it has ended, and for other objects."""
     names = _SUSPENDED.get(type(coroutine))
     return None if names is None else getattr(coroutine, names[1])
 
 
 def _next_link(coroutine: Any) -> Any:
-    """What a coroutine or a generator awaits; None if it awaits nothing, and for anything else."""
+    """The object that a coroutine or generator awaits; None if there is none, and for other objects."""
     names = _SUSPENDED.get(type(coroutine))
     return None if names is None else getattr(coroutine, names[2])
 
 
 def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, int]]:
-    """The names of the variables in a frame, with the identities of what they hold. Nothing of a user's is changed.
+    """The names of the variables in a frame, with the identities of their values. Changes nothing of the user's.
 
-    Before Python 3.13 a look at a function's variables makes a snapshot in its frame, and renews one that is there:
-    the dict which the function got from `locals()`, if it called that. So one that somebody else holds is left alone,
-    and one that pins what is in it is emptied.
+    Before Python 3.13, reading a function's variables makes a snapshot in its frame, or renews the existing one: the
+    dict that the function got from `locals()`, if it called that. So a snapshot that somebody else holds is left alone.
+    A snapshot of our own, which would pin the values, is emptied.
 
     Args:
-        of: the suspended coroutine or generator whose frame it is.
+        of: the suspended coroutine or generator that the frame belongs to.
     """
     code = frame.f_code
     snapshot = sys.version_info < (3, 13) and code.co_flags & inspect.CO_OPTIMIZED
@@ -136,17 +136,17 @@ def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, i
 
 
 def referents(thing: Any) -> Iterable[int]:
-    """The identities of what an object refers to: each as often as it has a counted reference to that, or less often.
+    """The identities of the objects that `thing` refers to, each at most as often as it has counted references.
 
-    From Python 3.14 on what a generator has on its stack where it yields may be borrowed from a variable of its own:
-    shown twice, and counted once. Shown only there, it has a reference of its own. What is on the stack where something
-    is awaited always has: the compiler borrows nothing across branches.
+    From Python 3.14 on, a value on the stack of a generator that yields may be borrowed from a variable: it is shown
+    twice and counted once. A value shown only on the stack has a reference of its own. Values on the stack at an
+    `await` always have one: the compiler borrows nothing across branches.
     """
     shown = map(id, gc.get_referents(thing))
     frame = frame_of(thing) if sys.version_info >= (3, 14) and type(thing) in _SUSPENDED else None
     if frame is None or _next_link(thing) is not None:
         return shown
-    plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # what is in a cell is held by that
+    plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # the cell holds the variables in it
     variables = [(name, held) for name, held in variables_of(frame) if name in plain]
     borrowed = _borrowed_before(frame)
     doubtful = {held for name, held in variables if name in borrowed}
@@ -154,19 +154,19 @@ def referents(thing: Any) -> Iterable[int]:
 
 
 def references_of(things: Iterable[Any]) -> Iterable[int]:
-    """The same for many, each once."""
+    """The identities of the objects that many objects refer to. `things` must be distinct."""
     if sys.version_info >= (3, 14):
         return chain.from_iterable(map(referents, things))
     return map(id, gc.get_referents(*things))
 
 
 def _borrowed_before(frame: types.FrameType) -> set[str]:
-    """The variables from which the code borrows between the last branch and where it stands."""
+    """The variables from which the code borrows between the last branch and the present instruction."""
     names = set[str]()
     for step in dis.get_instructions(frame.f_code):
         if step.offset > frame.f_lasti:
             break
-        if step.is_jump_target:  # nothing that is borrowed outlasts a branch
+        if step.is_jump_target:  # no borrowed value outlasts a branch
             names.clear()
         if "BORROW" in step.opname:
             names.update([step.argval] if isinstance(step.argval, str) else step.argval)
@@ -174,7 +174,7 @@ def _borrowed_before(frame: types.FrameType) -> set[str]:
 
 
 def _is_kept(held: object, code: types.CodeType) -> bool:
-    """Whether this may be the snapshot of a frame, and somebody else holds it."""
+    """Whether `held` may be the snapshot of a frame, held by somebody else."""
     if type(held) is not dict or sys.getrefcount(held) <= 5:  # a frame, a list, two variables and two arguments
         return False
     names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
@@ -183,12 +183,12 @@ def _is_kept(held: object, code: types.CodeType) -> bool:
 
 @dataclass(frozen=True)
 class Timer:
-    """One that is armed; or what ends a task in any case.
+    """An armed timer, or anything else that is sure to end a task.
 
     Attributes:
-        seconds: until it fires; zero or less where it is due, or the task is about to unwind.
-        task: whose it is.
-        ends: the tasks that end by it.
+        seconds: until it fires; 0 or less if it is due, or if the task is about to unwind.
+        task: the task that it belongs to.
+        ends: the tasks that it ends.
     """
 
     seconds: float
@@ -197,21 +197,20 @@ class Timer:
 
 
 class Chains:
-    """The chains of awaits of all tasks of a loop, at one moment: what is seen there is looked at once.
+    """The chains of awaits of all tasks of a loop, at one moment. Each object is looked at once.
 
-    Ten thousand coroutines may hold one scheduler, or one task group.
+    (Ten thousand coroutines may hold one scheduler, or one task group.)
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.steps: dict[asyncio.Task[Any], list[Any]] = {task: steps_of(task) for task in asyncio.all_tasks(loop)}
-        self._plain = set[type]()  # no managers are of these, and none leads to some
-        self._in: dict[int, list[Any]] = {}  # managers that end tasks, by the identities of what coroutines hold
-        self._failed: dict[int, bool] = {}  # whether a child has failed, by the identities of groups
+        self._plain = set[type]()  # types that are no managers and lead to none
+        self._in: dict[int, list[Any]] = {}  # managers that end tasks, by the identity of the object a coroutine holds
+        self._failed: dict[int, bool] = {}  # whether a child has failed, by the identity of the group
 
     def timers(self, deadline: float) -> list[Timer] | None:
-        """Every timer that will end a task, and whatever ends one now, the next first; None if they cannot be found by
-        `deadline`."""
+        """All timers that will end a task, or end one now, in the order of firing. None if `deadline` passes first."""
         found: dict[int, Timer] = {}
         for task, steps in self.steps.items():
             if thread_time() > deadline:
@@ -225,18 +224,17 @@ class Chains:
             if self._unwinds(task, steps, held):
                 found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
         ending = {task for timer in found.values() if timer.seconds <= 0 for task in timer.ends}
-        # Who awaits one that ends so unwinds after it.
+        # A task that awaits one of these unwinds after it.
         tasks = self.steps.keys()
         while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(self._awaited_by(task))]):
             for task in after:
                 found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
                 ending |= found[id(task)].ends
-        self._in.clear()  # what was looked at is held here no longer
+        self._in.clear()  # drop the references to what was looked at
         return sorted(found.values(), key=lambda timer: timer.seconds)
 
     def _managers(self, *steps: Any) -> list[Any]:
-        """The managers of the `with` blocks in which coroutines wait, and those that they hold themselves; of those
-        that end tasks."""
+        """The managers that end tasks, among those that coroutines hold or whose `with` blocks they wait in."""
         found: list[Any] = []
         held = gc.get_referents(*steps)
         if self._plain.issuperset(map(type, held)):
@@ -253,8 +251,7 @@ class Chains:
         return found
 
     def _unwinds(self, task: asyncio.Task[Any], steps: list[Any], held: list[Any]) -> bool:
-        """Whether a task that has these managers goes on with an exception, or will be cancelled by its task group,
-        once the loop comes to that."""
+        """Whether a task with these managers will go on with an exception, or be cancelled by its task group, soon."""
         awaited = _awaited_in(steps)
         gathered = _gathered_by(awaited)
         goes_on = awaited is None or awaited.done() or (gathered and all(child.done() for child in gathered))
@@ -266,7 +263,7 @@ class Chains:
         return any(self._failed[id(group)] for group in held)
 
     def _ended_with(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-        """A task, and those that are cancelled with it."""
+        """A task, and the tasks that are cancelled with it."""
         found, todo = {task}, [task]
         while todo:
             task = todo.pop()
@@ -290,7 +287,7 @@ def _leads_on(kind: type) -> bool:
 
 
 def _inside(held: Any) -> list[Any]:
-    """The managers that end tasks, of what this is, or holds."""
+    """The managers that end tasks, among this object and those that it holds."""
     found, todo, seen = list[Any](), [(held, False)], set[int]()
     while todo and len(seen) < _MOST:
         held, inside = todo.pop()
@@ -305,10 +302,10 @@ def _inside(held: Any) -> list[Any]:
 
 
 def _when(held: Any) -> float:
-    """When a timer fires, by the clock of the loop; never, if it is none, or not armed.
+    """When a timer fires, by the loop's clock; infinity if it is no timer, or not armed.
 
-    A manager is armed while it holds a handle of the loop's: not before or after its block, and not once it has fired.
-    But a cancel scope of anyio's cancels again at each turn, until its tasks have left it.
+    A manager is armed while it holds a handle of the loop: not before or after its block, and not once it has fired. An
+    anyio cancel scope that has fired cancels again at each turn, until its tasks have left it.
     """
     if isinstance(held, (asyncio.Timeout, CancelScope)):
         if not any(type(part).__name__ in _HANDLES for part in _parts(held)):
@@ -322,12 +319,12 @@ def _when(held: Any) -> float:
 
 
 def _failed(awaited: asyncio.Future[Any] | None) -> bool:
-    """Whether a future has ended otherwise than with a result."""
+    """Whether a future has ended without a result."""
     return awaited is not None and awaited.done() and (awaited.cancelled() or awaited.exception() is not None)
 
 
 def in_wait_for(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-    """The tasks that a task awaits by `asyncio.wait_for`, which is woken by these, or by its timer."""
+    """The tasks that a task awaits by `asyncio.wait_for`; they or its timer wake it."""
     return _in_wait_for(steps_of(task))
 
 
@@ -336,9 +333,9 @@ def _in_wait_for(steps: Iterable[Any]) -> set[asyncio.Task[Any]]:
 
 
 def _of_wait_for(step: Any) -> list[Any]:
-    """What `asyncio.wait_for` has in its variables, if this is its coroutine: a timer, and the task that it awaits.
+    """The timer and the awaited task in the variables of `asyncio.wait_for`, if this is its coroutine.
 
-    The timer only until it has fired: then it waits in another coroutine, for that task to end.
+    Without the timer once that has fired: then `wait_for` waits in another coroutine until the task ends.
     """
     if code_of(step) is not _WAIT_FOR:
         return []
@@ -348,21 +345,21 @@ def _of_wait_for(step: Any) -> list[Any]:
 
 
 def _parts(held: Any) -> list[Any]:
-    """What the attributes of an object refer to."""
+    """The objects that an object's attributes refer to."""
     parts = gc.get_referents(held)
     return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
 
 
 def _gathered_by(awaited: asyncio.Future[Any] | None) -> list[asyncio.Future[Any]]:
-    """What a future waits for that `asyncio.gather` made; nothing, if it did not."""
-    if type(awaited) in (asyncio.Future, asyncio.Task):  # gather's is of a class of its own
+    """The futures that a future of `asyncio.gather` waits for; none for other futures."""
+    if type(awaited) in (asyncio.Future, asyncio.Task):  # gather's future has a class of its own
         return []
     parts = [child for part in _parts(awaited) if type(part) is list for child in part]
     return [child for child in parts if isinstance(child, asyncio.Future)]
 
 
 def _children_of(held: Any) -> list[asyncio.Task[Any]]:
-    """The tasks of a task group, asyncio's or anyio's; none, if it is something else."""
+    """The tasks of a task group, asyncio's or anyio's; none for other objects."""
     if not isinstance(held, (asyncio.TaskGroup, TaskGroup)):
         return []
     children = [child for part in _parts(held) if type(part) is set for child in part]

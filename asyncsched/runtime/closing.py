@@ -1,8 +1,12 @@
-"""How scopes, windows and schedulers end: with the failures that nobody has seen.
+"""The ends of scopes, windows and schedulers, which raise the failures that nobody has seen.
 
-A scheduler ends in order, when all that was submitted has ended; by a failure or a cancellation, when what runs has;
-and out of time, with bodies still running. In each way nothing new is taken first, and the devices are stopped last:
-finished results stay readable.
+A scheduler closes in one of three ways:
+
+- in order, when everything submitted has ended;
+- by a failure or a cancellation, when the running tasks have ended;
+- out of time, with bodies still running.
+
+In each, new work is refused first, and the devices are stopped last. Finished results stay readable.
 """
 
 from __future__ import annotations
@@ -19,10 +23,10 @@ from .waiting import drained, shielded
 
 
 async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # noqa: ASYNC109  # it ends in order, too
-    """Wait for everything submitted, at most so many seconds, and close. See `Scheduler.aclose`."""
+    """Wait for everything submitted, at most `timeout` seconds, and close. See `Scheduler.aclose`."""
     if runtime.life in (Life.NEW, Life.CLOSED):
         runtime.life = Life.CLOSED
-        if runtime.interrupted is not None:  # by then it had closed itself
+        if runtime.interrupted is not None:  # the scheduler had closed itself
             await runtime.disconnect()
             finish(runtime.engine.root, "the scheduler", None)
         return
@@ -40,7 +44,7 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
     except BaseException:
         await abort(runtime, "aclose(), which was cancelled")
         raise
-    if runtime.life in (Life.CLOSED, Life.FORKED):  # meanwhile, by another task, which has told of what failed
+    if runtime.life in (Life.CLOSED, Life.FORKED):  # closed meanwhile by another task, which has reported the failures
         return
     runtime.close()
     await runtime.disconnect()
@@ -48,7 +52,7 @@ async def close_in_order(runtime: Runtime, timeout: float | None) -> None:  # no
 
 
 async def abort(runtime: Runtime, by: str) -> None:
-    """Drop what is pending, wait for what runs, whoever cancels meanwhile, and close."""
+    """Drop the pending tasks, wait for the running ones, whoever cancels meanwhile, and close."""
     if runtime.life in (Life.CLOSED, Life.FORKED):
         if runtime.interrupted is not None:
             await runtime.disconnect()
@@ -63,7 +67,7 @@ async def abort(runtime: Runtime, by: str) -> None:
 
 
 def _give_up(runtime: Runtime, timeout: float | None) -> TimeoutError:
-    """Drop what is pending and close though bodies run: the error that names them."""
+    """Drop the pending tasks and close, though bodies still run. Returns the error that names them."""
     root = runtime.engine.root
     runtime.cancel_all(root.unfinished(), "aclose(), which ran out of time")
     running = ", ".join(task.name for task in launched(runtime.engine.root))
@@ -89,7 +93,7 @@ def report(core: CoreScope, what: str, before: int | None = None) -> None:
 
 
 def finish(core: CoreScope, what: str, error: BaseException | None) -> None:
-    """At the end of a scope: raise the unseen failures, or note them on the exception that ended it."""
+    """End a scope: raise the unseen failures, or note them on the exception that ended it."""
     if error is None:
         report(core, what)
         return

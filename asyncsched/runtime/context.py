@@ -1,31 +1,31 @@
-"""Which scheduler and which scope a line of code is in.
+"""The scheduler and the scope that a line of code is in.
 
-Theory of operation. Operators have no argument for a scope, so it is *ambient*: kept in a context variable, of which
-asyncio gives each task it starts a copy. So a scope holds for the coroutine that entered it and for the tasks started
-inside, and for nobody who merely runs on the loop at the same time.
+Theory of operation. Operators have no argument for a scope, so it is *ambient*: kept in a context variable. asyncio
+gives each task it starts a copy of the context. So a scope holds for the coroutine that entered it and for the tasks
+started inside, but not for other coroutines that run on the loop at the same time.
 
 The value is a linked list, the innermost scope first. Several schedulers may be open at once, and their scopes nested
-in any order; the scope of an operation is the innermost one *of its operands' scheduler*, which need not be the last
-one entered. Entering makes one link, whose `outer` is what was there; leaving puts that back. A link never changes, so
-what a task has inherited stays as it was when the task was started: if the scope has been closed since, its link says
-so, and submitting there is an error, since nobody would wait for the task. A window's iteration closes while tasks
-started in it go on, which is nothing wrong: its link lets them pass to the next one outwards (`passing`).
+in any order. The scope of an operation is the innermost one *of its operands' scheduler*, which need not be the last
+one entered. Entering makes one link, whose `outer` is the previous link; leaving restores that link. A link never
+changes, so a task keeps what it inherited when it was started. If the scope has been closed since, its link says so,
+and submitting there is an error, since nobody would wait for the task. A window's iteration may close while tasks
+started in it go on: its link lets them pass to the next one outwards (`passing`).
 
-An async generator runs in the context of whoever iterates over it, so its blocks are left in any order, and if it is
-abandoned by a task of the loop's, in which what was there cannot be put back. So leaving puts that back only where its
-own link is the innermost, and the asyncio task that entered a block passes over its link when that is left.
+An async generator runs in the context of its consumer, so its blocks are left in any order. If it is abandoned, a task
+of the loop leaves them, and that task cannot restore the previous link. So leaving restores the link only if its own
+link is the innermost. And the asyncio task that entered a block skips its link once the block is left.
 
 Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens
-schedulers one after the other may never be rid of them (the documentation of `contextvars` warns of it). A dict of
-scheduler to scope in one variable: it has to be copied at each entry, and most programs have one link or two. A list
-used as a stack: tasks that inherit it share it, and would pop each other's scopes. An attribute of the scheduler: any
-other coroutine would submit into it.
+schedulers one after the other may never be rid of them (the documentation of `contextvars` warns of it). A dict from
+scheduler to scope in one variable: each entry has to copy it, and most programs have one link or two. A list used as a
+stack: tasks that inherit it share it, and would pop each other's scopes. An attribute of the scheduler: any other
+coroutine would submit into it.
 
-A fork copies all of this into the child, where the threads of the streams do not exist and the event loop is the
-parent's. So a hook marks each open scheduler there as forked: whatever would submit or wait raises, instead of waiting
-for ever. Nothing is closed or freed in the child, since a CUDA context does not survive a fork, and the parent's
-threads may have held any lock. The parent does not notice. Schedulers are found for this, and for `find`, in a weak
-set, so that being listed keeps none alive.
+A fork copies all of this into the child. The streams' threads do not exist there, and the event loop is the parent's.
+So a hook marks each open scheduler in the child as forked: everything that would submit or wait raises, instead of
+waiting for ever. Nothing is closed or freed in the child: a CUDA context does not survive a fork, and the parent's
+threads may have held any lock. The parent does not notice. A weak set lists the schedulers for this hook and for
+`find`, so the list keeps none alive.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
 
 
 class Ambient:
-    """The scope a context is in: the innermost, with a link to the next one outwards."""
+    """The scope that a context is in: the innermost, with a link to the next one outwards."""
 
     __slots__ = ("by", "core", "outer", "passing", "runtime", "until")
 
@@ -65,22 +65,23 @@ class Ambient:
         self.runtime: Runtime = runtime
         self.core: CoreScope = core
         self.outer: Ambient | None = outer
-        # The earliest deadline, by time.monotonic: a loop's own clock may stand still while a callback runs.
+        # The earliest deadline, by time.monotonic: a loop's own clock may stand still during a callback.
         self.until: float = until if outer is None or until < outer.until else outer.until
-        self.passing: bool = passing  # once closed, what is submitted here goes to `outer` instead of being refused
-        if task is None and running_loop() is not None:  # else on a thread that was given this context
+        self.passing: bool = passing  # once closed, it passes new tasks to `outer` instead of refusing them
+        if task is None and running_loop() is not None:  # otherwise this is a thread that was given this context
             task = asyncio.current_task()
-        self.by: weakref.ref[asyncio.Task[Any]] | None = None if task is None else weakref.ref(task)  # who entered it
+        # The task that entered it
+        self.by: weakref.ref[asyncio.Task[Any]] | None = None if task is None else weakref.ref(task)
 
     def leave(self) -> None:
-        """Leave it, unless it was entered in another context, or another one since: see `left`."""
+        """Leave the scope, unless it was entered in another context or is not the innermost any more: see `left`."""
         if ambient.get() is self:
             ambient.set(self.outer)
             if self.outer is not None and self.outer.core.closed:
                 innermost()
 
     def left(self) -> bool:
-        """Whether this asyncio task entered it, and it is closed: what is submitted here goes to `outer`."""
+        """Whether this asyncio task entered the scope, and it is closed: then new tasks go to `outer`."""
         if not (self.core.closed or self.runtime.life is Life.CLOSED) or self.by is None or running_loop() is None:
             return False
         return self.by() is asyncio.current_task()
@@ -90,7 +91,7 @@ ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncs
 
 
 def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
-    """The innermost ambient scope of a scheduler, else its root; from `here` outwards, if that is given.
+    """The innermost ambient scope of a scheduler, or else its root. Searches from `here` outwards, if given.
 
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
@@ -112,7 +113,7 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
 
 
 def innermost() -> Ambient | None:
-    """The innermost link, but for those that this asyncio task has left: what it starts from now on inherits none."""
+    """The innermost link, without those that this asyncio task has left. New tasks inherit none of these."""
     found = here = ambient.get()
     while here is not None and here.left():
         here = here.outer
@@ -122,19 +123,19 @@ def innermost() -> Ambient | None:
 
 
 def register(runtime: Runtime) -> None:
-    """A scheduler was opened: `find` finds it, and a fork is told to it."""
+    """Enter a scheduler that was opened, for `find` and for forks."""
     _opened.add(runtime)
 
 
 def opened() -> list[Runtime]:
-    """Those that are open, or about to close. On any thread."""
+    """The schedulers that are open or about to close. On any thread."""
     return [runtime for runtime in list(_opened) if runtime.life in (Life.OPEN, Life.CLOSING)]
 
 
 def find(scheduler: Any = None) -> Runtime:
-    """The runtime to use where no operand names one.
+    """The runtime to use if no operand names one.
 
-    That of `scheduler` (which may be a runtime itself), the ambient one, or the only one open on this loop.
+    It is that of `scheduler` (which may be a runtime itself), or the ambient one, or the only one open on this loop.
     """
     if isinstance(scheduler, Runtime):
         return scheduler
@@ -161,7 +162,7 @@ def find(scheduler: Any = None) -> Runtime:
 
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
-    """Outside of the scopes that this context has inherited, which may have ended."""
+    """Leave the scopes that this context has inherited, which may have ended, for the length of the block."""
     token = ambient.set(None)
     try:
         yield

@@ -1,13 +1,18 @@
-"""Whether a stall is a deadlock: who holds the retained bytes, and what do these wait for.
+"""The test whether a stall is a deadlock: who holds the retained bytes, and what do the holders wait for?
 
-It is one if the first stuck task would find no room even if everybody let go of all bytes who may. Who may not is a
-pending task that is stuck itself, or an asyncio task that only stuck tasks can ever wake. Whoever else holds bytes may
-let go of them at any time, and so may who is not found (see `holders`). An asyncio task is woken by whoever holds the
-future that it waits for: another task (through `gather`, a task group, an event), and then the same is asked of that
-one. Where anybody may hold it, as the queue of a batcher, whoever answers from there says so (`Runtime.answerers`). Or
-by a timer, which ends it; or it is being ended already: see `awaiting`.
+It is a deadlock if the first stuck task would find no room even after everybody who may release bytes has done so. Two
+kinds of holders may not: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake.
+All other holders may release their bytes at any time, and so may holders that were not found (see `holders`).
 
-What may come free may let others in, and their awaiters let go of more: so this is asked until nothing changes.
+An asyncio task can be woken
+
+- by a holder of the future that it waits for: another task (through `gather`, a task group, an event), and then the
+  same is asked of that task. If anybody may hold the future, as with a batcher's queue, the object that answers says so
+  (`Runtime.answerers`);
+- by a timer, which ends the task; or the task is ending already: see `awaiting`.
+
+Released bytes may let other tasks in, whose awaiters may then release more. So the test is repeated until nothing
+changes.
 """
 
 from __future__ import annotations
@@ -35,32 +40,34 @@ from .awaiting import Timer, awaited_by, in_wait_for, where_it_waits
 from .holders import End, Walk, with_subclasses
 from .runtime import Runtime
 
-# Seconds for an investigation, during which the event loop stands still: of its thread, since the clock counts what
-# other programs do meanwhile.
+# Seconds for an investigation, during which the event loop stands still. Time of its thread: the clock would count
+# other programs, too.
 BUDGET = 0.25
-_VAST = 12_000_000  # blocks of memory: to list what is in so many takes longer than that
-_AT_A_TIME = 100_000  # objects to look at before another look at the clock
-_MOST_NODES = 2_500  # of the tape: with more, they are not looked up together in advance
+_VAST = 12_000_000  # blocks of memory; to list the objects in more of them takes too long
+_AT_A_TIME = 100_000  # objects to look at before the next look at the clock
+_MOST_NODES = 2_500  # of the tape; more are not looked up together in advance
 _SHOWN = 8
 _HOLDERS_SHOWN = 3
-_FREE, _COROUTINE, _OTHER = range(3)  # kinds of holders as they are listed, those that may let go first
-CHAINED: set[type] = set()  # classes of linked lists, as the tape's nodes, which autograd adds
-HANDLES: set[type] = set()  # classes of what holds values most often, which the tensors' room adds
+# Kinds of holders in the order of the list: those that may release bytes come first
+_FREE, _COROUTINE, _OTHER = range(3)
+CHAINED: set[type] = set()  # classes of linked lists, as of the tape's nodes; autograd adds them
+HANDLES: set[type] = set()  # classes of objects that hold values most often; the tensors' room adds them
 
 Waiters = set["asyncio.Task[Any]"]
 
 
 @dataclass
 class Finding:
-    """What an investigation found of one account.
+    """The result of an investigation for one account.
 
     Attributes:
         deadlock: the first stuck task will never be let in.
-        lines: who holds the bytes.
-        queued: how many of them lie in asyncio queues.
-        reserved: how many of them open scopes reserve.
-        caller: in a deadlock, what the last waits for of those who keep a reserve while others answer them, as the
-            runners of a batcher do. It is better told than the task: what it leaves may answer the rest.
+        lines: the holders of the bytes.
+        queued: how many of the bytes lie in asyncio queues.
+        reserved: how many of the bytes are reserved by open scopes.
+        caller: in a deadlock, the future of the last task that keeps a reserve while others answer it, as the runners
+            of a batcher do. To fail it is better than to fail the stuck task: the bytes that it releases may let the
+            others be answered.
     """
 
     deadlock: bool = False
@@ -82,7 +89,7 @@ class _Held:
 
 
 class Evidence:
-    """What a search on another thread is built on: to be looked at again before anybody is told.
+    """The facts that a search on another thread relies on. They are checked again before anybody is told.
 
     Made on the loop's thread, before the search.
     """
@@ -91,13 +98,15 @@ class Evidence:
         self._runtime = runtime
         self.answered: _Answered = _answered(runtime)
         self.walk: Walk | None = None
-        # What those wait for who wait for who is parked here.
+        # the futures that waiting tasks wait for, except those parked here
         self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []
         self._parked = list(runtime.parked)
 
     def stands(self) -> bool:
-        """Whether nobody who was found to wait has gone on, and nobody else got hold of anything. On the loop's thread,
-        and true until something runs."""
+        """Whether all waiting tasks still wait, and nobody else has got hold of an object.
+
+        On the loop's thread; true until other code runs.
+        """
         parked = self._runtime.parked
         if self.walk is None or any(future.done() or future not in parked for future in self._parked):
             return False
@@ -109,7 +118,7 @@ class Evidence:
         return self.walk.stands(self._runtime.engine.admission.tasks())
 
     def close(self) -> None:
-        """Let go of what was looked at: what is held here does not come free."""
+        """Drop the references to the objects of the search: objects held here do not come free."""
         self.walk = None
         self.awaited.clear()
 
@@ -117,18 +126,17 @@ class Evidence:
 def investigate(
     runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, evidence: Evidence | None = None
 ) -> dict[Account, Finding]:
-    """Find who holds the bytes of accounts, and whether the first stuck task of each will ever be let in.
+    """Find the holders of the accounts' bytes, and whether the first stuck task of each account will ever be let in.
 
-    Of an account that is not stuck, and has no such task, the tasks in flight are charged their part, and not looked
-    for.
+    An account whose task is None is not stuck: its tasks in flight count with their charges, and are not searched for.
 
     Args:
-        budget: the most seconds to search; what was not found by then counts as held outside.
-        evidence: where it is not the loop's thread that searches: what is found is true if this stands afterwards.
+        budget: the most seconds to search. Objects not found by then count as held outside.
+        evidence: for a search on a thread other than the loop's. The findings hold if `evidence.stands()` afterwards.
     """
     assert runtime.loop is not None
     deadline = thread_time() + budget
-    vast = sys.getallocatedblocks() > _VAST  # who holds what is not found then
+    vast = sys.getallocatedblocks() > _VAST  # then the holders are not searched for
     kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), with_subclasses(*HANDLES), CHAINED
     values, futures, handles, chained = [[], [], [], []] if vast else _objects(deadline, *kinds)
     things, held = _held(runtime, stuck.keys(), values)
@@ -174,10 +182,10 @@ def investigate(
 
 
 class _Case:
-    """What was found, and what follows from it.
+    """The findings of a search, and the conclusions from them.
 
     Attributes:
-        unknown: bytes of each account of which nobody knows who holds them; below zero if some were counted twice.
+        unknown: for each account, the bytes whose holders nobody knows; below 0 if some were counted twice.
     """
 
     def __init__(
@@ -201,7 +209,7 @@ class _Case:
         for account in accounts:
             in_flight = sum([task.cost for task in launched if task.scope.account.open is account])
             self.unknown[account] = account.used - in_flight - sum([h.nbytes for h in held if h.account is account])
-        # What may come free whoever waits: the least, from which `judged` begins.
+        # the least bytes that may come free, whoever waits: `judged` begins from them
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
         parked = self._waiting(self._moving(self._lost), frozenset())
@@ -209,14 +217,17 @@ class _Case:
         self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered.by)
 
     def awaited(self, waiting: Waiters) -> Iterator[tuple[asyncio.Task[Any], ref[asyncio.Future[Any]]]]:
-        """What these wait for, but for who is parked here: with weak references, which do not count."""
+        """The futures that these tasks wait for, except tasks parked here; by weak references, which do not count."""
         for task in waiting.intersection(self._wakers):
             if (future := awaited_by(task)) is not None:
                 yield task, ref(future)
 
     def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
-        """The asyncio tasks that only stuck ones can wake, once some have ended; the pending tasks that may be let in;
-        and the bytes of each account that may come free."""
+        """Judge who is stuck, after the tasks in `ended` have ended.
+
+        Returns the asyncio tasks that only stuck tasks can wake; the pending tasks that may be let in; and for each
+        account the bytes that may come free.
+        """
         free = self._lost
         while True:
             moving = self._moving(free)
@@ -226,10 +237,10 @@ class _Case:
                 return waiting, moving, free
 
     def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
-        """The timer that lets a stuck task in by what it ends, together with those that fire before it.
+        """The timer that lets a stuck task in by the tasks it ends, together with the timers that fire before it.
 
-        Not one that ends whoever waits for that task: they are better told at once. But one that is due tells them
-        itself: until then nobody else is told.
+        A timer that ends the waiters of the stuck task itself does not count: it is better to tell them at once. But if
+        such a timer is due, it tells them itself, and nobody else is told until then.
         """
         account = first.scope.account
         asking = [
@@ -252,14 +263,14 @@ class _Case:
         return those[bisect_left(range(1, len(those)), True, key=lets_in)]
 
     def last_caller(self, account: Account, waiting: Waiters) -> asyncio.Future[Any] | None:
-        """What the last waits for of those who keep a reserve while others answer them, and who may let go of it."""
+        """The future of the last task that keeps a reserve while others answer it, and that may release the reserve."""
         scopes = [scope for _, scope in reserves(self._root, [account]) if scope.entered_by is not None]
         owners = [owner for scope in scopes if (owner := scope.entered_by()) in waiting]
         callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered.free]
         return callers[-1] if callers else None
 
     def _free(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
-        """How many bytes may come free."""
+        """The bytes of each account that may come free."""
         free = dict(self._lost)
         for one in self._held:
             found = [] if isinstance(one.ends, str) else one.ends
@@ -268,7 +279,7 @@ class _Case:
         return free
 
     def _moving(self, free: dict[Account, float]) -> set[Task]:
-        """The pending tasks that find room with so many bytes more, and those after them."""
+        """The pending tasks that find room if so many bytes come free, and the tasks that depend on them."""
         todo = [task for task in self._pending if not task.blockers and _finds_room(task, free)]
         found = set(todo)
         while todo:
@@ -278,7 +289,7 @@ class _Case:
         return found
 
     def _waiting(self, moving: set[Task], ended: AbstractSet[Any]) -> Waiters:
-        """The asyncio tasks that only stuck ones can wake: those parked here, and who only they can wake."""
+        """The asyncio tasks that only stuck tasks can wake: those parked here, and those that only these can wake."""
         parked = {
             waiter
             for waiter, tasks in self._parked
@@ -304,8 +315,10 @@ def _goes_on(owner: Any, waiting: Waiters, moving: set[Task]) -> bool:
 
 
 def _told(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -> tuple[int, str]:
-    """Who holds a thing, and the rank of who may let go first. Of several places in one asyncio task only the one that
-    says most."""
+    """The holders of an object as text, with the rank of the first that may release it.
+
+    Of several places in one asyncio task, only the most informative is named.
+    """
     if not ends:
         return _FREE, "by garbage that is not collected yet"
     if isinstance(ends, str):
@@ -347,11 +360,11 @@ def _asyncio_tasks(holders: Iterable[list[End] | str]) -> Waiters:
 
 
 def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
-    """All objects of these classes: looked for at once, since there may be a million others."""
+    """All objects of these classes. Looks for them in one pass, since there may be a million others."""
     wanted = set[type]().union(*kinds)
     found, everything = list[Any](), gc.get_objects()
     for start in range(0, len(everything), _AT_A_TIME):
-        if thread_time() > deadline:  # who holds them is not asked then
+        if thread_time() > deadline:  # then nobody asks for their holders
             break
         some = everything[start : start + _AT_A_TIME]
         found += compress(some, map(wanted.__contains__, map(type, some)))
@@ -359,7 +372,7 @@ def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
 
 
 def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) -> tuple[list[Any], list[_Held]]:
-    """What is charged to accounts: values, and the owners of arrays that left; and what is to be told of each."""
+    """The objects charged to accounts (values, and owners of arrays that left), each with its description."""
     things = list[Any]()
     held = list[_Held]()
     line = cache(line_of)
@@ -383,7 +396,7 @@ def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account
 
 
 def _reserved(runtime: Runtime, accounts: Iterable[Account]) -> list[_Held]:
-    """What open scopes reserve: held by whoever will leave them."""
+    """The reserves of open scopes: held by the tasks that will leave the scopes."""
     return [
         _Held(account, scope.reserve, f"reserved by scope {scope.name!r}", [(owner, where_it_waits(owner))])
         for account, scope in reserves(runtime.engine.root, accounts)
@@ -392,18 +405,18 @@ def _reserved(runtime: Runtime, accounts: Iterable[Account]) -> list[_Held]:
 
 
 def _tape(nodes: list[Any]) -> list[Any]:
-    """Members of long linked lists: found one by one, each would take a scan of the heap."""
-    # Not the empty tuple, a singleton: finding who refers to it would use up the budget.
+    """Members of long linked lists. Found one by one, each would take a scan of the heap."""
+    # without the empty tuple, a singleton: a search for its referrers would use up the budget
     tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]
     return found if len(found) < _MOST_NODES else []
 
 
 class _Answered(NamedTuple):
-    """What is said of futures, which stand here by their identities."""
+    """Facts about futures, by their identities."""
 
-    by: Mapping[int, set[Any]]  # who will set them
-    free: set[int]  # those whose waiters let go of what they hold when they are told
+    by: Mapping[int, set[Any]]  # the tasks that will set them
+    free: set[int]  # those whose waiters release their bytes when they are told
 
 
 def _answered(runtime: Runtime) -> _Answered:
@@ -414,7 +427,7 @@ def _answered(runtime: Runtime) -> _Answered:
 def _all_wakers(
     walk: Walk, tasks: Waiters, parked: Waiters, answered: Mapping[int, set[Any]]
 ) -> dict[asyncio.Task[Any], set[Any]]:
-    """Who can wake each of these tasks, and who can wake those, up to the ones that are parked here."""
+    """The tasks that can wake each of these tasks, and those that can wake these, up to tasks parked here."""
     wakers: dict[asyncio.Task[Any], set[Any]] = {}
     fresh = tasks - parked
     while fresh:
@@ -428,12 +441,12 @@ def _all_wakers(
 def _wakers(
     walk: Walk, tasks: list[asyncio.Task[Any]], answered: Mapping[int, set[Any]]
 ) -> dict[asyncio.Task[Any], set[Any]]:
-    """For each task those who can wake it; an empty set where somebody who is not known may."""
+    """For each task the tasks that can wake it; an empty set if somebody unknown can."""
     found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
     on_futures = []
     for task in tasks:
         awaited = awaited_by(task)
-        if awaited is not None and not awaited.done():  # else it is about to run
+        if awaited is not None and not awaited.done():  # otherwise it is about to run
             found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(task)
             found[task] |= answered.get(id(awaited), set())
             if not found[task]:

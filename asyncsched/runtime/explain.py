@@ -1,11 +1,11 @@
-"""What is unfinished: why, in words, and as a graph to be drawn.
+"""Unfinished tasks explained: why each is unfinished, in words, and all of them as a graph.
 
-Theory of operation. Whatever is unfinished waits for one thing at least, and behind that thing is mostly another task,
-of which the same is asked. So a chain is a walk, without recursion, and only the links at its two ends are put into
-words. Who holds bytes is the one costly question (`deadlock.investigate`), asked where a link waits for bytes.
+Theory of operation. An unfinished task waits for at least one thing. Behind it is mostly another task, about which the
+same question is asked. So a chain is a walk, without recursion, and only the links at its two ends are put into words.
+The one costly question is who holds bytes (`deadlock.investigate`). It is asked only where a link waits for bytes.
 
-What is asked is what the engine's counts say, and nothing is changed. So it may be asked at any moment, on another
-thread, too, while the loop's is blocked.
+The answers come from the engine's counts, and nothing is changed. So an explanation may be asked for at any moment,
+also on another thread while the loop's is blocked.
 """
 
 from __future__ import annotations
@@ -27,21 +27,18 @@ from .awaiting import where_it_waits
 from .deadlock import BUDGET, investigate, reserves
 from .runtime import Runtime
 
-_ENDED: Final = "has ended, as the event loop learns at its next turn"
-_FIRST, _LAST = 3, 6  # links that are told at the ends of a chain
-_WAITERS: Final = 8  # of those who wait, that are told of
-_LONGEST: Final = 300  # characters of what an exception says
-_LONGEST_NAME: Final = 80  # letters of an expression that names a result
-_NOBODY: Final = (
-    "nothing is unfinished, and nobody waits for a task: where a program hangs, it waits for something else"
-    " (a queue, an event, a lock)"
-)
+_ENDED: Final = "has ended; the event loop takes that in at its next turn"
+_FIRST, _LAST = 3, 6  # links shown at each end of a chain
+_WAITERS: Final = 8  # waiters shown
+_LONGEST: Final = 300  # characters of an exception's text
+_LONGEST_NAME: Final = 80  # letters of the expression that names a result
+_NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
-Holders = Callable[[Account], Iterable[str]]  # a line for each that holds bytes of an account
+Holders = Callable[[Account], Iterable[str]]  # lines that name the holders of an account's bytes
 
 
 def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> str:
-    """Why a value is not there yet, or what became of it."""
+    """Why a value is not there yet, or where it is, or why it failed."""
     task, failure = value.task, value.failure
     if failure is not None:
         what = "was cancelled" if failure.cancelled else "failed"
@@ -58,7 +55,7 @@ def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> s
 
 
 def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
-    """Why those who wait here go on waiting; if nobody does, why the oldest task is not done."""
+    """Why each waiter still waits; if nobody waits, why the oldest task is not done."""
     found: dict[Task | None, list[str]] = {}
     told = [repr(runtime), *[line for one in list(runtime.answerers) for line in one.explained()]]
     for waiter, tasks in list(runtime.parked.values()):
@@ -68,11 +65,11 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
         unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
         if unfinished is None:
             return "\n".join(told if len(told) > 1 else [*told, _NOBODY])
-        found[unfinished] = ["nobody waits; of what is unfinished, the oldest"]
+        found[unfinished] = ["nobody waits; the oldest unfinished task"]
     for task, who in islice(found.items(), _WAITERS):
         more = f", and {len(who) - 1:,} more" if len(who) > 1 else ""
         if task is None:
-            told.append(f"{who[0]}{more}: what it awaits has ended, and the event loop has not come to it")
+            told.append(f"{who[0]}{more}: its task has ended, and the event loop has not resumed it")
         else:
             lines = [f"{who[0]}{more}: {_label(task)} is {_state(task)}", *_chain(runtime, task, holders)]
             told.append("\n  ".join(lines))
@@ -82,13 +79,15 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
 
 
 def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
-    """Looks for who holds the bytes of an account, within a budget of time. For the loop's thread."""
+    """A search for the holders of an account's bytes, within a budget of seconds. For the loop's thread."""
     return lambda account: investigate(runtime, {account: None}, budget)[account].lines
 
 
 def _made_by(site: CallSite | None) -> str:
-    """What stands at `site`, by the text of the program: "put" for `await s.put(a)`, "load" for `s.submit(load, path)`,
-    "x @ w" for that; empty where there is no such text."""
+    """The expression at `site`, to name its result; empty if the program's text is not available.
+
+    Examples: "put" for `await s.put(a)`, "load" for `s.submit(load, path)`, "x @ w" for that.
+    """
     if site is None or not is_users(site[0]):
         return ""
     first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
@@ -110,10 +109,10 @@ def _made_by(site: CallSite | None) -> str:
 
 
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
-    """The graph of all that is unfinished; of `values` and what they depend on, if they are given."""
+    """The graph of all unfinished tasks; with `values`, of those and the tasks they depend on."""
     tasks = runtime.engine.root.unfinished() if values is None else _behind(values)
     tasks.sort(key=lambda task: task.seq)
-    # Before the nodes are made, since a stream's thread clears the inputs of a launched task at any time.
+    # before the nodes are made, since a stream's thread may clear the inputs of a launched task at any time
     reads = [(task, [_made(value) for value in task.inputs]) for task in tasks]
     places: dict[Task | Value, int] = {}
     for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_made(v) for v in values or ()]:
@@ -128,7 +127,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
             value, state, name = thing.value, STATE_NAMES[thing.state], thing.name
             state = "cancelled" if thing.cancelled else state
         else:
-            value, task = thing, thing.task  # before its state is asked for, by which it is forgotten
+            value, task = thing, thing.task  # before its state, which forgets the task
             name = task.name if task is not None else name_of(thing.site)
             name, state = name or ("result" if thing.base is None else "view"), _state_of_value(thing)
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
@@ -139,7 +138,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
 
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
-    """A line for each link of the chain from `task` down; of a long chain only for its two ends."""
+    """Lines for the links of the chain from `task` down; of a long chain, only for its two ends."""
     chain = _Chain(runtime, holders)
     links = list(chain.links(task))
     told = [line for link in links[:_FIRST] for line in chain.told(link)]
@@ -150,7 +149,7 @@ def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
 
 
 class _Link(NamedTuple):
-    """A task, what it waits for, in words or what gives these, and the task behind that, if one is."""
+    """A task, why it waits (in words, or a function that returns lines), and the task it waits for, if any."""
 
     task: Task
     waits: str | Callable[[], list[str]]
@@ -158,7 +157,7 @@ class _Link(NamedTuple):
 
 
 class _Chain:
-    """What tasks wait for, at one moment, and in words."""
+    """The reasons why tasks wait, at one moment, in words."""
 
     def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
         self._engine = runtime.engine
@@ -166,17 +165,17 @@ class _Chain:
         self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
     def links(self, task: Task) -> Iterator[_Link]:
-        """What a task waits for, what the task behind that waits for, and so on."""
+        """The reason why a task waits, then why the task behind it waits, and so on."""
         seen = set[Task]()
         todo: Task | None = task
-        while todo is not None and todo not in seen:  # what moves meanwhile, under another thread, might make a circle
+        while todo is not None and todo not in seen:  # changes on another thread might make a circle
             seen.add(todo)
             link = self._on_its_stream(todo) if todo.state == LAUNCHED else self._before_its_stream(todo)
             yield link
             todo = link.behind
 
     def told(self, link: _Link) -> list[str]:
-        """One link of a chain of waits, in words."""
+        """Lines for one link of a chain."""
         if not isinstance(link.waits, str):
             return link.waits()
         then = "" if link.behind is None else f": {_label(link.behind)}{_in_commit(link.behind)}"
@@ -200,10 +199,11 @@ class _Chain:
             return _Link(task, f"waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None))
         if not account.fits(task):
             oldest = next(iter(self._charged_to(account)), None)
-            return _Link(task, partial(self._bytes, task, oldest), oldest)  # who holds them is asked if it is told
+            # The holders are searched for only if the link is shown
+            return _Link(task, partial(self._bytes, task, oldest), oldest)
         if account.earmark is not None and account.earmark is not task and not account.grace:
-            return _Link(task, "waits for bytes that are kept for one it went before often enough", account.earmark)
-        return _Link(task, "nothing keeps: it is launched at the next turn of the event loop", None)
+            return _Link(task, "waits for bytes kept for a task that was passed over too often", account.earmark)
+        return _Link(task, "waits for nothing: it is launched at the next turn of the event loop", None)
 
     def _on_its_stream(self, task: Task) -> _Link:
         lane = task.lane
@@ -224,7 +224,7 @@ class _Chain:
         return _Link(task, f"{'copies' if lane.copies else 'runs'} on {lane.stream.name}{_where_it_runs(task)}", None)
 
     def _charged_to(self, account: Account) -> list[Task]:
-        """The tasks in flight of an account, the oldest first."""
+        """The tasks in flight that are charged to an account, oldest first."""
         return [task for task in self._in_flight if task.scope.account is account]
 
     def _bytes(self, task: Task, behind: Task | None) -> list[str]:
@@ -238,7 +238,7 @@ class _Chain:
         if flying:
             total = sum(other.cost for other in flying)
             tasks = counted(len(flying), "task")
-            lines.append(f"  {total:,} bytes: those of {tasks} in flight, which give back what is not kept")
+            lines.append(f"  {total:,} bytes: {tasks} in flight, which give back what their results do not keep")
         if self._holders is not None:
             lines += [f"  {line}" for line in self._holders(account)]
         else:
@@ -246,7 +246,7 @@ class _Chain:
                 lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if behind is None:
             enough = sufficient_limit(engine.admission.tasks(), account)
-            return [*lines, f"  (a limit of {enough:,} bytes would have sufficed for all that waits)"]
+            return [*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"]
         return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
 
 
@@ -259,7 +259,7 @@ def _state(task: Task) -> str:
 
 
 def _in_commit(task: Task | None) -> str:
-    """The name of the commit that it is part of, if any. Reads `move` once, since a stream's thread clears it."""
+    """The commit that a task is part of, as text, if any. Reads `move` once, since a stream's thread clears it."""
     move = None if task is None else task.move
     return "" if move is None else f", part of the commit {move.commit.gate.name!r}"
 
@@ -269,19 +269,19 @@ def _name_of(scope: Scope) -> str:
 
 
 def _where(value: Value) -> str:
-    """Where a value is that is there, and which line made it."""
+    """The place of a finished value, and the line that made it."""
     device = "" if value.device is None else f" on {value.device.name}"
     owner = value.owner
     size = f"{owner.charge:,} bytes{device} are charged for it"
     if owner is not value:
         size = f"a view of {owner.charge:,} bytes{device}"
-    out = ", also while only an array that was given away is held" if owner.escaped else ""
+    out = ", also while you hold only the array that was given out" if owner.escaped else ""
     made = "at once, on the event loop's thread" if value.site is None else f"by a task of {line_of(value.site)}"
     return f"done: made {made}; {size}{out}"
 
 
 def _where_it_runs(task: Task) -> str:
-    """The line of its function at which a stream's thread is, if that is known and still this task's."""
+    """The line of its function at which the stream's thread is now, if that is known and still this task's."""
     lane = task.lane
     assert lane is not None
     thread = getattr(lane.stream, "thread", None)
@@ -291,7 +291,8 @@ def _where_it_runs(task: Task) -> str:
         names.append(frame.f_code.co_qualname)
         line = f", now at {frame.f_code.co_filename}:{frame.f_lineno} in {names[-1]}"
         frame = frame.f_back
-    if frame is None or lane.stream.finished.count >= task.number:  # it waits for the next one, or that has begun
+    # The thread waits for the next task, or has begun it
+    if frame is None or lane.stream.finished.count >= task.number:
         return ""
     return line if len(names) < 2 else f"{line}, inside {names[0]}"
 
@@ -306,13 +307,13 @@ def _age(task: Task) -> int:
 
 
 def _made(value: Value) -> Task | Value:
-    """What to draw for a value: its task while that is unfinished, else the value."""
+    """The node for a value: its task while unfinished, else the value."""
     task = value.task
     return value if task is None or task.state >= DONE else task
 
 
 def _behind(values: Iterable[Value]) -> list[Task]:
-    """The unfinished tasks that make values, and all unfinished ones that those depend on."""
+    """The unfinished tasks that make these values, and all unfinished tasks those depend on."""
     todo = [made for value in values if isinstance(made := _made(value), Task)]
     found = dict.fromkeys(todo)
     while todo:

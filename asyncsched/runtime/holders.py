@@ -1,14 +1,14 @@
-"""Who holds an object: a walk up through whatever refers to it, to the asyncio tasks at the top.
+"""The search for an object's holders: a walk up through its referrers, to the asyncio tasks at the top.
 
 Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how
 many references there are. When the references found account for the whole count, no holder is unseen. The walk goes up
-through whatever cannot act by itself: containers, finished tasks and what they returned or raised, tracebacks and the
-frames in them, generators that nobody drives. It ends at coroutines (mapped to their asyncio tasks), or outside: at a
-module, at a callback of the event loop, at anything unseen (a running frame shows none of its references), or not
-understood. Outside is the safe answer: it only means that nobody is accused.
+through everything that cannot act by itself: containers, finished tasks with their results and exceptions, tracebacks
+and their frames, generators that nobody drives. It ends at coroutines, which are mapped to their asyncio tasks, or
+outside: at a module, at a callback of the event loop, at anything unseen (a running frame shows none of its references)
+or not understood. Outside is the safe answer: it only means that no deadlock is reported.
 
-What the walk itself keeps must not count as a holder: it has nodes, which are left out, and one list of futures. All
-else is kept by `id`, or holds tasks that are not done, at which the walk ends without counting.
+The walk's own references must not count as holders. It has nodes, which are left out, and one list of futures.
+Everything else it keeps by `id`, or it holds unfinished tasks, at which the walk ends without counting.
 """
 
 from __future__ import annotations
@@ -34,30 +34,31 @@ from .awaiting import Chains, code_of, frame_of, references_of, referents, steps
 
 MOST_OBJECTS = 1_000_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
-_MANY = 250  # objects from which one pass over the heap with a set beats `gc.get_referrers`, which compares with each
-_AT_A_TIME = 32  # objects that are asked together. A guess
-_DESCRIBED = 100  # places in coroutines that are told with variable and line: a few are shown
+# With more objects than this, one pass over the heap with a set beats `gc.get_referrers`, which compares with each
+_MANY = 250
+_AT_A_TIME = 32  # objects asked together. A guess
+_DESCRIBED = 100  # places in coroutines described with variable and line; only a few are shown
 
-End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task has it
+End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task holds it
 
 
 class _Node:
-    """An object that was met on the way up from what is held to who holds it."""
+    """An object on the way up from the starting objects to their holders."""
 
     __slots__ = ("ends", "found", "thing", "trouble", "up")
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
-        self.found = 0  # references to it that were found
-        self.up: list[_Node] = []  # what refers to it, and is walked further
+        self.found = 0  # references to it found so far
+        self.up: list[_Node] = []  # the objects that refer to it and are walked further
         self.ends: list[End] = []  # the tasks that refer to it
-        self.trouble: str | None = None  # why more may hold it
+        self.trouble: str | None = None  # why it may have further holders
 
 
 class Walk:
-    """Finds the tasks that objects are held by.
+    """Finds the tasks that hold given objects.
 
-    Walks up level by level, since each look for referrers scans the heap.
+    It walks up level by level, since each search for referrers scans the heap.
     """
 
     def __init__(
@@ -70,34 +71,38 @@ class Walk:
         *,
         here: bool = True,
     ) -> None:
-        """`futures` are all that there are, and `likely` is what holds things most often: the walk's from now on.
+        """Prepare a walk.
 
-        Where there are many things to ask for, what is likely is asked first, since a pass over the heap takes longer.
+        Where many objects are searched for, `likely` ones are asked first, since a pass over the heap takes longer.
 
         Args:
+            futures: all futures that exist. The walk keeps the list.
+            deadline: in seconds of `thread_time`.
+            pending: the pending tasks.
+            likely: the objects that most often hold others. The walk keeps the list.
             here: this is the loop's thread, on which nothing else runs until the walk ends.
         """
         self._deadline = deadline
-        self._longest = 0.0  # seconds that one level took, and so the next may take
-        self.queued: list[bool] = []  # which of the objects that were asked for last lie in an asyncio queue
-        self._asker = asyncio.current_task(loop) if here else None  # None where the scheduler itself asks
+        self._longest = 0.0  # seconds that the longest level took, and the next may take
+        self.queued: list[bool] = []  # for each object of the last search, whether it lies in an asyncio queue
+        self._asker = asyncio.current_task(loop) if here else None  # None if the scheduler itself asks
         self._asking = {} if self._asker is None else _held_here(self._asker)
-        # Pending tasks by the tuple in which they hold what they read, where nobody else has that tuple. Thousands of
-        # tasks may read one value; found here, they need no nodes of their own.
-        several = (task for task in pending if type(task.reads) is tuple)  # those of one hold it themselves
+        # Pending tasks by their tuple of inputs, if nobody else holds that tuple. Thousands of tasks may read one
+        # value; found here, they need no nodes of their own.
+        several = (task for task in pending if type(task.reads) is tuple)  # a single input has no tuple
         self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
         self._likely = [] if likely is None else likely  # with the outermost coroutines
-        self._steps: list[Any] = []  # what else is suspended
-        # Containers of the investigation itself, by identity.
+        self._steps: list[Any] = []  # the other suspended coroutines and generators
+        # Containers of this search, by identity.
         ours = self._futures, self._likely, self._steps
         self._ours: dict[int, Sequence[Any]] = {id(those): those for those in ours}
         self._described = 0
-        self._kept: list[Any] = []  # what was walked through without trouble
+        self._kept: list[Any] = []  # objects that were walked through without trouble
         self._ours[id(self._kept)] = self._kept
-        self._found = set[int]()  # the identities of all that refers to something that was walked through
+        self._found = set[int]()  # the identities of all objects that refer to one that was walked through
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
-        # What notebooks keep things in whose cell waits, by identity, with the globals of their code.
+        # Namespaces of notebooks whose cell waits, by identity, with the globals of their code.
         self._cells: dict[int, int] = {}
         self.chains: Chains = Chains(loop)
         for task, steps in self.chains.steps.items():
@@ -110,10 +115,10 @@ class Walk:
         self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
 
     def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
-        """Who holds each object: tasks, with descriptions of the places, or why there may be others.
+        """The holders of each object: tasks with the places where they hold it, or the reason why there may be others.
 
-        `between` are objects through which these may be held: looked at with them, they cost no look of their own.
-        References to the objects from these two are known; the caller has none in variables.
+        `between` are objects through which the others may be held: looked at together, they cost no search of their
+        own. The references to the objects from these two lists are known; the caller has none in variables.
         """
         nodes = {id(thing): _Node(thing) for things in (starts, between) for thing in things}
         level = list(nodes.values())
@@ -132,29 +137,29 @@ class Walk:
             found.append(_summary(above))
             self.queued.append(any(type(node.thing) in QUEUES for node in above))
         self._kept += [node.thing for node in nodes.values() if node.trouble is None]
-        for node in nodes.values():  # which go in circles where their objects do: left as garbage, they would pin these
+        for node in nodes.values():  # nodes form cycles where their objects do: as garbage they would pin these
             node.thing, node.up = None, []
         return found
 
     def stands(self, pending: list[Task]) -> bool:
-        """Whether all references to what was walked through are those that were found, after others may have run.
+        """Whether the walk found all references to the objects it walked through, after other code may have run.
 
-        It is asked of what was found alone, at one moment: who could reach one of these objects otherwise would have a
-        reference to it, or to one through which it is held.
+        It looks only at the objects found, at one moment: anybody who could reach such an object in another way would
+        have a reference to it, or to one through which it is held.
         """
         kept, found = self._kept, self._found | self._ours.keys()
         those = chain(*self._known(), kept, pending, (task.reads for task in pending))
         asked = {id(one): one for one in those if id(one) in found}  # each once
         counts = Counter(filter({*map(id, kept)}.__contains__, references_of(asked.values())))
-        asked.clear()  # it holds them, too
+        asked.clear()  # it holds the objects, too
         return all(references(kept, i) <= counts[id(kept[i])] for i in range(len(kept)))
 
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
-        """Find what refers to each node of a level. Returns the next level."""
+        """Find the referrers of each node of a level. Returns the next level."""
         above: list[_Node] = []
         asked = set[int]()
         if len(level) > _MANY:
-            for those in self._known():  # as long as there are references that were not found
+            for those in self._known():  # as long as references are missing
                 at = {id(node.thing): node for node in level}
                 self._take(_referring(those, at), at, nodes, above)
                 if not (level := [node for node in level if _unfound(node) > 0]):
@@ -163,7 +168,7 @@ class Walk:
         if level:
             at = {id(node.thing): node for node in level}
             referrers = self._referrers(level, at)
-            # By index: what has no name here has no reference from here when references are counted next.
+            # By index: an object without a name here has no reference from here when references are counted next.
             self._take((referrers[i] for i in range(len(referrers)) if id(referrers[i]) not in asked), at, nodes, above)
             referrers.clear()
         for node in level:
@@ -176,13 +181,13 @@ class Walk:
         return above
 
     def _known(self) -> tuple[Iterable[Any], ...]:
-        """What is asked without a pass over the heap: each once, and first what holds things most often."""
+        """The objects that can be asked without a pass over the heap, each once, the most likely holders first."""
         return self._ours.values(), self._likely, self._steps, self._futures
 
     def _take(
         self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
     ) -> None:
-        """Count the references from these to the nodes at some identities, and note whose they are."""
+        """Count the references from `referrers` to the nodes in `at`, and connect them."""
         for referrer in referrers:
             if type(referrer) is _Node:
                 continue
@@ -191,7 +196,7 @@ class Walk:
                 for key in map(id, referrer):
                     if (node := at.get(key)) is not None:
                         node.found += 1
-                        if not node.ends or node.ends[-1][0] is not reader:  # it may read it twice
+                        if not node.ends or node.ends[-1][0] is not reader:  # it may read the object twice
                             node.ends.append((reader, ""))
                 continue
             below: dict[int, _Node] = {}
@@ -204,22 +209,22 @@ class Walk:
                     self._connect(node, referrer, nodes, above)
 
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
-        """Whatever refers to a node's object. Nothing else may hold it, since references are counted next."""
+        """All objects that refer to a node's object. Only this list holds them, since references are counted next."""
         if len(level) > _MANY:
             return [*_referring(gc.get_objects(), at)]
         found = gc.get_referrers(*[node.thing for node in level])
         listed = {id(thing) for thing in found}
-        # It overlooks some of what asyncio's futures and tasks hold: in Python 3.11 what a task has by way of being a
-        # future (callbacks, its exception), in 3.13 the attributes of a class derived from these.
+        # It overlooks some objects that asyncio's futures and tasks hold: in Python 3.11 those of the task's future
+        # part (callbacks, its exception), in 3.13 the attributes of derived classes.
         missed = [thing for thing in _referring(self._futures, at) if id(thing) not in listed]
-        # From Python 3.13 on `get_referrers` finds the tuple of its own arguments, held by our list alone. It is gone
-        # when references are counted: counted as found, it would make up for a holder that stays unseen.
+        # From Python 3.13 on, `get_referrers` finds the tuple of its own arguments, which only our list holds. The
+        # tuple is gone when references are counted. Counted as found, it would make up for an unseen holder.
         passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
         return [found[i] for i in range(len(found)) if i not in passing] + missed
 
     def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
-        """Note that `referrer` refers to a node: an end of the walk, a trouble, or another node."""
-        kind = type(referrer)  # not `isinstance`, which asks the object, and that may be anything
+        """Note that `referrer` refers to a node: as an end of the walk, a trouble, or another node."""
+        kind = type(referrer)  # not `isinstance`, which asks the object, and that may be any object
         owner = self._owners.get(id(referrer))
         if kind is Task and referrer.state < DONE:
             node.ends.append((referrer, ""))
@@ -247,12 +252,12 @@ class Walk:
             node.up.append(higher)
 
     def _place(self, owner: asyncio.Task[Any], describe: Callable[..., str], *what: Any) -> str:
-        """Where a task has something, in words; after so many, of which a few are shown, its name alone."""
+        """The place where a task holds something, as text; only the task's name once enough places were described."""
         self._described += 1
         return describe(*what) if self._described <= _DESCRIBED else f"task {owner.get_name()!r}"
 
     def _cell_ends(self, namespace: int, what: Any) -> list[End]:
-        """Whoever may change the variables of a notebook, while one of its cells waits: tasks that run its code."""
+        """The tasks that may change the variables of a notebook while one of its cells waits: they run its code."""
         ends: list[End] = []
         for task in set(self._owners.values()):
             for step in steps_of(task):
@@ -264,9 +269,9 @@ class Walk:
 
 
 def _namespaces(step: Any) -> dict[int, int] | None:
-    """The dicts in which code has its variables that is no function's, by identity, with its globals.
+    """The dicts with the variables of code that is no function's, by identity, with its globals.
 
-    That is the cell of a notebook, which awaits. Meanwhile nobody changes these but code that runs with these globals.
+    Such code is a waiting notebook cell. Until it goes on, only code with the same globals changes these dicts.
     """
     code = code_of(step)
     frame = None if code is None or code.co_flags & inspect.CO_OPTIMIZED else frame_of(step)
@@ -277,7 +282,7 @@ def _namespaces(step: Any) -> dict[int, int] | None:
 
 
 def _shown_results() -> dict[int, int]:
-    """Where IPython keeps the results that it has shown (`_`, `Out`), by identity, with the globals of its cells."""
+    """The places where IPython keeps shown results (`_`, `Out`), by identity, with the globals of its cells."""
     shell = IPython.get_ipython() if (IPython := sys.modules.get("IPython")) else None
     if shell is None:
         return {}
@@ -299,13 +304,15 @@ def _runs_elsewhere(namespace: int) -> bool:
 
 
 def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
-    """What variables of the user's functions hold that run on this thread, in `task`, by identity: no look for
-    referrers finds these."""
+    """The values in variables of the user's functions that run on this thread in `task`, by identity.
+
+    A search for referrers does not find these.
+    """
     found: defaultdict[int, list[End]] = defaultdict(list)
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         code = frame.f_code
-        if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # else its variables are a module's
+        if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # otherwise its variables are a module's
             place = f"which asks at {code.co_filename}:{frame.f_lineno}"
             for name, held in variables_of(frame):
                 found[held].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
@@ -314,7 +321,7 @@ def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
 
 
 def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
-    """Those of these things that refer to a node's. Several are asked at a time, since most do not."""
+    """The things that refer to a node's object. Asks several at a time, since most do not."""
     keys, rest = at.keys(), iter(things)
     while several := tuple(islice(rest, _AT_A_TIME)):
         if not keys.isdisjoint(map(id, gc.get_referents(*several))):
@@ -322,12 +329,12 @@ def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
 
 
 def _unfound(node: _Node) -> int:
-    """How many references there are to what a node has, beside those that were found, the node's and the list's."""
+    """The number of references to a node's object that were not found, without the node's own and the list's."""
     return references([node.thing], 0) - node.found - 2
 
 
 def _above(start: _Node) -> list[_Node]:
-    """A node, and all that lead up from it."""
+    """A node and all nodes that lead up from it."""
     found, seen = [start], {start}
     for node in found:
         fresh = [higher for higher in node.up if higher not in seen]
@@ -337,13 +344,13 @@ def _above(start: _Node) -> list[_Node]:
 
 
 def _summary(nodes: list[_Node]) -> list[End] | str:
-    """Every end above these, or the first trouble."""
+    """All ends of these nodes, or the first trouble."""
     trouble = next((node.trouble for node in nodes if node.trouble is not None), None)
     return [end for node in nodes for end in node.ends] if trouble is None else trouble
 
 
 def with_subclasses(*kinds: type) -> set[type]:
-    """Classes and all that are derived from them."""
+    """These classes and all classes derived from them."""
     found, todo = {*kinds}, [*kinds]
     while todo:
         fresh: set[type] = set(type.__subclasses__(todo.pop())) - found
@@ -367,7 +374,7 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
 
 
 def _size_of(container: Any) -> str:
-    kind = type(container)  # exactly: what is derived from these may do anything when it is asked
+    kind = type(container)  # exactly: derived classes may run any code when asked
     if kind in (list, tuple, dict, set, deque):
         return f", {kind.__name__} of {len(container):,}"
     return f", asyncio.{kind.__name__} of {container.qsize():,}" if kind in QUEUES else ""

@@ -1,4 +1,4 @@
-"""The one observer that an engine and its streams know, which hands on to the instruments of a scheduler."""
+"""The one observer that an engine and its streams know. It forwards events to the instruments of a scheduler."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ log: Final = Log("asyncsched")
 
 
 class Instruments(Instrument):
-    """Instruments, each told of what it overrides alone. Has a method for each of theirs.
+    """Forwards each event to the instruments that override it. Has a method for each event.
 
-    One that raises is logged and removed: what it missed it would not understand, and the scheduler has to go on.
+    An instrument that raises is logged and removed: it would not understand later events, and the scheduler must go on.
 
     Args:
-        changed: called with this when the first is there, and with None when the last is gone.
+        changed: called with this object when the first instrument is added, and with None when the last is removed.
     """
 
     def __init__(self, changed: Callable[[Instruments | None], None]) -> None:
@@ -25,11 +25,11 @@ class Instruments(Instrument):
         self._members: list[Instrument] = []
 
     def add(self, instrument: Instrument, scheduler: Any, is_open: bool) -> None:
-        """Tell an instrument what happens from now on; first, that the scheduler is open, if it is.
+        """Tell an instrument every event from now on; first, that the scheduler is open, if it is.
 
         Raises:
-            TypeError: for what is no Instrument.
-            ValueError: for one that is there already.
+            TypeError: for an object that is no Instrument.
+            ValueError: for an instrument that was added before.
         """
         if not isinstance(instrument, Instrument):
             raise TypeError(
@@ -44,10 +44,10 @@ class Instruments(Instrument):
             self._to_all("opened", [instrument])()
 
     def remove(self, instrument: Instrument) -> None:
-        """Tell an instrument nothing more.
+        """Tell an instrument no more events.
 
         Raises:
-            ValueError: if it is not there: it was removed before, or raised.
+            ValueError: if it is not there: it was removed before, or it raised.
         """
         if not self._has(instrument):
             raise ValueError(f"{instrument!r} is no instrument of this scheduler, or was removed")
@@ -56,12 +56,12 @@ class Instruments(Instrument):
         instrument.detached()
 
     def remove_all(self) -> None:
-        """The scheduler has closed. What one raises is logged."""
+        """Remove all instruments, since the scheduler has closed. Logs the exceptions they raise."""
         for member in self._members:
             self._drop(member)
 
     def _has(self, instrument: Instrument) -> bool:
-        return any(member is instrument for member in self._members)  # no `==` of theirs is asked
+        return any(member is instrument for member in self._members)  # without `==`, which an instrument may define
 
     def _connect(self) -> None:
         for event in EVENTS:
@@ -78,7 +78,7 @@ class Instruments(Instrument):
                 try:
                     method(*args)
                 except HOOK_FAILURES:
-                    log.exception("the instrument %r raised, and is told no more", member)
+                    log.exception("the instrument %r raised, and was removed", member)
                     self._drop(member)
 
         return tell if methods else _nobody
@@ -92,4 +92,4 @@ class Instruments(Instrument):
 
 
 def _nobody(*args: Any) -> None:
-    """Called for events that no instrument has a method for."""
+    """Do nothing: no instrument overrides the event."""

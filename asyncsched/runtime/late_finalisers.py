@@ -1,8 +1,8 @@
 """Finalisers that a signal's exception keeps from beginning.
 
-Python handles signals where it enters a function. What a handler raises as a finaliser is entered no line of that can
-catch: Python drops it, and tells `sys.unraisablehook`. So there the finaliser is called again; else the bytes that it
-was to give back would stay charged for ever. The hook that was there before is told all the same.
+Python handles signals where it enters a function. If a handler raises when a finaliser is entered, no line of the
+finaliser can catch that: Python drops the exception and calls `sys.unraisablehook`. So this hook calls the finaliser
+again; otherwise its bytes would stay charged for ever. The hook that was set before is called, too.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _FINALISERS: Final = {finaliser.__code__: finaliser for finaliser in (Value.__de
 
 @cache
 def watch_for_signals() -> None:
-    """Watch from now on. Once: a hook that was set since may call this one."""
+    """Set the hook. Only once, since a hook that was set later may call this one."""
     sys.unraisablehook = partial(_call_again, sys.unraisablehook)
 
 
 def _call_again(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
     trace = lost.exc_traceback
-    # Known by its code: from Python 3.14 on `lost.object` is None for finalisers.
+    # The code identifies it: from Python 3.14 on `lost.object` is None for finalisers.
     finaliser = _FINALISERS.get(trace.tb_frame.f_code) if trace is not None else None
     if trace is not None and finaliser is not None:
         if trace.tb_lineno == trace.tb_frame.f_code.co_firstlineno:  # no line of it has run
@@ -37,5 +37,5 @@ def _call_again(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.Un
                 kept.clear()
             finaliser(*args)
             del args
-        clear_frames(trace)  # hooks may keep the exception, and so what was to be dropped
+        clear_frames(trace)  # hooks may keep the exception, and so the dropped object
     before(lost)

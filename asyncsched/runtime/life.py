@@ -1,4 +1,4 @@
-"""Where a scheduler is in its life, and who may use it: the code of one event loop alone, on its thread."""
+"""A scheduler's life, and the rule of who may use it: only code of its event loop, on that loop's thread."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ class InlineMode(Enum):
     """Whether quick operations may run on the event loop's thread."""
 
     NEVER = auto()
-    BACKLOG_ONLY = auto()  # those alone that wait already
+    BACKLOG_ONLY = auto()  # only those that wait in the backlog
     ALWAYS = auto()
 
 
 class Life(Enum):
-    """Where a scheduler is in its life."""
+    """The state of a scheduler in its life."""
 
     NEW = auto()
     OPEN = auto()
-    CLOSING = auto()  # takes nothing new
+    CLOSING = auto()  # takes no new work
     CLOSED = auto()  # its devices have stopped
-    FORKED = auto()  # this is the child process of a fork: its threads are not here, and its loop is the parent's
+    FORKED = auto()  # in the child process of a fork: the threads and the loop are the parent's
 
 
 OPEN: Final = "`async with asyncsched.Scheduler() as s`, or in a notebook `s = await asyncsched.open()`"
 _CLOSED: Final = f"the scheduler is closed: open another by {OPEN}"
 _INTERRUPTED: Final = "{} came in the middle of the scheduler's own bookkeeping"
 _CLOSES: Final = (
-    "So it has closed: what was unfinished is lost, what is done can be read. `await s.aclose()` it or leave its block,"
-    " and open another"
+    "So it has closed: unfinished work is lost, results that are done can be read. `await s.aclose()` it or leave its"
+    " block, and open another"
 )
 _REFUSALS: Final = {
     Life.NEW: f"the scheduler is not open yet: use {OPEN}",
@@ -46,28 +46,28 @@ _REFUSALS: Final = {
 
 
 class OnOneLoop:
-    """What is opened on an event loop, and refuses to be used elsewhere, before or after."""
+    """An object that is opened on one event loop, and refuses any use elsewhere, earlier or later."""
 
     def __init__(self) -> None:
         self.life: Life = Life.NEW
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.thread: int = 0  # the loop's thread while open; 0 makes every call ask `refuse` why
-        self.inline: InlineMode = InlineMode.NEVER  # whether quick operations may run on it
-        self.interrupted: Failure | None = None  # why it closed itself, see `_core.engine`
+        self.thread: int = 0  # the loop's thread while open; 0 sends every call to `refuse`
+        self.inline: InlineMode = InlineMode.NEVER  # whether quick operations may run on that thread
+        self.interrupted: Failure | None = None  # why the scheduler closed itself, see `_core.engine`
 
     def check(self) -> None:
-        """Raise unless this thread, on this event loop, may submit."""
+        """Raise unless this thread, on this event loop, may submit work."""
         loop = self.loop
         if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _rests(loop)):
             self.refuse()
 
     def check_waiting(self) -> None:
-        """Raise unless the calling thread may wait, as it may also while the scheduler closes, and after."""
+        """Raise unless the calling thread may wait. Waiting is allowed also while the scheduler closes, and after."""
         if self.life is not Life.CLOSED and (self.life is not Life.CLOSING or running_loop() is not self.loop):
             self.check()
 
     def refuse(self) -> None:
-        """Raise why this thread, at this moment, may not submit anything."""
+        """Raise the reason why this thread may not submit work now."""
         if self.interrupted is not None:
             self.interrupted.rethrow()
         if self.life in _REFUSALS:
@@ -77,21 +77,21 @@ class OnOneLoop:
             raise SchedulerClosed("the scheduler's event loop is closed: open a scheduler in the running loop")
         if threading.get_ident() == self.thread:
             raise RuntimeError(
-                "a scheduler is used on the event loop on which it was opened, and another one runs now: open a"
+                "a scheduler belongs to the event loop on which it was opened, and another one runs now: open a"
                 " scheduler on this loop, or keep to one loop (`asyncio.run` makes a new one each time)"
             )
         if in_stream_thread():
             raise RuntimeError(
-                "a scheduler is used from its event loop's thread alone, and this is a task's: give it tensors as"
-                " arguments, which arrive as arrays, and compute with NumPy's functions there"
+                "only the thread of a scheduler's event loop may use it, and this is a task's thread: pass tensors to"
+                " the task as arguments, which arrive as arrays, and compute with NumPy's functions there"
             )
         raise RuntimeError(
-            "a scheduler is used from its event loop's thread alone: from elsewhere use"
+            "only the thread of a scheduler's event loop may use it: from another thread use"
             " `asyncio.run_coroutine_threadsafe(coroutine, loop)`, and in a server `async def` handlers"
         )
 
     def _interruption(self, error: BaseException) -> Failure:
-        """Why it closes itself: an exception in the middle of its bookkeeping, or one that ended a stream's thread."""
+        """The failure to raise after an exception in the bookkeeping, or one that ended a stream's thread."""
         told = str(error) if isinstance(error, StreamDied) else _INTERRUPTED.format(type(error).__name__)
         return Failure(SchedulerClosed(f"{told}. {_CLOSES}"), "the scheduler", None)
 
@@ -101,16 +101,15 @@ class OnOneLoop:
 
 
 def _rests(loop: asyncio.AbstractEventLoop) -> bool:
-    """Called on the thread of a loop that does not run: whether it may run again, and no other runs in its place.
+    """Whether a loop that does not run may run again, and no other loop runs. Called on the loop's thread.
 
-    A thread runs one loop at a time. To ask for that one takes five times as long (on CPython 3.11) as to ask whether
-    this one does.
+    A thread runs one loop at a time. `running_loop` takes five times as long (on CPython 3.11) as `loop.is_running`.
     """
     return not (loop.is_closed() or running_loop())
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs on this thread, if one does."""
+    """The event loop that runs on this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:

@@ -1,9 +1,8 @@
-"""Event loops as synchronous code has them: one that is run, and one on another thread, that is asked for something.
+"""Event loops for synchronous code: running one, and asking one on another thread.
 
-Who asks waits for the answer, which comes in a queue that is written in C. The locks of `concurrent.futures.Future` and
-`threading.Event` are taken and given back by functions in Python. A signal's exception in one of these, as by Ctrl-C,
-leaves the lock held, and the loop's thread would wait for it for ever. Of the queue nothing is held: the answer alone
-is lost.
+The asking thread waits for the answer in a queue that is written in C. The locks of `concurrent.futures.Future` and
+`threading.Event` are taken and released by Python functions: a signal's exception there, as by Ctrl-C, leaves the lock
+held, and the loop's thread would wait for it for ever. The queue holds no such lock: only the answer is lost.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ T = TypeVar("T")
 
 Answer: TypeAlias = "SimpleQueue[tuple[T, None] | tuple[None, BaseException]]"
 
-_running: set[asyncio.Task[Any]] = set()  # a loop keeps none alive
+_running: set[asyncio.Task[Any]] = set()  # strong references: a loop keeps none
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]] | Coroutine[Any, Any, T], *, debug: bool | None = None) -> T:
-    """Run `main`, a coroutine function or a coroutine, in a new event loop: uvloop's where it is installed.
+    """Run `main`, a coroutine function or a coroutine, in a new event loop; in uvloop's if it is installed.
 
-    With arguments it is `asc.run(main(20))`. Returns what it returns, raises what it raises; RuntimeError where a loop
-    runs already: there write `await main()`.
+    To pass arguments, write `asc.run(main(20))`. Returns the result of `main`, and raises its exceptions. RuntimeError
+    if a loop runs already: there write `await main()`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -57,7 +56,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def comes(sign: SimpleQueue[None], seconds: float) -> bool:
-    """Whether a sign comes within so many seconds. On a thread that runs no loop."""
+    """Whether a sign comes within so many seconds. Only for a thread that runs no loop."""
     with suppress(Empty):
         sign.get(timeout=seconds)
         return True
@@ -65,7 +64,7 @@ def comes(sign: SimpleQueue[None], seconds: float) -> bool:
 
 
 def ask(loop: asyncio.AbstractEventLoop, fn: Callable[[], T], context: Context | None = None) -> Answer[T]:
-    """Have a loop call a function."""
+    """Let a loop call a function."""
     answer: Answer[T] = SimpleQueue()
     loop.call_soon_threadsafe(_call, answer, fn, context=context)
     return answer
@@ -76,7 +75,7 @@ def ask_async(
     fn: Callable[[], Coroutine[Any, Any, T]],
     then: Callable[[], object] | None = None,
 ) -> Answer[T]:
-    """Have a loop run a coroutine function, and call another, `then`, once the answer is there."""
+    """Let a loop run a coroutine function; once the answer is there, it calls `then`."""
     answer: Answer[T] = SimpleQueue()
     loop.call_soon_threadsafe(_start, answer, fn, then)
     return answer
@@ -90,7 +89,7 @@ def answered(answer: Answer[T]) -> T:
     try:
         raise error
     finally:
-        del error  # it holds this frame
+        del error  # the exception holds this frame
 
 
 def _call(answer: Answer[T], fn: Callable[[], T]) -> None:
@@ -119,7 +118,7 @@ def _ended(
     task: asyncio.Task[tuple[T, None] | tuple[None, BaseException]],
 ) -> None:
     _running.discard(task)
-    # A loop that ends may cancel it before it has begun.
+    # A loop that ends may cancel the task before it has begun.
     answer.put((None, asyncio.CancelledError()) if task.cancelled() else task.result())
     if then is not None:
         then()

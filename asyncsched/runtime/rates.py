@@ -1,4 +1,4 @@
-"""How fast a scheduler gets through its work."""
+"""The rates at which a scheduler works off tasks and bytes."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from time import perf_counter
 from typing import Final, Protocol
 
 TIME_CONSTANT: Final = 1.0  # seconds
-_FOLD: Final = 0.05  # seconds of work that are counted as one sample
+_FOLD: Final = 0.05  # seconds of work that make one sample
 
 
 class Rate:
-    """Things done per second of busy time: an exponentially weighted mean, so that idle time does not lower it.
+    """Items per second of busy time: an exponentially weighted mean, which idle time does not lower.
 
-    With weights exp(-(now - t) / tau), where t runs over busy time alone, it is the weighted sum of what was done over
-    the integral of the weights: right from the first sample on. A sample of `d` seconds is taken as even within: the
-    old sums shrink by exp(-d / tau), and it adds its mean rate times tau * (1 - exp(-d / tau)).
+    The weights are exp(-(now - t) / tau), where t counts only busy time. The rate is the weighted sum of the items over
+    the integral of the weights, so it is right from the first sample on. A sample of `d` seconds is taken as even: the
+    old sums shrink by exp(-d / tau), and the sample adds its mean rate times tau * (1 - exp(-d / tau)).
     """
 
     __slots__ = ("_count", "_weight")
@@ -26,7 +26,7 @@ class Rate:
         self._weight = 0.0
 
     def add(self, count: float, seconds: float) -> None:
-        """`count` things were done in the last `seconds` busy ones."""
+        """Count `count` items for the last `seconds` of busy time."""
         kept = math.exp(-seconds / TIME_CONSTANT)
         weight = TIME_CONSTANT * (1 - kept)
         self._count = self._count * kept + count * (weight / seconds if seconds else 1.0)
@@ -34,23 +34,23 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """The rate; 0 as long as nothing was measured."""
+        """The rate; 0 before anything was measured."""
         return self._count / self._weight if self._weight else 0.0
 
     def seconds_for(self, count: float) -> float | None:
-        """How long `count` things will take; None before anything was measured."""
+        """The seconds that `count` items will take; None before anything was measured."""
         return count * self._weight / self._count if self._count else None
 
 
 class Counts(Protocol):
-    """What has ended since the beginning."""
+    """Counts since the beginning."""
 
     ended_tasks: int
     ended_bytes: int
 
 
 class Meter:
-    """The rates of tasks and bytes, over the time in which there was work.
+    """The rates of tasks and bytes, over the time with unfinished work.
 
     Args:
         source: counts `ended_tasks` and `ended_bytes`, since the beginning.
@@ -62,11 +62,11 @@ class Meter:
         self.since: float | None = None  # when the work began that is not counted yet; None at rest
         self._source = source
         self._time = 0.0  # seconds of work not folded yet
-        self._counted = (0, 0)  # tasks and bytes that are folded
+        self._counted = (0, 0)  # tasks and bytes of folded work
         self._tasks, self._bytes = Rate(), Rate()
 
     def sample(self, busy: bool) -> None:
-        """Count the work since the last call; is anything left to do?"""
+        """Count the work since the last call. `busy`: is anything left to do?"""
         if self.since is not None:
             now = self.clock()
             self._time += now - self.since
@@ -75,14 +75,14 @@ class Meter:
                 self._fold()
 
     def rates(self) -> tuple[float, float]:
-        """Tasks and bytes per second; 0 as long as nothing has ended. Not more than one since the last one ended."""
+        """Tasks and bytes per second; 0 until a task has ended. At most one task per time since the last end."""
         self._fold()
         tasks, nbytes = self._tasks.per_second, self._bytes.per_second
         slower = max(1.0, tasks * self._time)
         return tasks / slower, nbytes / slower
 
     def _fold(self) -> None:
-        """Take in the work so far, if something has ended: else rates would sink to nothing while a long task runs."""
+        """Take in the work so far, if a task has ended. Otherwise the rates would sink to 0 while a long task runs."""
         tasks, nbytes = self._source.ended_tasks, self._source.ended_bytes
         if self._time <= 0 or tasks == self._counted[0]:
             return

@@ -1,7 +1,6 @@
-"""Records that print as people read them: bytes and durations with their units, and tables in place of nested tuples.
+"""Records that print for people: bytes and durations with units, nested records as tables.
 
-The values stay exact: they are what was counted. The annotation of a field says its unit, as in `peak: Bytes` or
-`wait: Seconds | None`.
+The values stay exact counts. The annotation of a field says its unit, as in `peak: Bytes` or `wait: Seconds | None`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ Bytes: TypeAlias = int
 BytesPerSecond: TypeAlias = float
 Seconds: TypeAlias = float
 
-_FORMATS: Final[dict[str, Callable[[float], str]]] = {  # the first whose name is in an annotation
+_FORMATS: Final[dict[str, Callable[[float], str]]] = {  # the first whose name is in an annotation counts
     "BytesPerSecond": lambda rate: f"{format_bytes(rate)}/s",
     "Bytes": format_bytes,
     "Seconds": format_seconds,
 }
-_SHOWN: Final = 12  # of a sequence; longer ones are counted
-_ROWS: Final = 50  # of a table
+_SHOWN: Final = 12  # elements of a sequence; longer ones are counted
+_ROWS: Final = 50  # rows of a table
 
 
 class Record:
-    """A dataclass that prints as people read it: say `repr=False`, or it has one of its own.
+    """A dataclass that prints for people. Declare it with `repr=False`, so that it keeps this `repr`.
 
-    `repr()` is one line, `str()` a line for each field, and a notebook shows a table.
+    `repr()` is one line, `str()` has a line for each field, and a notebook shows a table.
     """
 
     __slots__ = ()
@@ -48,7 +47,7 @@ class Record:
 
 
 def _fields(record: Any) -> list[tuple[str, Any, str]]:
-    """The name, the value and the annotation of each field."""
+    """The name, value and annotation of each field."""
     return [(field.name, getattr(record, field.name), str(field.type)) for field in fields(record)]
 
 
@@ -57,12 +56,12 @@ def _lines(record: Record) -> list[str]:
 
 
 def _plain(record: Record) -> list[tuple[str, str]]:
-    """What is told in a line: name and text."""
+    """The fields that fit in a line, as name and text."""
     return [(name, _text(value, unit)) for name, value, unit in _fields(record) if not _is_nested(value)]
 
 
 def _blocks(record: Record) -> Iterator[str]:
-    """The lines of what takes several: a record in it, or several of a kind, which are a table."""
+    """The lines of fields that take several: a record, or a tuple of records as a table."""
     for name, value, _ in _fields(record):
         if isinstance(value, Record):
             yield from (name, *_lines(value))
@@ -73,7 +72,7 @@ def _blocks(record: Record) -> Iterator[str]:
 
 
 def _columns(rows: tuple[Any, ...]) -> Iterator[tuple[bool, list[str]]]:
-    """The columns of a table of records of a kind: whether it is of numbers, and its texts."""
+    """The columns of a table of similar records: whether it has numbers, and its texts."""
     for name, _, unit in _fields(rows[0]):
         cells = [getattr(row, name) for row in rows]
         yield all(isinstance(cell, int | float) for cell in cells), [name, *[_text(cell, unit) for cell in cells]]
@@ -84,12 +83,12 @@ def _is_nested(value: Any) -> bool:
 
 
 def _aligned(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Rows of texts as lines whose columns are aligned."""
+    """Rows of texts as lines with aligned columns."""
     return aligned((False, column) for column in zip(*rows, strict=True))
 
 
 def _text(value: Any, unit: str, plain: Callable[[Any], str] = str) -> str:
-    """A value in the unit that its field's annotation names."""
+    """A value as text, in the unit that its field's annotation names."""
     if isinstance(value, list | tuple | dict):
         if isinstance(value, dict) or len(value) > _SHOWN:
             return f"<{len(value):,} of them>"

@@ -1,8 +1,8 @@
-"""Who waits for bytes to reserve, and how fast those who waited got theirs.
+"""The claims that wait for bytes to reserve, and how fast earlier ones got theirs.
 
 Theory of operation. A scope keeps its reserve until it is left, whatever its tasks do meanwhile. So the rate at which
-tasks end says nothing of when the next will be let in. What says it is how fast those who waited before were: their
-bytes, over the time for which anybody waited. That is a rate under full load alone, whatever went on before.
+tasks end does not say when the next scope will be let in. The rate of earlier grants does: their bytes, over the time
+in which anybody waited. That rate is measured only under full load, so idle times do not lower it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .record import Bytes, Record, Seconds
 
 @dataclass(frozen=True, repr=False)
 class WaitingForRoom(Record):
-    """Those of one kind who wait for bytes to reserve.
+    """The claims of one kind that wait for bytes to reserve.
 
     Attributes:
-        who: "priority 0", a class in which they come new; "growing", scopes that have some.
-        count: how many.
-        nbytes: what they ask for.
-        longest: for how long the first of them has waited.
+        who: "priority 0" for new scopes of that class; "growing" for scopes that wait to grow.
+        count: the number of claims.
+        nbytes: the bytes they ask for.
+        longest: how long the first of them has waited.
     """
 
     who: str
@@ -36,14 +36,14 @@ class WaitingForRoom(Record):
 
 @dataclass(slots=True, eq=False)
 class Granted:
-    """The claims of an account that were granted after a wait, and their bytes, added up: what a meter reads."""
+    """The number and bytes of an account's claims that were granted after a wait. A meter reads it."""
 
     ended_tasks: int = 0
     ended_bytes: int = 0
 
 
 class Line:
-    """Those who wait for bytes of one account, by number, and how fast they get them."""
+    """How many claims wait for bytes of one account, and how fast they get them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.count: int = 0
@@ -51,13 +51,13 @@ class Line:
         self._meter = Meter(self._granted, clock)
 
     def begin(self) -> None:
-        """One more waits."""
+        """Count one more waiting claim."""
         self.count += 1
         if self._meter.since is None:
             self._meter.since = self._meter.clock()
 
     def end(self, claim: Task) -> None:
-        """One was granted, or waits no more."""
+        """Count one waiting claim less: it was granted, or waits no more."""
         self.count -= 1
         if claim.state == DONE:
             self._granted.ended_tasks += 1
@@ -65,17 +65,17 @@ class Line:
         self._meter.sample(self.count > 0)
 
     def seconds_for(self, nbytes: float) -> float | None:
-        """How long so many bytes will take to come free; None if nobody has waited until now for some."""
+        """How long it will take until so many bytes come free; None if no claim was granted after a wait so far."""
         self._meter.sample(self.count > 0)
         rate = self._meter.rates()[1]
         return max(0.0, nbytes) / rate if rate else None
 
 
 class Room:
-    """Those who wait for bytes to reserve in one scheduler, for a scope, for one that grows, or for a graph.
+    """The claims in one scheduler that wait for bytes to reserve: for a new scope, a growing scope, or a graph.
 
     Attributes:
-        waiting: their claims, the first first, and since when each waits.
+        waiting: the claims, oldest first, each with the time when its wait began.
     """
 
     def __init__(self, admission: Admission, clock: Callable[[], float] = perf_counter) -> None:
@@ -85,7 +85,7 @@ class Room:
         self._clock = clock
 
     def begin(self, claim: Task) -> None:
-        """A claim waits."""
+        """Note a claim that begins to wait."""
         account = claim.scope.account
         if account.line is None:
             account.line = Line(self._clock)
@@ -94,19 +94,18 @@ class Room:
         account.line.begin()
 
     def end(self, claim: Task) -> None:
-        """It was granted, or waits no more."""
+        """Note that a claim was granted, or waits no more."""
         self.waiting.pop(claim, None)
         line = self._lines.pop(claim, None)
         if line is not None:
             line.end(claim)
 
     def longest_growth(self, account: Account) -> float:
-        """Seconds for which the first has waited of those that grow, and whose bytes are charged to an account; 0 if
-        none does."""
+        """Seconds that the longest-waiting growth charged to an account has waited; 0 if there is none."""
         return self._longest(claim for claim in self.waiting if claim.scope.grows and claim.scope.account is account)
 
     def read(self) -> tuple[WaitingForRoom, ...]:
-        """Who waits, by kind; of the ordinary class also if nobody does."""
+        """The waiting claims by kind; the ordinary class is included even if nobody waits."""
         now, found = self._clock(), {"priority 0": WaitingForRoom("priority 0", 0, 0, 0.0)}
         for claim, since in self.waiting.items():
             who = "growing" if claim.scope.grows else f"priority {claim.scope.queue.tenant.priority.level:g}"
@@ -115,8 +114,11 @@ class Room:
         return tuple(found.values())
 
     def estimated_wait(self, scope: Scope, nbytes: int) -> float | None:
-        """Seconds until so many bytes would be granted to a scope; None if they may be at once, or never, or that
-        cannot be told, since the first who waits shows how long it takes."""
+        """Seconds until so many bytes would be granted to a scope.
+
+        None if they may be granted at once or never, or if the rate is unknown because no claim was granted after a
+        wait.
+        """
         account = scope.account
         if account.line is None or not account.line.count or account.limit is None:
             return None
@@ -128,8 +130,10 @@ class Room:
         return seconds
 
     def estimated_wait_for_all(self) -> float:
-        """Seconds until all who wait now are granted, of whichever account that takes longest; 0 if nobody waits. Until
-        one was granted, as long as the first has waited."""
+        """Seconds until all claims that wait now are granted, for the account that takes longest; 0 if none waits.
+
+        Before the first grant, as long as the first claim has waited.
+        """
         waits = [0.0]
         for account in {claim.scope.account for claim in self.waiting}:
             claims, seconds = [claim for claim in self.waiting if claim.scope.account is account], None

@@ -1,6 +1,6 @@
 """One open scheduler: its state machine, its devices, and the event loop it belongs to.
 
-Everything here runs on the loop's thread, but for the wake-up, which any thread may call.
+Everything here runs on the loop's thread, except the wake-up, which any thread may call.
 """
 
 from __future__ import annotations
@@ -40,39 +40,39 @@ from .wakeup import Wakeup, plain_wakeup
 
 log: Final = Log("asyncsched")
 
-_NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # each quick task asks for them
+_NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
 
-# Copies up to this many bytes are made on the loop's thread. It takes them 20 us, and a hop to another thread 50 us of
-# the loop's own time (two processors).
+# Copies up to this many bytes are made on the loop's thread. Such a copy takes 20 us, and a hop to another thread 50 us
+# of the loop's own time (two processors).
 INLINE_COPY: Final = 256 * 1024
-INLINE_BUDGET: Final = 1e-3  # seconds for which quick operations may hold the loop's thread between two of its turns
+INLINE_BUDGET: Final = 1e-3  # seconds for which quick operations may hold the loop's thread in one of its turns
 
-# Devices that a scheduler was opened on. Each serves one alone: what outlives that, threads and tensors, goes on using
-# its memory and its streams.
+# Devices that a scheduler was opened on. Each serves only one scheduler: threads and tensors outlive that one, and go
+# on using the device's memory and streams.
 _taken: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
 class Sink(Protocol):
-    """Takes tasks in place of the backlog: a transaction gathers them, a capture records them."""
+    """Takes tasks in place of the backlog. A transaction gathers them, a capture records them."""
 
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
-        """Take a task, as `Engine.submit` does; raise for one that cannot be had here."""
+        """Take a task, as `Engine.submit` does. Raises for a task that is not allowed here."""
 
     def refuse(self, what: str) -> None:
-        """Raise for what cannot begin here."""
+        """Raise for an action that is not allowed here."""
 
 
 class Answerer(Protocol):
-    """Has tasks answer others, through something that anybody may hold: a search for holders would end there."""
+    """Lets tasks answer others through an object that anybody may hold, where a search for holders would end."""
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
-        """The futures that others wait for, by identity, and the tasks of which one will set each."""
+        """The futures that others wait for, by identity, each with the tasks of which one will set it."""
 
     def bound(self) -> set[int]:
-        """Those of these futures whose waiters hold on to all they have until it is set, whatever they are told."""
+        """The identities of the futures whose waiters keep all they hold until an answer, even if told of an error."""
 
     def explained(self) -> list[str]:
-        """What it computes for others, a line each."""
+        """The work that it computes for others, a line each."""
 
 
 class Runtime(OnOneLoop, Host):
@@ -87,7 +87,7 @@ class Runtime(OnOneLoop, Host):
     ) -> None:
         super().__init__()
         self.devices = devices
-        # Operations that run inline do so in a context of their own, where NumPy's error state is quiet.
+        # Inline operations run in a context of their own, where NumPy's error state is quiet.
         self.quiet: contextvars.Context = contextvars.Context()
         self.quiet.run(np.seterr, all="ignore")
         self.completions: Completions = Completions(plain_wakeup(self))
@@ -95,24 +95,26 @@ class Runtime(OnOneLoop, Host):
         self.engine: Engine = Engine(limits, self.completions, self, self)
         self.ledger: Ledger = self.engine.ledger
         self.clock = perf_counter
-        self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of what is stuck
-        self._auto_bytes = auto_bytes  # the devices say the limit
+        self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
+        self._auto_bytes = auto_bytes  # whether the devices determine the limit
         self.dispatch: Callable[[], None] = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # or the sink's
-        self._held_for = 0.0  # seconds, by estimate, for which quick operations held this thread since the loop turned
-        self.abandoned = False  # the loop ended while something ran: nothing is waited for any more
+        self._held_for = 0.0  # estimated seconds for which quick operations held this thread since the loop's last turn
+        self.abandoned = False  # the loop ended while tasks ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
-        self.lanes: dict[Any, Lanes] = {}  # of each device, once it is open
+        self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
         self._overrun_told = False
         self.instruments: Instruments = Instruments(self._observe)
-        self.scheduler: weakref.ref[Any] | None = None  # what users have of it
+        self.scheduler: weakref.ref[Any] | None = None  # the users' object
         self.waited: float = 0.0  # seconds that callers waited for admission
         self.meter: Meter = Meter(self.ledger)
         self.room: Room = Room(self.engine.admission)
-        # The asyncio tasks that wait, and for which tasks: where a search for a deadlock begins.
+        # The asyncio tasks that wait, with the tasks they wait for. A search for a deadlock begins here.
         self.parked: dict[asyncio.Future[None], tuple[asyncio.Task[Any] | None, Sequence[Task]]] = {}
-        self.reclaimers: set[Callable[[], bool]] = set()  # asked, when the queue is stuck, to free what they can spare
-        self.answerers: weakref.WeakSet[Answerer] = weakref.WeakSet()  # asked then whom they keep waiting, and for whom
+        # Called when tasks are stuck, to free the bytes they can spare
+        self.reclaimers: set[Callable[[], bool]] = set()
+        # Asked then which tasks they keep waiting, and for which
+        self.answerers: weakref.WeakSet[Answerer] = weakref.WeakSet()
 
     def __repr__(self) -> str:
         ledger, names = self.ledger, ", ".join(device.name for device in self.devices)
@@ -133,14 +135,14 @@ class Runtime(OnOneLoop, Host):
         """Bind to the running loop and start the devices.
 
         Raises:
-            RuntimeError: for a device that a scheduler was opened on before, or is listed twice.
+            RuntimeError: for a device that was given to a scheduler before, or is listed twice.
         """
         require_gil()
         watch_for_signals()
         self.loop: asyncio.AbstractEventLoop | None = running_loop()
         if self.loop is None:
             raise RuntimeError(
-                "a scheduler is opened on an event loop of asyncio's or uvloop's, and none runs here: use"
+                "a scheduler needs an event loop of asyncio's or uvloop's, and none runs here: use"
                 " `asyncsched.run(main)`; a program on trio can run under `anyio.run(main, backend='asyncio')`"
             )
         for device in self.devices:
@@ -171,7 +173,7 @@ class Runtime(OnOneLoop, Host):
         self.instruments.opened()
 
     def _add_lanes(self, device: Device) -> None:
-        """A lane for each stream of a device that is open."""
+        """Add a lane for each stream of an open device."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
         loop = Lane(device, LoopStream())
@@ -181,30 +183,30 @@ class Runtime(OnOneLoop, Host):
         self.lanes[device] = Lanes(compute, serial, copy)
 
     def _allow_inline(self) -> None:
-        """Let quick operations run on the loop's thread from now on, if all devices have NumPy's arrays."""
+        """Let quick operations run on the loop's thread from now on, if all devices use NumPy's arrays."""
         self._held_for = 0.0
         if all(device.inline for device in self.devices):
             self.inline = InlineMode.BACKLOG_ONLY if self.life is Life.CLOSING else InlineMode.ALWAYS
 
     def spend(self, seconds: float) -> None:
-        """An operation held this thread for so long. After `INLINE_BUDGET` none does before the loop has turned."""
+        """Count seconds for which an operation held this thread. Beyond `INLINE_BUDGET`, others wait for the loop."""
         if not self._held_for:
             assert self.loop is not None
             try:
                 self.loop.call_soon(self._allow_inline)
-            except RuntimeError:  # it is closed, and will not turn: `done()` takes in what ended after that
+            except RuntimeError:  # the loop is closed and will not turn: `done()` takes in later ends
                 self.inline = InlineMode.NEVER
         self._held_for += seconds
         if self._held_for > INLINE_BUDGET:
             self.inline = InlineMode.NEVER
 
     def _set_default_limit(self) -> None:
-        """Take the smallest limit that a device asks for, so that none is overfilled."""
+        """Take the smallest limit that a device asks for, so that no device is overfilled."""
         limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
         self.ledger.limit_bytes(min(limits, default=None))
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Have an instrument told what happens from now on. Raises as `Instruments.add`."""
+        """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
         self.instruments.add(instrument, self.scheduler and self.scheduler(), self.life is Life.OPEN)
 
     def _observe(self, observer: Instruments | None) -> None:
@@ -215,7 +217,7 @@ class Runtime(OnOneLoop, Host):
                 device.memory.observer = observer
 
     def refuse_new(self) -> None:
-        """Take no more work. Quick operations that wait go on running on the loop's thread."""
+        """Take no new work. Pending quick operations still run on the loop's thread."""
         inline = self.inline
         self._move_on(Life.CLOSING)
         if inline is not InlineMode.NEVER:
@@ -226,15 +228,15 @@ class Runtime(OnOneLoop, Host):
         self.submit = self._submit_late
 
     def _submit_late(self, task: Task, **_: bool) -> None:
-        """Refuse a task whose coroutine passed `check`, and the event loop after that, while the scheduler closed.
+        """Refuse a task whose coroutine passed `check`, and then the event loop turned while the scheduler closed.
 
-        Nobody waits for it now, and soon no stream would run it.
+        Nobody waits for the task, and soon no stream would run it.
         """
         task.let_go()
         self.refuse()
 
     def close(self) -> None:
-        """Stop the devices; nothing may be in flight."""
+        """Stop the devices. Nothing may be in flight."""
         self._move_on(Life.CLOSED)
         self.engine.release_reserves()
         self.on_stuck(())
@@ -243,7 +245,7 @@ class Runtime(OnOneLoop, Host):
         self.instruments.remove_all()
 
     def on_interrupted(self, error: BaseException) -> None:
-        """An exception was raised in the middle of a change of state: fail what is unfinished, and close."""
+        """Fail all unfinished tasks and close, after an exception in the middle of a change of state."""
         if self.life is Life.FORKED:
             return
         failure = self.interrupted
@@ -255,35 +257,37 @@ class Runtime(OnOneLoop, Host):
         self._move_on(Life.CLOSED)
         self.engine.abandon(failure)
         self.dispatch()
-        for future in list(self.parked):  # also for what was lost on the way
+        for future in list(self.parked):  # also for tasks that were lost in that change
             if not future.done():
                 future.set_exception(failure.exception)
         self.close()
 
     def _stop_wakeup(self) -> None:
-        """Wake the loop by `call_soon_threadsafe` from now on: somebody may wait for a body that `aclose(timeout=)`
-        left behind."""
+        """Wake the loop by `call_soon_threadsafe` from now on.
+
+        Somebody may still wait for a body that `aclose(timeout=)` left running.
+        """
         if self._wakeup is None:
             return
         self._wakeup.stop()
         self._wakeup = None
         self.completions.wake = plain_wakeup(self)
-        if self.completions.awake:  # the wake-up on its way may be that of the one that was stopped
+        if self.completions.awake:  # the wake-up on its way may belong to the stopped one
             self.completions.wake()
 
     async def disconnect(self) -> None:
-        """Let remote devices go. After `close`."""
+        """Disconnect from remote devices. Call it after `close`."""
         for device in self.devices:
             if device.remote:
                 await to_its_end(cast(RemoteDevice, device).disconnect())
 
     def stop_devices(self) -> None:
-        """Let the streams' threads end. Safe on any thread, and when opened only half."""
+        """Let the streams' threads end. Safe on any thread, and on a half-opened scheduler."""
         for device in self.devices:
             device.close()
 
     def forked(self) -> None:
-        """Called in the child of a fork: from now on whatever would submit or wait raises."""
+        """Let everything that submits or waits raise from now on. Called in the child of a fork."""
         self._move_on(Life.FORKED)
         if self._wakeup is not None:
             self._wakeup.forget()
@@ -291,12 +295,12 @@ class Runtime(OnOneLoop, Host):
     # -- devices ------------------------------------------------------------------------------------------------
 
     def lane_of(self, resource: Hashable, device: Device) -> list[Lane]:
-        """The one stream on which a device's tasks that use a resource run."""
+        """The lane for a device's tasks that use `resource`, as a list: such tasks run one after the other."""
         lanes = self.lanes[device].serial
         return [lanes[hash(resource) % len(lanes)]]
 
     def device(self, wanted: object) -> Device:
-        """One of the scheduler's devices, by itself or by name; None for the first."""
+        """One of the scheduler's devices, given as itself or by name; the first if None."""
         for device in self.devices:
             if wanted is None or wanted is device or wanted == device.name:
                 return device
@@ -308,9 +312,9 @@ class Runtime(OnOneLoop, Host):
     # -- moving things along ------------------------------------------------------------------------------------
 
     def loop_lane(self, task: Task) -> Lane | None:
-        """The lane of the loop's thread, for a quick task that is next, if all that it reads is there.
+        """The lane of the loop's thread, if the next task is quick and all its inputs are there; else None.
 
-        It is the moment that `tensors.issue.run_at_once` waits for, come later.
+        The conditions are those of `tensors.issue.run_at_once`, checked later.
         """
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
@@ -326,7 +330,7 @@ class Runtime(OnOneLoop, Host):
         return lane.loop
 
     def run_here(self, task: Task) -> None:
-        """Run a quick task here, to its end."""
+        """Run a quick task on this thread, to its end."""
         seconds = task.plan.seconds
         assert task.lane is not None
         task.lane.device.run_here(task)
@@ -335,12 +339,12 @@ class Runtime(OnOneLoop, Host):
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a context where NumPy's error state is quiet."""
-        if self.meter.since is None:  # there is work, after a rest
+        if self.meter.since is None:  # work begins after a rest
             self.meter.since = self.meter.clock()
         return self.quiet.copy().run(function, *args)  # a copy: see `quiet_in_use`
 
     def quiet_in_use(self) -> bool:
-        """Whether an inline operation runs in it, and who asks is a finaliser: a context is entered once at a time."""
+        """Whether an inline operation runs in the quiet context, which cannot be entered twice. Finalisers ask."""
         try:
             self.quiet.run(bool)
         except RuntimeError:
@@ -370,9 +374,9 @@ class Runtime(OnOneLoop, Host):
         task.number = lane.stream.launch(task, points)
 
     def on_wake(self) -> None:
-        """What has ended is taken in. A wake-up schedules this; who finds it there calls it without one."""
+        """Take in completions. A wake-up schedules this; `done()` and others call it directly."""
         self.completions.awake = False
-        self.dispatch()  # when closed too: a body that aclose(timeout=) left behind may have someone waiting for it
+        self.dispatch()  # also when closed: somebody may wait for a body that aclose(timeout=) left running
         if self.meter.since is not None:
             self.meter.sample(self.ledger.unfinished > 0)
             if not self.ledger.unfinished:
@@ -385,15 +389,16 @@ class Runtime(OnOneLoop, Host):
             self.stall_watch(tasks)
 
     def on_cancel(self, task: Task) -> None:
-        """Have a remote device end a launched task; a thread cannot be ended."""
+        """Let a remote device stop a launched task. (A thread's task cannot be stopped.)"""
         assert task.lane is not None
         if task.lane.device.remote:
             task.lane.device.stop(task)
 
     def on_overrun(self, task: Task) -> None:
-        """Log the first result by which tracked bytes passed a limit, since too little was charged for it.
+        """Log the first result that took the tracked bytes above a limit because its charge was too low.
 
-        Not of a task that no line of a program submitted: whoever made it tells, in words that its users know.
+        Not for a task that no line of the user's submitted: whoever made that task tells it in terms that its users
+        know.
         """
         if self._overrun_told or task.site is None:
             return
@@ -402,12 +407,12 @@ class Runtime(OnOneLoop, Host):
         log.warning(
             f"{task.name}, submitted at {line_of(task.site)}, was charged {task.cost:,} bytes and made"
             f" {task.cost - task.refund:,}: {account.used:,} bytes are tracked, and the limit is {account.limit:,}."
-            " Until they are below it, nothing more is admitted that makes results. Declare them by nbytes=, or shape="
+            " Until they are below it, no task that makes a result is admitted. Declare the bytes by nbytes=, or shape="
             " and dtype="
         )
 
     def cancel(self, task: Task, by: str) -> bool:
-        """Cancel a task and everything that needs it. Returns whether it had not ended."""
+        """Cancel a task and everything that needs it. Returns whether the task had not ended."""
         return self.cancel_all([task], by) == 1
 
     def cancel_all(self, tasks: Iterable[Task], by: str) -> int:
@@ -423,7 +428,7 @@ class Runtime(OnOneLoop, Host):
 
 @dataclass(slots=True, eq=False)
 class Lanes:
-    """The lanes of one device, by what they are for."""
+    """The lanes of one device, by purpose."""
 
     compute: list[Lane]
     serial: list[Lane]  # whose tasks run one after the other
@@ -431,16 +436,16 @@ class Lanes:
 
 
 class LoopStream:
-    """The event loop's thread, where streams are listed."""
+    """Stands for the event loop's thread where streams are listed."""
 
     name = "event loop"
 
 
 def _take(device: Device) -> None:
-    """Raise for a device that was taken before."""
+    """Mark a device as taken. Raises if it was taken before."""
     if device in _taken:
         raise RuntimeError(
-            f"device {device.name!r} was given to a scheduler before, and serves one alone, also when that is closed:"
-            f" make another {type(device).__name__}, or give its name"
+            f"device {device.name!r} was given to a scheduler before, and a device serves only one, even after that has"
+            f" closed: make another {type(device).__name__}, or give its name"
         )
     _taken.add(device)

@@ -1,48 +1,51 @@
-"""Why nothing moves: finding out whether a stuck queue is a deadlock, and telling the tasks concerned.
+"""The watch over stuck tasks: it finds out whether they are in a deadlock, and tells the tasks concerned.
 
 Theory of operation. The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any.
-Then either someone outside will drop what they hold, or nobody ever will. The second is a deadlock, and is proved,
-never guessed: every holder of every byte must have been found, and be a coroutine that itself waits for a stuck task.
-(`deadlock` does the finding.)
+Either someone outside will drop bytes, or nobody ever will. The second is a deadlock. It is proved, never guessed:
+every holder of every byte must have been found, and must be a coroutine that itself waits for a stuck task. (`deadlock`
+does the search.)
 
-The engine calls `update` after each dispatch while anything is stuck, and once when nothing is any more. So it must
-cost next to nothing: it compares a signature of what is stuck with the last one, and only a new one starts timers.
+The engine calls `update` after each dispatch while tasks are stuck, and once when none is any more. So it must cost
+next to nothing: it compares a signature of the stuck tasks with the last one, and only a new signature starts timers.
 Then, as long as the signature stays:
 
-1. *At once*, in the next iteration of the loop: a collection of young garbage, since a dead cycle (an exception that
-   was kept, and the frames it passed) may hold the bytes. As long as that frees some it comes each time: nothing else
-   would. Those that free none get a twentieth of the loop's time, and come later where that is used up. Those who have
-   bytes to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes
-   it is a deadlock, and no search is needed; to see that takes of the same share of time.
-2. *After `FIRST_LOOK`*: a whole collection; then the search for holders. It is repeated after pauses that double, since
-   the loop stands still meanwhile, and holders outside may take hours. If the collection freed some, cycles have
-   outlived those of young garbage, and more will: from then on a stall need only last as long as a whole one takes.
-   Each that frees none doubles that; one that takes longer than a search may, and frees none, is the last. Looks that
-   find no deadlock get a twentieth of the loop's time, also of one stall after another.
+1. *At once*, in the next iteration of the loop: a collection of young garbage, since a dead cycle (a stored exception
+   with its frames) may hold the bytes. It is repeated at each stall as long as it frees bytes: nothing else would.
+   Collections that free none get a twentieth of the loop's time, and come later once that is used up. Those with bytes
+   to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes, it is
+   a deadlock, and no search is needed. The time for this check comes from the same twentieth.
+2. *After `FIRST_LOOK`*: a whole collection, then the search for holders. The search is repeated after pauses that
+   double, since the loop stands still meanwhile, and holders outside may take hours. If the collection freed bytes,
+   cycles have outlived the young generation, and more will. So from then on a whole collection comes once a stall has
+   lasted as long as one takes. Each that frees nothing doubles that time. One that takes longer than a search may, and
+   frees nothing, is the last. Searches that find no deadlock get a twentieth of the loop's time, over all stalls
+   together.
 
-   Where more than `MANY` wait another thread searches, so that the loop goes on, and the collection comes after that.
-   It begins after `EARLY` already, since it takes longer, unless such searches were in vain lately.
-   Who runs meanwhile may let go of something, or get hold of it. So before anybody is told, what was found is compared
-   with what is: those who wait have not moved, and each object has the references that were found, and no other.
+   If more than `MANY` asyncio tasks wait, another thread searches, so that the loop goes on, and the collection comes
+   after the search. Such a search begins after `EARLY`, since it takes longer, unless recent searches were in vain.
+   Code that runs meanwhile may release something, or get hold of it. So before anybody is told, the findings are
+   compared with the present state: the waiting tasks have not moved, and each object has exactly the references that
+   were found.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
-4. *After the user's `stall_timeout`*, if there is one: SchedulerStalled.
+4. *After the user's `stall_timeout`*, if it is set: SchedulerStalled.
 
-*Scopes that grow* (`Scope.grow`) wait for each other as a matter of course, and are there to be told so. No search is
-needed, since the ledger knows what they hold: see `to_preempt`. It is asked at once, also when one more of them waits.
+*Scopes that grow* (`Scope.grow`) wait for each other as a matter of course, and expect to be told. No search is needed,
+since the ledger knows what they hold: see `to_preempt`. It is asked at once, and again when another scope begins to
+wait.
 
-Whom to fail. One failure may free what all others wait for: its awaiter unwinds, and drops what it held. So the oldest
-stuck task is failed, and on with the next only as long as that wakes nobody and frees nothing: of eighty that were
-issued ahead all fail up to the one that is awaited. They fail for one cause, which is told once, with their number. If
-the awaiter goes on without letting go of anything (it gathers exceptions, or tries the next), the stall is the same
-one: it is looked at soon, `stall_timeout` counts from its beginning, and of those who waited then twice as many are
-told each time. So n of them are told in log n looks. Where callers of a batcher keep reserves, the last of them is told
-instead, and the batch goes on.
+Which task fails. One failure may free the bytes that all others wait for: its awaiter unwinds, and drops what it held.
+So the oldest stuck task fails, and further ones only as long as no waiter was woken and no bytes came free: of eighty
+tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once, with their
+number. The awaiter may go on without releasing anything (it gathers exceptions, or tries the next task). Then it is the
+same stall: it is looked at soon, `stall_timeout` counts from its beginning, and each look fails twice as many of the
+tasks that waited then. So n of them are told in log n looks. If callers of a batcher keep reserves, the last of them is
+told instead, and the batch goes on.
 
-Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and says nothing of the cause; it is there,
-off by default. A graph of who holds what and who waits for whom, kept up to date, would show a deadlock at once, but
-would have to be told of every variable that a handle is put in; here nothing is paid until something is stuck. Claims
-made in advance prevent deadlocks, and are offered: `s.scope(reserve=...)`. The times below are guesses: long enough
-that a program which is merely slow seldom pays for a search, short enough for a person who waits for the message.
+Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and does not name the cause; it exists, off
+by default. An up-to-date graph of who holds what and who waits for whom would show a deadlock at once, but would have
+to be told of every variable that a handle is put in; this watch costs nothing until tasks are stuck. Claims made in
+advance prevent deadlocks, and are offered: `s.scope(reserve=...)`. The times below are guesses: long enough that a slow
+program seldom pays for a search, short enough for a person who waits for the message.
 """
 
 from __future__ import annotations
@@ -67,13 +70,13 @@ from .runtime import Runtime
 
 log: Final = Log("asyncsched")
 
-FIRST_LOOK = 0.25  # seconds without change before holders are looked for
-NEXT_LOOK = 0.025  # the same, where some were told and nothing was freed by that, unless many wait
-EARLY = 0.05  # the same, where another thread does
+FIRST_LOOK = 0.25  # seconds without change before the holders are searched for
+NEXT_LOOK = 0.025  # the same, after some tasks were told and that freed nothing, unless many wait
+EARLY = 0.05  # the same, for a search on another thread
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
-MANY = 1000  # asyncio tasks that wait here: the loop would stand still for long, so another thread searches
-IN_VAIN = 0.05  # the share of time that collections of young garbage may take which free nothing, and searches in vain
+MANY = 1000  # waiting asyncio tasks; with more, the loop would stand still for long, so another thread searches
+IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing, and for searches in vain
 
 
 class StallWatch:
@@ -82,33 +85,34 @@ class StallWatch:
     def __init__(self, runtime: Runtime, timeout: float | None) -> None:
         self._runtime = runtime
         self._timeout = timeout
-        self._signature: object = None  # what was stuck, and how
-        self._growths = 0  # how many claims to grow there were by then
-        # Where tasks were failed and no bytes came free by that: the bytes held, and under which number tasks belong to
-        # that stall.
+        self._signature: object = None  # of the stuck tasks
+        self._growths = 0  # the number of growths by then
+        # For accounts where tasks were failed and no bytes came free: the bytes held, and the number under which tasks
+        # belong to that stall.
         self._told: dict[Account, tuple[int, int]] = {}
-        self._at_a_time = 1  # tasks to fail at a look, of those that somebody waits for
+        self._at_a_time = 1  # tasks with waiters to fail at one look
         self._since = 0.0  # when the stall began
-        self._began = 0.0  # the same, or since when some were told
+        self._began = 0.0  # the same, or when tasks were last told
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
-        self._may_collect = 0.0  # when garbage may be collected again, and what pending tasks hold be counted
-        self._may_search = 0.0  # when it may be searched again, unless something is to be told by then
-        self._wasted = 0.0  # seconds that the last collection of all garbage took, if it freed nothing
-        self._patience = inf  # after how long all garbage is collected, if before the first thorough look
+        self._may_collect = 0.0  # when garbage may be collected again, and the bytes of pending tasks counted
+        self._may_search = 0.0  # when the next search may begin, unless a message is due earlier
+        self._wasted = 0.0  # seconds that the last whole collection took, if it freed nothing
+        self._patience = inf  # seconds of a stall before a whole collection, if sooner than the first thorough look
         self._searching = False  # on another thread
-        self._overdue: asyncio.TimerHandle | None = None  # while scopes wait to grow
+        self._overdue: asyncio.TimerHandle | None = None  # set while scopes wait to grow
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
     def update(self, stuck: Sequence[Task]) -> None:
-        """Tell which tasks are stuck now. Cheap: called after every change."""
+        """Take in which tasks are stuck now. Cheap, since it is called after every change."""
         if not stuck:
             if self._signature is not None:
                 self.stop()
             return
         signature = [(task.seq, task.scope.account.used) for task in stuck]
-        grows = self._growths != self._runtime.ledger.growths  # one more waits to grow: perhaps the last that went on
+        # One more scope waits to grow, perhaps the last that went on
+        grows = self._growths != self._runtime.ledger.growths
         self._growths = self._runtime.ledger.growths
         if signature != self._signature:
             self._begin(signature, stuck)
@@ -119,7 +123,7 @@ class StallWatch:
         self._watch_growths(grows)
 
     def _watch_growths(self, grows: bool = False) -> None:
-        """Look again, while scopes wait to grow, since one may have waited for long though others go on."""
+        """Look again while scopes wait to grow, since one may have waited for long though others go on."""
         waiting = self._runtime.room.waiting if self._growths else ()
         if self._overdue is None and (grows or any(claim.scope.grows for claim in waiting)):
             assert self._runtime.loop is not None
@@ -140,7 +144,7 @@ class StallWatch:
                 told[account] = used, before
         self.stop()
         self._signature, self._told = signature, told
-        if told:  # a search on another thread holds what it looks at: those who were told are to let go of theirs first
+        if told:  # a search on another thread keeps objects alive: first let the tasks that were told release theirs
             self._pause = NEXT_LOOK if len(self._runtime.parked) <= MANY else FIRST_LOOK
         else:
             now = perf_counter()
@@ -156,7 +160,7 @@ class StallWatch:
         self._soon = self._runtime.loop.call_soon(self._look, False)
 
     def stop(self) -> None:
-        """Nothing is stuck, or the scheduler closes."""
+        """Stop watching: nothing is stuck, or the scheduler closes."""
         self._signature = None
         self._told = {}
         for handle in (self._soon, self._later, self._overdue):
@@ -165,14 +169,14 @@ class StallWatch:
         self._soon = self._later = self._overdue = None
 
     def _look(self, thorough: bool) -> None:
-        """Free what dead cycles hold. If nothing comes of that, find out whether this is a deadlock."""
+        """Free what dead cycles hold. If that frees nothing, find out whether this is a deadlock."""
         runtime, signature = self._runtime, self._signature
         assert runtime.loop is not None
         elsewhere = thorough and len(runtime.parked) > MANY
-        if elsewhere and self._searching:  # for what was stuck before
+        if elsewhere and self._searching:  # for an earlier stall
             self._later = runtime.loop.call_later(NEXT_LOOK, self._look, True)
             return
-        if thorough and not elsewhere and self._pause == EARLY:  # few wait
+        if thorough and not elsewhere and self._pause == EARLY:  # few tasks wait
             self._pause = FIRST_LOOK
             self._later = runtime.loop.call_later(self._next_pause(EARLY), self._look, True)
             return
@@ -207,8 +211,10 @@ class StallWatch:
             self._judge(stuck, findings)
 
     def _collected(self, whole: bool) -> tuple[bool, float]:
-        """Collect garbage, unless that is too costly now. Returns whether that freed some of what is lacked, and how
-        many seconds too early it was."""
+        """Collect garbage, unless that is too costly now.
+
+        Returns whether that freed bytes for the stuck tasks, and how many seconds too early it was.
+        """
         signature = self._signature
         whole = whole and self._wasted <= BUDGET
         early = 0.0 if whole else self._may_collect - perf_counter()
@@ -225,14 +231,14 @@ class StallWatch:
         return freed, early
 
     def _collect(self, whole: bool) -> float:
-        """Collect all garbage, or what was made lately. Returns the seconds it took of this thread.
+        """Collect all garbage (`whole`), or recent garbage. Returns the seconds of this thread that it took.
 
-        The youngest alone, where that is enough: what outlives a collection is older afterwards, and may be garbage
-        soon.
+        Collects only the youngest generation if that is enough: objects that outlive a collection are older afterwards,
+        and may be garbage soon.
         """
         completions = self._runtime.completions
-        completions.wants_bytes = 0  # what comes free is taken in at once, with no wake-up
-        started = thread_time()  # not by the clock, which counts what other threads and programs do meanwhile
+        completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+        started = thread_time()  # not the clock, which would count other threads and programs
         for generation in (2,) if whole else (0, 1):
             gc.collect(generation)
             if completions.items:
@@ -240,7 +246,7 @@ class StallWatch:
         return thread_time() - started
 
     def _plan(self, early: float) -> None:
-        """Plan the next look, after one in vain; or after one that came `early` seconds too soon to collect garbage."""
+        """Plan the next look, after one that found nothing or came `early` seconds too soon to collect garbage."""
         loop = self._runtime.loop
         assert loop is not None
         pauses = [early] if early > 0 else []
@@ -252,14 +258,14 @@ class StallWatch:
             self._later = loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
 
     def _search_elsewhere(self, stuck: Sequence[Task]) -> None:
-        """Search on a thread of its own, and see whether what was found still stands."""
+        """Search on a thread of its own; then check whether the findings still hold."""
         runtime, signature, evidence = self._runtime, self._signature, Evidence(self._runtime)
         loop = runtime.loop
         assert loop is not None
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
-            with suppress(RuntimeError):  # of what changed its size while it was looked at
+            with suppress(RuntimeError):  # an object changed its size during the search
                 findings = investigate(runtime, {task.scope.account: task for task in stuck}, inf, evidence)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence, thread_time())
@@ -275,13 +281,13 @@ class StallWatch:
         evidence: Evidence,
         spent: float,
     ) -> None:
-        """A search on another thread has ended, that took so many seconds of it."""
+        """Take in the result of a search on another thread, which took `spent` seconds of that thread."""
         self._searching = False
         same = signature == self._signature
         deadlock = same and any(finding.deadlock for finding in findings.values()) and evidence.stands()
         evidence.close()
         if same:
-            self._runtime.dispatch()  # takes in what only the search held
+            self._runtime.dispatch()  # takes in objects that only the search held
         if not deadlock:
             self._may_search = perf_counter() + spent / IN_VAIN
         if signature != self._signature or (not deadlock and self._collected(True)[0]):
@@ -320,16 +326,19 @@ class StallWatch:
         self._later = self._runtime.loop.call_later(self._next_pause(), self._look, True)
 
     def _next_pause(self, over: float = 0.0) -> float:
-        """Seconds until the next thorough look, when `over` seconds of the pause have passed."""
+        """Seconds until the next thorough look, after `over` seconds of the pause have passed."""
         return min(max(0.0, self._pause - over), self._until_told() + 0.001)
 
     def _until_search(self) -> float:
-        """Seconds until the next one that may be in vain. Stalls follow each other where requests wait for their
-        reserves as a matter of course: if each was searched, that would take most of the loop's time."""
+        """Seconds until the next search that may be in vain.
+
+        Stalls follow each other where requests wait for their reserves as a matter of course: a search in each would
+        take most of the loop's time.
+        """
         return min(self._may_search - perf_counter(), self._until_told())
 
     def _until_told(self) -> float:
-        """Seconds until this stall is to be logged, or called one."""
+        """Seconds until this stall must be logged or raised."""
         until = self._logged if self._timeout is None else min(self._logged, self._timeout)
         return max(0.0, until - (perf_counter() - self._since))
 
@@ -342,7 +351,7 @@ class StallWatch:
         )
 
     def _preempts(self, account: Account) -> bool:
-        """Whether scopes wait for each other to grow. Then one is told, see `to_preempt`."""
+        """Whether scopes wait for each other to grow. If so, one of them is told: see `to_preempt`."""
         engine = self._runtime.engine
         victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= FIRST_LOOK)
         if victim is None:
@@ -353,8 +362,8 @@ class StallWatch:
         needed = victim.reserve + sum([claim.cost for claim in claims])
         for claim in claims:
             error = Preempted(
-                f"scope {victim.name!r} is to give back the {victim.reserve:,} bytes that it reserved: it waits to grow"
-                f" by {claim.cost:,}, as others do that are older, and {account.used:,} of the {account.limit:,} bytes"
+                f"scope {victim.name!r} must give back its reserve of {victim.reserve:,} bytes: it waits to grow by"
+                f" {claim.cost:,}, and so do older scopes, while {account.used:,} of the {account.limit:,} bytes"
                 f" allowed are held. Leave it, and start over in a new one, by s.scope(reserve={needed})",
                 self._sufficient_limit(claim),
                 account.limit,
@@ -372,13 +381,13 @@ class StallWatch:
         return sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
 
     def _tell(self, first: Task, error: AsyncSchedError) -> None:
-        """Fail a stuck task, and the next until enough of those who wait are woken, or bytes come free."""
+        """Fail a stuck task, and further ones until enough waiters are woken, or bytes come free."""
         engine, account = self._runtime.engine, first.scope.account
         used, more = account.used, self._at_a_time
         _, before = self._told.get(account, (used, engine.ledger.sequence))
         failures: dict[Scope, Failure] = {}
         waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
-        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each
+        for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each scope
             if task.state != PENDING or task.blockers or task.seq >= before:
                 continue
             known = failures.get(task.scope)
@@ -408,18 +417,19 @@ class StallWatch:
             lines += [f"  {holder}" for holder in finding.lines]
         if finding is not None and finding.queued:
             lines.append(
-                "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and have the"
-                " consumer reserve what it needs before the producer begins:"
+                "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and let the"
+                " consumer reserve its bytes before the producer begins:"
                 f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
             )
-        elif finding is not None and finding.reserved:  # no limit: with more room, more who reserve may come in first
+        # Names no limit: with a higher one, more scopes that reserve may come in first
+        elif finding is not None and finding.reserved:
             lines.append(
-                "cure: drop results sooner, take fewer at a time, reserve less at a time, or also for what waits"
-                " (`Batcher(reserve=)` for a batch), or raise the limit"
+                "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
+                " tasks (`Batcher(reserve=)` for a batch), or raise the limit"
             )
         else:
             lines.append(
                 "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
-                f" to {needed:,} bytes, which would have sufficed for all that waits"
+                f" to {needed:,} bytes, which would have been enough for all waiting tasks"
             )
         return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""What `Scheduler.statistics()` and `Scheduler.load()` return."""
+"""The records that `Scheduler.statistics()` and `Scheduler.load()` return."""
 
 from __future__ import annotations
 
@@ -12,74 +12,79 @@ from .runtime import Runtime
 
 @dataclass(frozen=True, repr=False)
 class Statistics(Record):
-    """A snapshot of a scheduler. Bytes are tracked bytes; times are seconds; counts are since it opened.
+    """A snapshot of a scheduler. Bytes are tracked bytes, times are seconds, counts begin when it opens.
 
-    Prints with units; the fields are exact numbers.
+    It prints with units; the fields are exact numbers.
     """
 
     tasks_submitted: int
-    """Tasks accepted, those that ran at once on the loop's thread included."""
+    """Accepted tasks, including those that ran at once on the loop's thread."""
     tasks_completed: int
     """Tasks that ended with a result."""
     tasks_failed: int
-    """Tasks that ended with an exception, their own or that of a task they read."""
+    """Tasks that ended with an exception of their own or of a task they read."""
     tasks_cancelled: int
-    """Tasks that were cancelled, or read a cancelled one."""
+    """Tasks that were cancelled, or that read a cancelled task."""
     tasks_pending: int
-    """Tasks in the backlog: submitted, and not admitted yet."""
+    """Tasks in the backlog: submitted and not yet admitted."""
     tasks_in_flight: int
-    """Tasks admitted, and not ended."""
+    """Tasks admitted and not ended."""
     peak_tasks_in_flight: int
-    """The most tasks that ever were in flight."""
+    """The most tasks that were ever in flight."""
     bytes_in_flight: Bytes
-    """Output and workspace of tasks in flight, and results that only those still read. They drain by themselves."""
+    """Output and workspace of tasks in flight, and results that only those read. These bytes drain by themselves."""
     bytes_retained: Bytes
-    """Finished results that your code, or a pending task, still holds. They do not drain by themselves."""
+    """Finished results that your code, or a pending task, still holds. These bytes do not drain by themselves."""
     bytes_reserved: Bytes
     """Bytes that open scopes have reserved, used or not."""
     reserves_waiting: int
-    """Scopes (and graphs) that wait for room: to reserve, or to grow."""
+    """Scopes (and graphs) that wait for bytes, to reserve or to grow."""
     bytes_waiting: Bytes
-    """What these ask for."""
+    """The bytes that these scopes ask for."""
     peak_bytes: Bytes
-    """The most bytes that ever were tracked: in flight, retained and reserved, added up."""
+    """The most bytes that were ever tracked: in flight, retained and reserved, added up."""
     max_ops: int | None
     """The limit on tasks in flight; None for no bound."""
     max_bytes: Bytes | None
     """The limit on tracked bytes; None for no bound."""
     admission_wait_seconds: Seconds
-    """How long callers of `put`, `submit`, `call` and `scope(reserve=)` have waited to be admitted, added up."""
+    """The time that callers of `put`, `submit`, `call` and `scope(reserve=)` have waited for admission, added up."""
     scopes_preempted: int
-    """Scopes that were told to give back their reserve, so that others could grow."""
+    """Scopes that were told to give their reserve back, so that others could grow."""
 
 
 @dataclass(frozen=True, repr=False)
 class Load(Record):
-    """How busy a scheduler is. Rates are of the last second or so in which anything was unfinished; rest is no time."""
+    """How busy a scheduler is. Rates cover the last second or so with unfinished work; idle time does not count."""
 
     tasks_pending: int
     """Tasks in the backlog."""
     tasks_in_flight: int
-    """Tasks admitted, and not ended."""
+    """Tasks admitted and not ended."""
     bytes_tracked: Bytes
     """All bytes charged: in flight, retained and reserved."""
     bytes_pending: Bytes
-    """Bytes that the backlog asks for, reserves that scopes wait for included."""
+    """Bytes that the backlog asks for, including reserves that scopes wait for."""
     max_bytes: Bytes | None
     """The limit on tracked bytes; None for no bound."""
     drain_rate_tasks: float
-    """Tasks that end per second; 0 as long as none has. Those that run at once on the loop's thread, and those
-    dropped from the backlog, are not counted."""
+    """Tasks that end per second; 0 until one has ended.
+
+    Does not count operations that ran at once on the loop's thread, nor tasks dropped from the backlog.
+    """
     drain_rate_bytes: BytesPerSecond
-    """Their costs, in bytes per second."""
+    """The costs of these tasks, in bytes per second."""
     estimated_wait: Seconds | None
-    """Seconds until a task submitted now would be admitted, if all went first that is pending: 0 if nothing is and
-    there is room; None if no task has ended yet, by which to tell. What waits to reserve counts by how fast others
-    before it were let in; until one was, by how long the first has waited. Shares and priorities are not considered."""
+    """Seconds until a task submitted now would be admitted, after everything pending.
+
+    0 if nothing is pending and there is room; None if no task has ended yet. For scopes that wait to reserve, the
+    estimate uses how fast earlier ones were let in; before the first was, how long it has waited. Ignores shares and
+    priorities.
+    """
 
 
 def statistics_of(runtime: Runtime) -> Statistics:
-    """What `Scheduler.statistics()` returns."""
+    """The record that `Scheduler.statistics()` returns."""
     engine = runtime.engine
     runtime.check_waiting()
     engine.drain()
@@ -107,7 +112,7 @@ def statistics_of(runtime: Runtime) -> Statistics:
 
 
 def load_of(runtime: Runtime) -> Load:
-    """What `Scheduler.load()` returns."""
+    """The record that `Scheduler.load()` returns."""
     engine = runtime.engine
     runtime.check_waiting()
     engine.drain()
@@ -115,7 +120,8 @@ def load_of(runtime: Runtime) -> Load:
     runtime.meter.sample(ledger.unfinished > 0)
     tasks, nbytes = runtime.meter.rates()
     room = ledger.idle and (account.limit is None or account.used < account.limit)
-    wait = 0.0 if room else (ledger.pending - ledger.claims + 1) / tasks if tasks else None  # as many ends as make room
+    # The number of ends that make room
+    wait = 0.0 if room else (ledger.pending - ledger.claims + 1) / tasks if tasks else None
     if wait and nbytes:
         wait = max(wait, (ledger.pending_bytes - ledger.claim_bytes) / nbytes)
     if ledger.claims:

@@ -1,16 +1,16 @@
-"""Threads for what may block, and waiting for such work to its end, in spite of cancellation.
+"""Threads for work that may block, and waits that outlast cancellation.
 
-In threads run what belongs to no stream: reading a source, a stage's plain function, opening a device. They are
-daemons. Those of anyio and of `concurrent.futures` are not, and Python waits for these before it exits: a source that
-blocks for ever would keep a program from ending that was interrupted. They are not kept for the next time, either:
-starting one takes a tenth of a millisecond, and who is here runs for an epoch, or once.
+Work that belongs to no stream runs in threads: reading a source, a stage's plain function, opening a device. These
+threads are daemons. Python waits for the threads of anyio and of `concurrent.futures` before it exits: a source that
+blocks for ever would keep an interrupted program from ending. Threads are not reused: starting one takes a tenth of a
+millisecond, and each runs for an epoch, or once.
 
-What must not be left half done is waited for. asyncio delivers a cancellation once, as a `CancelledError` at the
-`await`; anyio (and so Starlette) delivers its own again at every iteration of the loop while its scope is cancelled. So
-asyncio's has to be caught and kept until the wait is over, and anyio's kept out by a shield: without it the wait would
-begin anew each time, in a busy loop. What is waited for is always a task of our own, to which nobody else has a
-reference. So only the end of the loop cancels it, when `asyncio.run` cancels every task, as after a second Ctrl-C. Then
-the wait ends, and a thread that blocks for ever does not keep the program from ending.
+Work that must not be left half done is waited for. asyncio delivers a cancellation once, as a `CancelledError` at the
+`await`. anyio (and so Starlette) delivers its own again at every iteration of the loop while its scope is cancelled. So
+asyncio's is caught and kept until the wait is over, and a shield keeps anyio's out: otherwise the wait would begin anew
+each time, in a busy loop. The awaited task is always our own, and nobody else refers to it. So only the end of the loop
+cancels it, when `asyncio.run` cancels every task, as after a second Ctrl-C. Then the wait ends, and a thread that
+blocks for ever does not keep the program from ending.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ YIELDED: Final = 5  # added to the thread's niceness: it gets a third of the wei
 async def in_thread(function: Callable[[], T], name: str) -> T:
     """Run a function on a thread of its own, in a copy of this context, and wait for its end.
 
-    The cancellations of an anyio scope wait for it, too. One of asyncio's leaves it alone at once: for who wants to
-    wait on there is `to_its_end`.
+    A cancellation by an anyio scope waits for the end, too. One by asyncio ends the wait at once and leaves the thread
+    running; `to_its_end` waits on.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[T] = loop.create_future()
@@ -60,7 +60,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(settle, error, result)
         finally:
-            del error, result  # the traceback of the one holds this frame
+            del error, result  # the error's traceback holds this frame
 
     context = contextvars.copy_context()
     threading.Thread(target=run, name=f"asyncsched {name}", daemon=True).start()
@@ -70,10 +70,10 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
 
 
 def yield_to_streams() -> None:
-    """Have this thread, and what it starts, get less of the processors than others where there are too few for all.
+    """Give this thread, and the threads it starts, a smaller share of the processors if there are too few.
 
-    For what works ahead: with two threads that decode beside one that trains on two processors, the latter would get
-    two thirds of one. Where the system gives threads a niceness of their own (Linux).
+    For work done ahead: with two threads that decode and one that trains on two processors, the latter would get two
+    thirds of one processor. Has an effect on Linux, where threads have a niceness of their own.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
@@ -81,13 +81,12 @@ def yield_to_streams() -> None:
 
 
 async def ended(task: asyncio.Task[Any]) -> None:
-    """Wait until a task has ended, whoever cancels meanwhile; then let the last cancellation through."""
+    """Wait until a task has ended, whoever cancels meanwhile. Then raise the last cancellation."""
     await outlast(lambda: not task.done(), lambda: asyncio.wait([task]))
 
 
 async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[object]]) -> None:
-    """Await one change after the other while something lasts, whoever cancels meanwhile; then let the last
-    cancellation through."""
+    """Await one change after the other while `lasts()`, whoever cancels meanwhile. Then raise the last cancellation."""
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while lasts():
@@ -104,9 +103,9 @@ async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[obje
 
 @contextmanager
 def interrupts_pass() -> Iterator[None]:
-    """Around the body of a task group: a Ctrl-C inside leaves the loop at once, and cancels the group.
+    """Put this around the body of a task group: a Ctrl-C inside leaves the loop at once and cancels the group.
 
-    By itself the group would hold it back until its threads have ended.
+    Without it the group would hold the Ctrl-C back until its threads have ended.
     """
     try:
         yield
@@ -120,8 +119,10 @@ def _raise(error: BaseException) -> NoReturn:
 
 
 async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine in a task of its own. Cancelled, wait for it all the same, so that what it did can be undone;
-    what it raised is dropped then."""
+    """Await a coroutine in a task of its own, to its end even if cancelled, so that its effects can be undone.
+
+    If cancelled, drops the exception that the coroutine raised.
+    """
     task = asyncio.create_task(work)
     try:
         try:

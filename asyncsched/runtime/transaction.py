@@ -1,11 +1,11 @@
-"""Issuing several tasks together: all of them join the backlog, or none; as a commit, all of them move, or none.
+"""Several tasks issued together: either all join the backlog, or none; in a commit, either all values move, or none.
 
-`_core.commit` says what a commit is. Here is made what its gate reads, and what each task is granted.
+`_core.commit` says what a commit is. This file sets the inputs of its gate and the bytes granted to each task.
 
-Bytes. The gate is charged an output for each task, and for each stream the workspace of the one that needs most. An
-output that is written over its old version needs none; but whether nobody else holds that is certain only when the task
-runs. So it counts where nobody can come to hold it meanwhile: an optimiser's moments, which it shares with nobody, but
-seldom parameters, which the passes before are still reading.
+Bytes. The gate is charged an output for each task, and for each stream the largest workspace of any task. An output
+that is written over its old version needs no bytes. But only when the task runs is it certain that nobody else holds
+that version. So the output is free of charge only if nobody can come to hold the old version meanwhile: so with an
+optimiser's moments, which it shares with nobody, but seldom with parameters, which earlier passes still read.
 """
 
 from __future__ import annotations
@@ -37,15 +37,16 @@ def transaction(
     captured: bool = False,
     versions: Mapping[Value, Value | None] | None = None,
 ) -> Iterator[None]:
-    """What is issued inside joins the backlog at the end: all, or nothing if anything raises. `dispatch` launches.
+    """Let all tasks issued inside the block join the backlog at its end; none if an exception leaves it.
 
-    A tiny operation may run at once all the same, but in a commit: if the rest is dropped, so is its result.
+    `dispatch` launches them. Except in a commit, a tiny operation may run at once inside the block: if the rest is
+    dropped, so is its result.
 
     Args:
-        what: for the message.
-        expedited: queue it before the rest of its scope.
-        captured: it may be part of a captured step, since it moves no handle: what is recorded has no value.
-        versions: make it a commit, with these versions (see `commit`); filled inside.
+        what: the name of the transaction, for messages.
+        expedited: queue the tasks before the rest of their scope.
+        captured: the transaction may be part of a captured step: it moves no handle, so recorded tasks need no values.
+        versions: make it a commit, with these versions (see `commit`); filled inside the block.
 
     Raises:
         QueueFull: if the backlog has no room for all.
@@ -58,7 +59,7 @@ def transaction(
         return
     engine, gathered, inline = runtime.engine, _Gathered(runtime), runtime.inline
     tasks = gathered.tasks
-    # No function is entered between here and `try`, nor in `finally`, where a signal could be handled.
+    # Between here and `try`, and in `finally`, no function is entered: a signal could be handled there.
     runtime.sink, runtime.submit = gathered, gathered.submit
     if versions is not None:
         runtime.inline = InlineMode.NEVER
@@ -80,7 +81,7 @@ def transaction(
         for task in tasks:
             task.expedited = expedited
             engine.submit(task, bounded=False, hold=True)
-    except BaseException as error:  # some of the tasks have joined, and others not
+    except BaseException as error:  # some tasks have joined, and others have not
         runtime.on_interrupted(error)
         raise
 
@@ -105,7 +106,7 @@ class _Gathered:
 
     def submit(self, task: Task, **_: bool) -> None:
         self._runtime.engine.require(task)
-        self._runtime.inline = InlineMode.NEVER  # what follows may depend on it
+        self._runtime.inline = InlineMode.NEVER  # a later operation may depend on this task
         self.tasks.append(task)
 
     def refuse(self, what: str) -> None:
@@ -116,11 +117,11 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
     """Make tasks that are not submitted yet the members of a commit. Returns its gate, to be submitted before them.
 
     Args:
-        name: the gate's.
-        tasks: rows of the table, in order.
-        versions: the version before of those of their values that are to be there in any case, which is among what
-            makes them; None where there were zeros. For each its handle is the one holder besides.
-        lanes: where the gate may run.
+        name: of the gate.
+        tasks: the members, all of them operations, in order.
+        versions: for each member's value that becomes a version: the previous version, which is one of the member's
+            inputs, or None if that was zeros. Apart from this mapping, only its handle holds a previous version.
+        lanes: the lanes on which the gate may run.
     """
     uses: dict[int, int] = {}
     first = tasks[0].value
@@ -153,11 +154,11 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
 
 
 def _sole_holder(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> bool:
-    """Whether the task will certainly write over its first input: all that holds it is known, and gone when it runs.
+    """Whether the task will certainly write over its first input: all its holders are known, and gone when it runs.
 
     Args:
-        tasks: all of the commit.
-        uses: how often they read what, by identity; counted when first asked for.
+        tasks: all members of the commit.
+        uses: how often the members read each value, by identity; filled at the first call.
     """
     inputs, value = task.inputs, task.value
     assert value is not None
@@ -165,16 +166,16 @@ def _sole_holder(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> boo
         return False
     if not uses:
         uses |= Counter([id(value) for each in tasks for value in each.inputs])
-    count = references(inputs, 0)  # first: what a stream's thread drops after this still counts as held
+    count = references(inputs, 0)  # first: a reference that a stream's thread drops later still counts as held
     old = inputs[0]
     known = uses[id(old)] + 2 + (inputs is not task.reads)  # its handle, `versions`, and `inputs` if made here
     producer = old.task
     if producer is not None and producer.state < DONE:
         move = producer.move  # read once, as are `value` and `inputs`: the stream's thread clears them
         if move is None or move.place is None:
-            return False  # its buffer may be a view's, or one that cannot be written over
+            return False  # its buffer may be a view's, or read-only
         known += producer.value is old
-        # Members of the commit that made it may still read it. They will have ended: the gate waits for them.
+        # Members of the commit that made it may still read it. The gate waits for them, so they will have ended.
         readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])
     return count <= known

@@ -1,12 +1,12 @@
-"""Waiting for tasks: what every `await` of a tensor, a scope or a scheduler comes down to.
+"""Waiting for tasks: every `await` of a tensor, a scope or a scheduler leads here.
 
-Theory of operation. A wait puts a `Waiter` on each task, *then* has the engine take in what has ended, and only then
-awaits a future. In this order, since a stream's thread that ends a task wakes the loop only if the task has a waiter: a
-waiter added after that check would never be woken. The engine calls the waiter at every change of its tasks; it counts
-those that have got as far as it waits for, and sets the future when they are enough.
+Theory of operation. A wait puts a `Waiter` on each task. *Then* it lets the engine take in completions, and only then
+does it await a future. The order matters: a stream's thread that ends a task wakes the loop only if the task has a
+waiter, so a waiter added after that check would never be woken. The engine calls the waiter at every change of its
+tasks. The waiter counts the tasks that have reached its stage, and sets the future when they are enough.
 
-Not taken: stepping the coroutine that waits in the turn of the loop that brought the answer, and not in the next. It
-spares 3 to 5% of a hop to a stream and back, and asks for asyncio's private list of a future's callbacks.
+Rejected: to resume the waiting coroutine in the same turn of the loop as the answer, not in the next. That saves 3 to
+5% of a hop to a stream and back, but needs asyncio's private list of a future's callbacks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .._core.model import DONE, LAUNCHED, Scope, Task
 from .runtime import Runtime
 from .threads import to_its_end
 
-# Stages to wait for. A task is answered when it has ended, and when it was cancelled while its body still runs.
+# Stages to wait for. A task is answered when it has ended, or when it was cancelled while its body still runs.
 ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
@@ -31,7 +31,7 @@ ENDED: Final = 2
 
 @dataclass(slots=True, eq=False)
 class Waiter:
-    """Settles a future when `count` tasks have got as far as `stage`; if `eager`, also when one has failed."""
+    """Sets a future when `count` tasks have reached `stage`; if `eager`, also when one has failed."""
 
     count: int
     future: asyncio.Future[None]
@@ -39,7 +39,7 @@ class Waiter:
     eager: bool
 
     def __call__(self, task: Task) -> bool:
-        """Note a change of a task. Returns True when it has got there, and need not be reported again."""
+        """Note a change of a task. Returns True once the task has reached the stage and need not be reported again."""
         if task.state < DONE:
             answered = task.cancelled and self.stage < ENDED
             if not answered and not (task.state == LAUNCHED and self.stage == ADMITTED):
@@ -58,10 +58,10 @@ def wait(
     eager: bool = False,
     others: Sequence[Runtime] = (),
 ) -> Generator[Any, None, None]:
-    """Wait until every task has got as far as `stage`, or (`eager`) one has failed. Passes through the loop once, at
-    least. If cancelled, the tasks go on.
+    """Wait until every task has reached `stage`, or (`eager`) until one has failed.
 
-    The tasks are those of `runtime`, and of `others` if there are any.
+    Passes through the loop at least once. If the wait is cancelled, the tasks go on. The tasks belong to `runtime` and
+    to `others`.
     """
     runtimes = (runtime, *others)
     for each in runtimes:
@@ -86,7 +86,7 @@ def wait(
             runtime.on_wake()  # no wake-up was sent for it
             yield
         else:
-            if not loop.is_running():  # this runs on another loop
+            if not loop.is_running():  # this code runs on another loop
                 runtime.refuse()
             if runtime.interrupted is not None:  # the task was lost
                 runtime.interrupted.rethrow()
@@ -103,25 +103,27 @@ def wait(
                 task.waiters.pop(waiter, None)
 
 
-awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`: it may be awaited, too
+awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async def`
 
 
 async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> bool:
-    """Wait until every task of the scope numbered under `before` has physically ended. Returns whether it had to wait,
-    and so passed through the loop."""
+    """Wait until every task of the scope numbered under `before` has physically ended.
+
+    Returns whether it had to wait, and so passed through the loop.
+    """
     waited = False
     runtime.dispatch()
     while task := scope.one_unfinished(before):
-        # Only for a late one: a waiter on each task would wake the loop for each.
+        # only for a late task: a waiter on each would wake the loop for each
         await awaited(runtime, [task], ENDED)
         waited = True
     return waited
 
 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
-    """Wait until a scope's tasks have ended, in spite of cancellation; then let the cancellation through.
+    """Wait until a scope's tasks have ended, in spite of cancellation. Then raise the cancellation.
 
-    If the loop ends meanwhile the wait ends, and from then on no scope around it and no closing waits either.
+    If the loop ends meanwhile, the wait ends. From then on, neither outer scopes nor `aclose` wait either.
     """
     runtime.dispatch()
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # it will end the loop

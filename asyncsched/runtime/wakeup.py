@@ -1,16 +1,17 @@
-"""How any thread has the event loop take in what ended: by a file descriptor of our own, where there are such.
+"""The wake-up by which any thread makes the event loop take in completions: an event counter where there are such.
 
-Theory of operation. `loop.call_soon_threadsafe` works everywhere and is expensive: it makes a handle, writes a byte to
-a socket of the loop's, and asyncio reads that socket until an exception says that it is empty. On Linux, with a loop
+Theory of operation. `loop.call_soon_threadsafe` works everywhere and is expensive: it makes a handle and writes a byte
+to a socket of the loop, and asyncio reads that socket until an exception says that it is empty. On Linux, with a loop
 that supports `add_reader`, the loop watches an `eventfd` of ours instead: one write, one read, and the reader is the
-callback. (That spared a tenth of a hop to a stream and back on asyncio, and little on uvloop.)
+callback. (On asyncio this saves a tenth of a hop to a stream and back; on uvloop little.)
 
-Ownership. The loop holds the `Wakeup` while it watches, and so does a thread while it wakes the loop. The descriptor is
-closed with the last reference, so no thread writes to a descriptor whose number was given to another file. The
-scheduler is held by a weak reference alone, so that an abandoned one can be collected; then the loop stops watching.
+Ownership. The loop holds the `Wakeup` while it watches, and a thread holds it while it wakes the loop. The descriptor
+is closed with the last reference, so no thread writes to a descriptor whose number belongs to another file by then. The
+`Wakeup` holds the scheduler only by a weak reference, so that an abandoned scheduler can be collected. Then the loop
+stops watching.
 
-A child of a fork shares the counter with its parent, and what the parent's loop watches, too. So it writes nothing,
-and takes nothing out: see `forget`.
+The child of a fork shares the counter with its parent, and the parent's loop watches it. So the child neither writes
+nor reads: see `forget`.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Protocol
 
 
 class Wakes(Protocol):
-    """What is called on its loop's thread."""
+    """The target of a wake-up: `on_wake` is called on its loop's thread."""
 
     loop: asyncio.AbstractEventLoop | None
 
@@ -33,9 +34,9 @@ class Wakes(Protocol):
 
 
 def plain_wakeup(target: Wakes) -> Callable[[], None]:
-    """Has `target.on_wake()` called by `call_soon_threadsafe`, when it is called itself, on any thread.
+    """A function that schedules `target.on_wake()` by `call_soon_threadsafe`. It may be called on any thread.
 
-    It holds the target by a weak reference alone.
+    It holds the target only by a weak reference.
     """
     reference = weakref.ref(target)
 
@@ -51,16 +52,16 @@ def plain_wakeup(target: Wakes) -> Callable[[], None]:
 def _on_wake(target: Wakes) -> None:
     try:
         target.on_wake()
-    except BaseException:  # a signal's, perhaps: what is left undone is done if the loop goes on
-        plain_wakeup(target)()  # another: one that held itself would be a cycle for the collector
+    except BaseException:  # perhaps a signal's: the remaining work is done if the loop goes on
+        plain_wakeup(target)()  # a new one, since one that held itself would be a cycle for the collector
         raise
 
 
 class Wakeup:
-    """Has `target.on_wake()` called on the running loop's thread, soon after it was called itself, on any thread.
+    """Schedules `target.on_wake()` on the running loop's thread. It may be called on any thread.
 
     Raises:
-        NotImplementedError, OSError: where there are no event counters or none is left, or the loop watches no files.
+        NotImplementedError, OSError: there are no event counters or none is left, or the loop watches no files.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, target: Wakes) -> None:
@@ -86,12 +87,12 @@ class Wakeup:
             target = self._target()
             if target is not None:
                 target.on_wake()
-        except BaseException:  # a signal's, perhaps: what is left undone is done if the loop goes on
+        except BaseException:  # perhaps a signal's: the remaining work is done if the loop goes on
             self()
             raise
 
     def stop(self) -> None:
-        """Call the target no more. On any thread."""
+        """Stop calling the target. On any thread."""
         if threading.get_ident() != self._thread:
             self._stop_soon()
             return
@@ -99,12 +100,12 @@ class Wakeup:
         self._unwatch()
 
     def forget(self) -> None:
-        """This is the child of a fork: leave all of it to the parent."""
+        """Leave everything to the parent: this is the child of a fork."""
         self._loop = None
 
     def _stop_soon(self) -> None:
         """Like `stop`, but on any thread and in the middle of anything."""
-        self._target = _nobody  # breaks a cycle: the weak reference holds its callback, and that holds this
+        self._target = _nobody  # breaks a cycle: the weak reference holds its callback, which holds this object
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it watches nothing
                 self._loop.call_soon_threadsafe(self._unwatch)

@@ -196,7 +196,7 @@ def test_an_exception_that_lets_nothing_be_done_with_it_ends_nothing_else(kind):
         with pytest.raises((kind, RuntimeError), match=f"{kind.__name__}|"):
             failure.passed_to("dependent", None).rethrow()
     if kind is not NoNotes:
-        with pytest.raises(RuntimeError, match=f"the task raised {kind.__name__}, which does not let itself be kept"):
+        with pytest.raises(RuntimeError, match=f"the task raised {kind.__name__}, which cannot be stored"):
             failure.rethrow()
 
 

@@ -209,6 +209,6 @@ async def test_where_callers_have_reserved_what_a_batch_lacks_another_reserve_is
 
     found = await reserving(s, Batcher(keeps_some, scheduler=s), 3)
     assert [type(error) for error in found] == [asc.MemoryDeadlockError] * 3
-    assert "reserve less at a time, or also for what waits (`Batcher(reserve=)`" in str(found[0])
+    assert "reserve less at a time, or reserve also for waiting tasks (`Batcher(reserve=)`" in str(found[0])
     assert "s.scope(reserve=...)" not in str(found[0])
     found.clear()

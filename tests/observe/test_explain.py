@@ -110,7 +110,7 @@ async def test_bytes_that_a_coroutine_holds():
         assert first == f"which waits for 4,000 bytes: {free}"
         assert f"8,000 bytes created at {HERE}:{holder.__code__.co_firstlineno + 1} in holder: held by" in held_by
         assert f"(variable 'kept'), which waits at {HERE}:{holder.__code__.co_firstlineno + 2}" in held_by
-        assert cure == "(a limit of 12,000 bytes would have sufficed for all that waits)"
+        assert cure == "(a limit of 12,000 bytes would have been enough for all waiting tasks)"
         release.set()
         await asyncio.gather(task, waiting)
 
@@ -154,7 +154,7 @@ async def test_bytes_in_flight_and_reserved(gate):
             found = lines(s.explain(more))
             assert found[1:3] == [
                 "which waits for 3,000 bytes: 8,000 of 10,000 are taken",
-                "2,000 bytes: those of 1 task in flight, which give back what is not kept",
+                "2,000 bytes: 1 task in flight, which give back what their results do not keep",
             ]
             assert found[3].startswith("6,000 bytes reserved by scope 'request 7': held by task")
             assert found[-2] == f"and for those in flight, the oldest: slow #0 ({line})"
@@ -203,14 +203,14 @@ async def test_one_that_is_done(s):
     y = x + 1
     assert s.explain(y).startswith("done: made at once, on the event loop's thread; 24 bytes")
     kept = await y
-    assert s.explain(y).endswith(", also while only an array that was given away is held")
+    assert s.explain(y).endswith(", also while you hold only the array that was given out")
     del kept
 
 
 async def test_who_waits(s, gate):
-    assert s.explain().endswith("where a program hangs, it waits for something else (a queue, an event, a lock)")
+    assert s.explain().endswith("if the program hangs, it waits for something else (a queue, an event, a lock)")
     task = await s.submit(held, gate, name="slow")
-    assert "nobody waits; of what is unfinished, the oldest: slow #0 (" in s.explain()
+    assert "nobody waits; the oldest unfinished task: slow #0 (" in s.explain()
 
     async def waits() -> None:
         await task

@@ -81,7 +81,7 @@ def test_it_says_what_it_waits_for_and_where_it_is_blocked():
         assert started.stdout is not None
         assert started.stdout.readline() == "ready\n"
         assert main(["explain", str(started.pid)]) == f"process {started.pid} prints it to its stderr"
-        text = told(started, "would have sufficed")
+        text = told(started, "would have been enough")
         assert text.startswith(
             f"asyncsched, process {started.pid}:\nScheduler(cpu; 1 pending, 0 in flight, 8,000 bytes)"
         )

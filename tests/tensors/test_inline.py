@@ -299,7 +299,7 @@ async def test_in_another_thread_it_is_refused(s):
     thread = threading.Thread(target=use)
     thread.start()
     await asyncio.to_thread(thread.join)
-    assert "event loop's thread alone" in told[0]
+    assert "event loop may use it" in told[0]
 
 
 # -- pending -----------------------------------------------------------------------------------------------------------
