@@ -372,7 +372,7 @@ async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
 
 async def test_a_module_that_was_made_a_task_is_told_to_be_called(s, x):
     for use in (nn.Linear(3, 2), lambda a: asc.exp(a)):
-        with pytest.raises(TypeError, match=r"arrive as arrays, so this is called on the event loop: `model\(x\)`"):
+        with pytest.raises(TypeError, match=r"arrive as arrays: call this on the event loop, as `model\(x\)`"):
             await s.call(use, x)
 
 

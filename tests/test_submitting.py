@@ -100,9 +100,11 @@ async def test_put_refuses_other_dtypes(s: asc.Scheduler) -> None:
         with pytest.raises(TypeError, match="not supported"):
             await s.put(wrong)
     for no_array in (None, iter([1.0])):
-        with pytest.raises(TypeError, match=f"what `np.asarray` makes one of, not {type(no_array).__name__}$"):
+        with pytest.raises(
+            TypeError, match=f"an object that `np.asarray` turns into one, not {type(no_array).__name__}$"
+        ):
             await s.put(no_array)
-    with pytest.raises(TypeError, match="put takes one array, not dict: put each that is in it by itself"):
+    with pytest.raises(TypeError, match="put takes one array, not dict: put each array in it by itself"):
         await s.put({1: 2})
 
 

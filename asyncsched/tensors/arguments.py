@@ -1,8 +1,8 @@
-"""What may be given to functions and methods of tensors, and what to write where something may not.
+"""The arguments of functions and methods of tensors: how they are checked, and what the errors say.
 
-Operands are tensors and numbers. Options reach the operations in a form that is hashable. Keywords of NumPy's and
-PyTorch's that the array API calls otherwise raise a TypeError that names what to write here. The functions that have
-axes or a shape are wrapped for that; no other function pays anything.
+Operands are tensors and numbers. Options reach the operations in hashable form. NumPy and PyTorch use other names than
+the array API for some keywords: these raise a TypeError that names the right one. Only functions that take axes or a
+shape are wrapped for that, so the others pay nothing.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_KINDS = "biufc"  # bool, integers, floats and complex: what the operations know
-# Parameters that others call otherwise, or give otherwise.
+_KINDS = "biufc"  # bool, integers, floats and complex: the kinds that operations support
+# Parameters that other libraries name or pass in another way.
 _TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape", "repetitions"}
 
 
 def scalar(operand: object) -> Any:
-    """A number as it is given to a kernel.
+    """A number in the form that kernels take.
 
     Raises:
-        TypeError: for what is none, with the cure.
+        TypeError: for any other object, with the cure.
     """
     if type(operand) in NUMBERS or isinstance(operand, np.generic):
         return operand
-    for kind in NUMBERS:  # an IntEnum is the int that it is
+    for kind in NUMBERS:  # an IntEnum becomes an int
         if isinstance(operand, kind):
             return kind(operand)
     cure = _cure(operand) or "use a Tensor, a Python number or a NumPy scalar"
@@ -42,10 +42,10 @@ def scalar(operand: object) -> Any:
 
 
 def declined(other: object) -> Any:
-    """What an operator gives for what is no operand: the other's turn, but for what has none.
+    """Answer an operator for an object that is no operand: NotImplemented, so that its own operator is tried.
 
     Raises:
-        TypeError: for arrays, lists and what was not awaited, with the cure.
+        TypeError: for arrays, lists and objects that were not awaited, with the cure.
     """
     if cure := _cure(other):
         raise TypeError(f"{_kind(other)} is no operand: {cure}")
@@ -53,17 +53,17 @@ def declined(other: object) -> Any:
 
 
 def _cure(operand: object) -> str:
-    """What to write instead of a thing that is no operand; empty if that is not known. A value to come says it."""
+    """The cure for an object that is no operand; empty if none is known. Raises for a value to come."""
     if isinstance(operand, ToCome):
         operand._refuse()
     if isinstance(operand, Handle):
-        return "`await` it first, or have `submit(fn, ..., shape=, dtype=)` make it a Tensor"
+        return "`await` it first, or let `submit(fn, ..., shape=, dtype=)` make it a Tensor"
     if isinstance(operand, CoroutineType):
         return "`await` it first"
     if isinstance(operand, list | tuple) or hasattr(operand, "__dlpack__"):
         if in_stream_thread():
-            return "a task's tensors arrive as arrays, so this is called on the event loop: `model(x)`, not by `s.call`"
-        return "it is not the scheduler's, and `x = await s.put(a)` makes it a tensor"
+            return "a task's tensors arrive as arrays: call this on the event loop, as `model(x)`, and not by `s.call`"
+        return "make it a tensor of the scheduler by `x = await s.put(a)`"
     return ""
 
 
@@ -72,17 +72,17 @@ def _kind(thing: object) -> str:
 
 
 def axes(axis: int | Sequence[int] | None) -> int | tuple[int, ...] | None:
-    """An axis or several."""
-    if axis is None or type(axis) is int:  # without this an abstract class is asked
+    """An axis or several, as int or tuple."""
+    if axis is None or type(axis) is int:  # without this, an abstract class is asked
         return axis
     return tuple([index(one) for one in axis]) if isinstance(axis, Sequence) else index(axis)
 
 
 def dtype_of(dtype: DTypeLike | None) -> np.dtype[Any]:
-    """The dtype meant, in this machine's order of bytes, as `put` has it; of None float64, as NumPy's.
+    """The dtype for an argument, in this machine's byte order, as `put` uses it; None is float64, as in NumPy.
 
     Raises:
-        TypeError: for what is none, or is one that a tensor cannot have.
+        TypeError: for an object that is no dtype, or a dtype that a tensor cannot have.
     """
     try:
         found = np.dtype(dtype)
@@ -94,12 +94,12 @@ def dtype_of(dtype: DTypeLike | None) -> np.dtype[Any]:
 
 
 def dtype_or_none(dtype: DTypeLike | None) -> np.dtype[Any] | None:
-    """The dtype meant, or None for the default."""
+    """The dtype for an argument, or None for the default."""
     return None if dtype is None else dtype_of(dtype)
 
 
 def name_keywords(namespace: dict[str, Any], names: Iterable[str]) -> None:
-    """Have those of the functions that take axes or a shape name the argument that was meant."""
+    """Wrap those functions that take axes or a shape, so that an error for a foreign keyword names the right one."""
     for name in names:
         function = namespace[name]
         if isinstance(function, FunctionType) and not _TOLD.isdisjoint(parameters(function)):

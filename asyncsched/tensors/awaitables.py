@@ -1,8 +1,8 @@
-"""Awaitables that are no handles: a number and an array to come, and `gather`, which takes all of them.
+"""Awaitables that are no handles: a number to come, an array to come, and `gather`, which takes all kinds.
 
-What `t.item()` and `t.numpy()` give is a coroutine that is not the number or the array, and says so to whoever takes it
-for that: a coroutine of Python's is true in an `if`, whatever the number will be, and of arithmetic with it Python says
-only that a coroutine has none.
+`t.item()` and `t.numpy()` return a coroutine of a class of ours. Used as if it were the number or the array, it raises
+an error that names the cure. A plain coroutine would be true in an `if`, whatever the number, and its arithmetic errors
+would only say that a coroutine has none.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ class ToCome(Coroutine[Any, Any, T]):
 
     _CALL: ClassVar[str]
     _WHAT: ClassVar[str]
-    _read: ClassVar[Any]  # a `Read`: gives what it is, of a value that is there
-    _wait: ClassVar[Any]  # the same, of one that is to come
+    _read: ClassVar[Any]  # a `Read`: gives the result of a value that is there
+    _wait: ClassVar[Any]  # the same, for a value to come
 
     def __init__(self, value: Value) -> None:
-        self._value: Value | None = value  # until it is awaited: what is kept after that holds no bytes
+        self._value: Value | None = value  # until it is awaited: afterwards it holds no bytes
         self._coroutine: Coroutine[Any, Any, T] = self._wait(value)
 
     def _take(self) -> Value:
-        """Its value, for whoever waits in its place."""
+        """Its value, for another awaiter in its place."""
         value = self._value
         if value is None:
-            raise RuntimeError(f"{self._CALL} was awaited already, as a coroutine can be once: ask for it again")
+            raise RuntimeError(f"{self._CALL} was awaited already, and a coroutine can be awaited once: call it again")
         self.close()
         return value
 
@@ -77,7 +77,7 @@ class ToCome(Coroutine[Any, Any, T]):
         return f"<{self._CALL}, {self._WHAT}: use `await {self._CALL}`>"
 
     def _refuse(self) -> NoReturn:
-        """Raise that it is not the value."""
+        """Raise an error: it is not the value."""
         _forget(self)
         raise ImplicitBarrierError(f"{self._CALL} is {self._WHAT}: use `await {self._CALL}`")
 
@@ -90,21 +90,21 @@ class ToCome(Coroutine[Any, Any, T]):
         __hash__ = object.__hash__
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("cr_") or name == "__qualname__":  # what a debugger asks
+            if name.startswith("cr_") or name == "__qualname__":  # asked by debuggers
                 return getattr(self._coroutine, name)
             cure = {} if name.startswith("_") else {name: f"`(await {self._CALL}).{name}`"}
             raise no_attribute(self._CALL, name, cure, type(self))
 
 
 def _waiting(call: str, read: Read) -> Any:
-    """What waits for a value and reads it; by its name it is called where it was never awaited."""
+    """A coroutine function that waits for a value and reads it. Warnings and tracebacks show `call` as its name."""
 
     async def wait(value: Value) -> Any:
         try:
             await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
-            if read is _number and value.device.inline:  # written out: most are of these
+            if read is _number and value.device.inline:  # written out: the most frequent case
                 return value.array.item()
             return await read(value)
         finally:
@@ -124,7 +124,7 @@ def _host_copy(value: Value) -> Coroutine[Any, Any, Any]:
 
 
 class Number(ToCome[bool | int | float]):
-    """What `t.item()` gives."""
+    """The return type of `t.item()`."""
 
     __slots__ = ()
 
@@ -133,7 +133,7 @@ class Number(ToCome[bool | int | float]):
 
 
 class HostCopy(ToCome[np.ndarray[Any, Any]]):
-    """What `t.numpy()` gives."""
+    """The return type of `t.numpy()`."""
 
     __slots__ = ()
 
@@ -154,21 +154,22 @@ for _name in _REFUSED:
 
 
 def _truth(self: ToCome[Any]) -> bool:
-    """Python 3.14 asks a task's coroutine whether there is one, for the task's repr."""
+    """Answer Python 3.14, which asks whether a task has a coroutine, for the task's repr; raise for others."""
     return sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks" or self._refuse()
 
 
-setattr(ToCome, "__bool__", _truth)  # noqa: B010  # type checkers are to know of none
+setattr(ToCome, "__bool__", _truth)  # noqa: B010  # type checkers must not see it
 
 
-Gathered: TypeAlias = Handle[U] | Coroutine[Any, Any, U]  # mypy tells of those forgotten, but not of a class of ours
+# Mypy reports forgotten handles and coroutines, but not a class of ours
+Gathered: TypeAlias = Handle[U] | Coroutine[Any, Any, U]
 
 
 class gather(Generic[T]):
     """One awaitable for many: `a, b = await asc.gather(x, y)`.
 
-    Takes tensors, tasks, and what `.item()` and `.numpy()` return, mixed. Gives the list of results in the order of the
-    arguments; of one that is given twice, twice. Raises the first failure as soon as there is one; the other tasks go
+    Takes tensors, tasks, and the results of `.item()` and `.numpy()`, mixed. Gives the list of results in the order of
+    the arguments; one given twice appears twice. Raises the first failure as soon as there is one; the other tasks go
     on. Cancelling the waiter leaves all tasks alone.
 
     >>> async def main():
@@ -180,11 +181,11 @@ class gather(Generic[T]):
     0 2 [3, 1.0]
 
     Raises:
-        TypeError: at once, for what is none of these.
+        TypeError: at once, for any other argument.
         RuntimeError: at once, for a `t.item()` or `t.numpy()` that was awaited already.
     """
 
-    # Of several types the list is given the type of a tuple, as `asyncio.gather` is: a list can have one type alone.
+    # For arguments of several types, the list is typed as a tuple, as for `asyncio.gather`: a list has only one type.
     @overload
     def __init__(self: gather[list[U]], *awaitables: Gathered[U]) -> None: ...
     @overload
@@ -199,7 +200,7 @@ class gather(Generic[T]):
         else:
             self._values = [handle._value for handle in cast(tuple[Handle[Any], ...], awaitables)]
             return
-        try:  # what is there twice is taken once: a number to come can be awaited once
+        try:  # an argument given twice is taken once: a number to come can be awaited once
             found = {id(one): _value_and_read(one) for one in {id(one): one for one in awaitables}.values()}
         except BaseException:
             for one in awaitables:
@@ -237,7 +238,7 @@ def _value_and_read(one: object) -> tuple[Value, Read]:
 
 
 async def _read_all(reads: list[Read], values: list[Value]) -> list[Any]:
-    """What done values give: one after the other, where none has to wait for a copy, and else all at once."""
+    """Read done values: one after the other if none has to wait for a copy, else all at once."""
     pairs = list(zip(reads, values, strict=True))
     if any(value.device.remote or (read is not _result and not copied_at_once(value)) for read, value in pairs):
         return await asyncio.gather(*[read(value) for read, value in pairs])
@@ -245,12 +246,12 @@ async def _read_all(reads: list[Read], values: list[Value]) -> list[Any]:
 
 
 async def _result(value: Value) -> Any:
-    """The result of a done value, wherever it is."""
+    """The result of a done value, also if it is in another process."""
     return await copy_out(runtime_of(value), value) if value.device.remote else deliver(value)
 
 
 def _forget(one: object) -> None:
-    """Nobody will await this, and the error that says why is enough: no warning that nobody did."""
+    """Close an object that nobody will await, without Python's warning: the error raised says enough."""
     if isinstance(one, ToCome):
         if one._value is not None:
             one.close()

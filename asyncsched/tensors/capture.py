@@ -1,9 +1,9 @@
-"""Capturing a step: its operations are recorded once, and run as one task ever after.
+"""Capturing a step: its operations are recorded once, and run as one task from then on.
 
-While the step's function runs nothing is issued: its tensors have shapes and dtypes, but never values. What it recorded
-is a program. A CUDA device makes one kernel of what works element by element (`devices.cuda.fused`), records the first
-run of the program once more, as a CUDA graph with buffers of its own, and replays that; other devices run the program
-in one task, and what works element by element in blocks (`ops.fused`).
+While the step's function runs nothing is issued: its tensors have shapes and dtypes, but never values. The recording is
+a program. A CUDA device fuses its elementwise operations into one kernel (`devices.cuda.fused`), records the first run
+of the program as a CUDA graph with buffers of its own, and replays that graph. Other devices run the program in one
+task, with elementwise operations in blocks (`ops.fused`).
 """
 
 from __future__ import annotations
@@ -40,24 +40,27 @@ _number = itertools.count(1)
 
 
 class Graph:
-    """A captured step. Call it with tensors like the examples; it gives what the function gave, as one task.
+    """A captured step. Call it with tensors like the examples. It returns what the function returned, as one task.
 
-    Made by `s.capture`. On CUDA replays run one after the other, on one stream, since they share its buffers; elsewhere
-    they are tasks like others.
-    Tensors from outside that the function read are read as they were when it was captured, and so is all that Python
-    computed in it: numbers, seeds, whether a module trains. A replay is not recorded: a function that would have to be
-    raises when it is captured, and an argument with `requires_grad` when it is called, unless that is done `with
-    no_grad()`.
+    Made by `s.capture`. On CUDA, replays run one after the other on one stream, since they share the graph's buffers;
+    elsewhere they are tasks like others.
 
-    Donated arguments (`s.capture(fn, cache, x, donate=(0,))`) are written in place: their bytes are charged once, and
-    what becomes of each, which `fn` returns, has its memory. Once a call has returned, nothing can be done with such a
-    tensor any more: to try raises RuntimeError, which says where it went. A call that raises has taken nothing. If
-    others hold the value at the call (another handle, a slice, an array that was awaited, a task that is to read it),
-    they keep it as it is, and the run works on a copy, which is charged. If the run fails or is cancelled, so is all
-    that it was to return, and what it was given is gone: make it anew.
+    A replay uses the values of the capture for everything that is no argument: tensors from outside that the function
+    read, and results that Python computed (numbers, seeds, whether a module trains). Autograd does not record a replay.
+    So a function whose operations would have to be recorded raises when it is captured, and an argument with
+    `requires_grad` when the graph is called, except inside `with no_grad()`.
+
+    Donated arguments (`s.capture(fn, cache, x, donate=(0,))`) are written in place: their bytes are charged once. `fn`
+    returns the new version of each, which takes over its memory.
+
+    - After a call, any use of a donated tensor raises RuntimeError, which says where it went.
+    - A call that raises has taken nothing.
+    - If others hold the value at the call (another handle, a slice, an awaited array, a task that will read it), they
+      keep it as it is, and the run works on a copy, which is charged.
+    - If the run fails or is cancelled, so are all its results, and the donated values are lost: make them anew.
 
     Attributes:
-        donate: the places of donated arguments.
+        donate: the positions of the donated arguments.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -87,7 +90,7 @@ class Graph:
         self._order = _results_apart(self._program, donate, name, remote=self._device.remote)
         self._metas = [self._program.form(slot) for slot in self._program.outputs]
         self._owns = self._device.owns_captures and not donate
-        self._name = f"{name} (captured, {next(_number)})"  # one name for each: a device learns by name what it ran
+        self._name = f"{name} (captured, {next(_number)})"  # a unique name, since devices learn durations by name
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
         if self._owns:
@@ -96,14 +99,14 @@ class Graph:
 
     @property
     def owned(self) -> int:
-        """Bytes of the buffers that belong to this for as long as it lives; 0 where each replay takes its own."""
+        """Bytes of the buffers that this graph owns while it lives; 0 if each replay takes its own."""
         if not self._owns:
             return 0
         inputs: int = sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
         return inputs + self._peak
 
     def prepare(self, claim: Value | None) -> None:
-        """Make it ready to be called. `claim` holds the bytes owned until the last replay is over."""
+        """Make the graph callable. `claim` holds the owned bytes until the last replay is over."""
         run = self._run
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
@@ -124,13 +127,13 @@ class Graph:
         self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
-        """Issue one replay. Returns at once, with what the function returned: tensors in the same structure.
+        """Issue one replay. Returns the function's results at once: tensors in the same structure.
 
         Raises:
             TypeError, ValueError: if the arguments are not tensors of the examples' shapes, dtypes and device.
-            CaptureError: if one has `requires_grad` set, outside of `no_grad()`.
-            QueueFull, TaskTooLarge: if the backlog is at its limit, or there can be no room for it.
-            RuntimeError: if one was donated before.
+            CaptureError: if an argument has `requires_grad` set, outside of `no_grad()`.
+            QueueFull, TaskTooLarge: if the backlog is full, or if the task could never run.
+            RuntimeError: if an argument was donated before.
         """
         self._runtime.check()
         values = values_of(args, self._runtime, self._device)
@@ -144,17 +147,17 @@ class Graph:
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
 
     def _donated(self, args: tuple[Tensor, ...], values: list[Value]) -> tuple[Value, list[Value]]:
-        """Issue a replay that takes the donated arguments. Returns its value, and what becomes of each of them."""
+        """Issue a replay that takes the donated arguments. Returns its value, and their new versions."""
         if self._runtime.sink is not None:
             self._runtime.sink.refuse(f"{self._name}, which has donated arguments,")
         if len({values[place] for place in self.donate}) < len(self.donate):
-            raise ValueError(f"{self._name}: a tensor is donated twice in one call, and can be written over once only")
+            raise ValueError(f"{self._name}: a tensor is donated twice in one call, but can be written over only once")
         gone, olds = Donated(self._name, call_site()), list[Value]()
         try:
             for place in self.donate:
                 olds.append(args[place]._value)
                 args[place]._value = gone  # type: ignore[assignment]  # no finaliser finds it there any more
-                values[place] = olds[-1]  # one may have assigned to it before
+                values[place] = olds[-1]  # a finaliser may have assigned to the tensor before
             for place in self.donate:
                 if not _is_sole_holder(values, place):
                     values[place] = apply(TABLE["copy"], (Tensor(values[place]),))._value
@@ -184,17 +187,17 @@ class Graph:
 
 
 class Recorder:
-    """Takes the place of the backlog, on one device.
+    """Takes tasks in place of the backlog, on one device, and records them.
 
     Attributes:
-        inputs: values that stand for the function's arguments. Like all that is made here they never get an array.
+        inputs: values that stand for the function's arguments. No value made here ever gets an array.
         constants: values from outside that the function reads.
     """
 
     def __init__(self, scope: Scope, device: Device, examples: Sequence[Value]) -> None:
         self.device = device
         error = CaptureError("a tensor made while capturing has no value: only what the captured function returns has")
-        # What is recorded has no value, and one failed task says so for all of it.
+        # Recorded values have no array, and one failed task says so for all of them.
         self._failed = Task(
             scope, CallPlan("capture"), new_value(scope.account, device, None), None, (), None, None, (), 0
         )
@@ -208,7 +211,7 @@ class Recorder:
 
     @contextmanager
     def installed(self, runtime: Runtime) -> Iterator[None]:
-        """While inside, the scheduler's operations come here."""
+        """Let the scheduler's operations come here, for the length of the block."""
         if runtime.sink is not None:
             raise CaptureError("a step is being captured already: captured steps do not nest")
         inline, runtime.inline = runtime.inline, InlineMode.NEVER
@@ -219,7 +222,7 @@ class Recorder:
             runtime.sink, runtime.submit, runtime.inline = None, runtime.engine.submit, inline
 
     def submit(self, task: Task, *, bounded: bool = True, hold: bool = False) -> None:
-        """Take one operation."""
+        """Record one operation."""
         try:
             self._take(task)
         except CaptureError:
@@ -239,18 +242,18 @@ class Recorder:
             self._note(read)
         if name == "setitem" and task.inputs[0] in self.constants:
             raise CaptureError(
-                "setitem: a part of a tensor from outside cannot be assigned to, which would leave it without a value:"
-                " pass it as an argument, and return it; `donate=` that argument to have it written in place"
+                "setitem: assigning to a part of a tensor from outside would leave it without a value: pass the tensor"
+                " as an argument, and return it; `donate=` that argument to have it written in place"
             )
         self._steps[value] = task
         value.task = self._failed
 
     def refuse(self, what: str) -> None:
-        """Raise for whatever is not an operation of the table."""
+        """Raise for anything but an operation of the table."""
         raise CaptureError(f"{what} cannot be captured: only operators and asyncsched's functions can; call it outside")
 
     def program(self, results: Sequence[Value]) -> Program:
-        """What was recorded. Its inputs are the function's arguments, then the constants."""
+        """The recorded program. Its inputs are the function's arguments, then the constants."""
         for value in results:
             self._note(value)
         slots = {value: slot for slot, value in enumerate([*self.inputs, *self.constants, *self._steps])}
@@ -266,7 +269,7 @@ class Recorder:
         return program
 
     def _note(self, value: Value) -> None:
-        """Note that a value is read: one from outside is a constant of the program."""
+        """Note that a value is read. A value from outside becomes a constant of the program."""
         if value not in self._steps and value not in self.inputs:
             self.constants[value] = None
 
@@ -274,11 +277,11 @@ class Recorder:
 def record(
     runtime: Runtime, scope: Scope, fn: Callable[..., Any], examples: tuple[Tensor, ...], donate: int | Sequence[int]
 ) -> Graph:
-    """Run `fn` once with tensors like the examples, issuing nothing. The graph is not prepared yet."""
+    """Run `fn` once with tensors like the examples, and issue nothing. The graph is not prepared yet."""
     if is_coroutine_function(fn):
-        raise TypeError(f"{fn} is a coroutine function: a captured step is a plain one, since nothing in it can wait")
+        raise TypeError(f"{fn} is a coroutine function: pass a plain one, since nothing in a captured step can wait")
     if not examples or not isinstance(examples[0], Tensor):
-        raise TypeError("capture takes a function and at least one tensor like those it will be called with")
+        raise TypeError("capture takes a function and at least one tensor, as an example")
     places = _places(donate, len(examples))
     device = examples[0].device
     recorder = Recorder(scope, device, values_of(examples, runtime, device))
@@ -288,7 +291,7 @@ def record(
 
 
 def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:
-    """The values of tensors that must all be on one device of one scheduler."""
+    """The values of tensors. All must be on one device of one scheduler."""
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
@@ -300,19 +303,20 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
 
 
 def _places(donate: int | Sequence[int], count: int) -> tuple[int, ...]:
-    """Which of so many arguments are donated."""
+    """The positions of the donated arguments, among `count`."""
     places = (donate,) if isinstance(donate, int) else tuple(donate)
     for place in places:
-        check_int("a place in donate", place, 0)
+        check_int("a position in donate", place, 0)
         if place >= count:
             raise ValueError(f"donate={donate!r}: there are {count} arguments, and the first is 0")
     return tuple(dict.fromkeys(places))
 
 
 def _results_apart(program: Program, donate: tuple[int, ...], name: str, *, remote: bool) -> list[int]:
-    """Take what becomes of the donated arguments out of the program's results, and let it write over these.
+    """Take the new versions of the donated arguments out of the program's results, and let them be written in place.
 
-    Returns for each result its place among those that are left, or, for the n-th donated one, `~n`.
+    Returns for each result its position among the remaining ones, or `~n` for the new version of the n-th donated
+    argument.
     """
     versions, copied = program.plan_writes(donate)
     for place in donate:
@@ -320,14 +324,14 @@ def _results_apart(program: Program, donate: tuple[int, ...], name: str, *, remo
             continue
         if place not in copied:
             raise CaptureError(
-                f"argument {place} is donated, but {name} does not return what becomes of it: return that, too, or"
-                " leave it out of `donate`"
+                f"argument {place} is donated, but {name} does not return its new version: return that, too, or take"
+                " the argument out of `donate`"
             )
         i, slot = copied[place]
         later = [step.where for step in program.steps[i + 1 :] if slot in step.reads]
         raise CaptureError(
-            f"argument {place} is donated, but the assignment at {program.steps[i].where} cannot be in place: what was"
-            f" there before is still needed, at {later[0] if later else 'that line, or as a result'}. Read it before,"
+            f"argument {place} is donated, but the assignment at {program.steps[i].where} cannot be in place: its old"
+            f" content is still needed, at {later[0] if later else 'that line, or as a result'}. Read it before,"
             " or take `.copy()` of that part"
         )
     if remote:  # arrays in another process are not written over
@@ -342,11 +346,11 @@ def _results_apart(program: Program, donate: tuple[int, ...], name: str, *, remo
 
 
 def _is_sole_holder(values: list[Value], place: int) -> bool:
-    """Whether the call alone holds a donated value, which has a buffer of its own: then it may be written over."""
-    for _ in range(2):  # once more, since a stream's thread may let go of it in the middle of the first look
-        count = references(values, place)  # first: what that drops after this still counts as held
+    """Whether only this call holds a donated value, which has a buffer of its own: then it may be written over."""
+    for _ in range(2):  # again, since a stream's thread may drop it in the middle of the first look
+        count = references(values, place)  # first: a reference dropped later still counts as held
         value = values[place]
-        task, known, own = value.task, 2, False  # known: `values` and `olds`
+        task, known, own = value.task, 2, False  # 2: `values` and `olds`
         if task is not None:
             takes, call = task.takes, task.call  # read once: the stream's thread clears them
             taken = sum([one[1] is value for one in takes])
@@ -364,8 +368,11 @@ def _is_sole_holder(values: list[Value], place: int) -> bool:
 
 
 def _by_itself(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> Any:
-    """A result, or a copy of what is a part of an intermediate: that would stay in memory with it, uncharged; or of a
-    donated argument, which may be written over."""
+    """A result, or a copy of it if it is part of a larger buffer.
+
+    The result must not keep an intermediate result in memory, uncharged, nor a donated argument, which may be written
+    over.
+    """
     owner = owner_of(result)
     if all(owner_of(arguments[place]) is not owner for place in donate) and (
         owner.nbytes <= result.nbytes or any(owner_of(array) is owner for array in arguments)
@@ -375,11 +382,11 @@ def _by_itself(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> 
 
 
 def _check_untracked(tensor: Tensor, what: str) -> None:
-    """Raise where a gradient would silently be lost."""
+    """Raise if a gradient would silently be lost."""
     if tensor._node is not None and tensor._node.leads_back:
         raise CaptureError(
             f"{what} is not: its gradient would be lost. Use `t.detach()`, or `with no_grad():` around the capture and"
-            " the calls, or have the function return gradients, from `autograd.grad`"
+            " the calls, or let the function return gradients, from `autograd.grad`"
         )
 
 
@@ -401,5 +408,5 @@ def _told(forms: Sequence[Meta]) -> str:
 
 
 def _written(arg: Any) -> Any:
-    """A scalar as it was written: see `ops.op.Numbers`."""
+    """A scalar in its original form: see `ops.op.Numbers`."""
     return arg.item() if type(arg) is np.ndarray else arg

@@ -1,8 +1,8 @@
-"""What tensors ask of autograd, a room above them, through the one hook that the face of the package fills.
+"""The interface by which tensors call autograd, a room above them. The face of the package fills the hook.
 
-A tensor that is recorded carries a node of the tape, and an operation on it calls `node.record`. What needs no node,
-makes one, or goes back along all of them is asked of the hook. (Were `backward` a method of the node, the tape would
-have to know the pass that goes back along it, which knows the tape.)
+A recorded tensor carries a node of the tape, and an operation on it calls `node.record`. The hook serves what needs no
+node, makes one, or goes back along all nodes. (If `backward` were a method of the node, the tape would have to know the
+backward pass, which knows the tape.)
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any, Protocol
 
 
 class Autograd(Protocol):
-    """The functions behind the properties and methods of a tensor. The module `asyncsched.autograd` has them."""
+    """The functions behind a tensor's properties and methods. The module `asyncsched.autograd` defines them."""
 
     def track(self, tensor: Any, wanted: bool, /) -> None:
-        """What `tensor.requires_grad = wanted` does."""
+        """Carry out `tensor.requires_grad = wanted`."""
 
     def set_grad(self, tensor: Any, gradient: Any, /) -> None:
-        """What `tensor.grad = gradient` does."""
+        """Carry out `tensor.grad = gradient`."""
 
     def backward(self, output: Any, gradient: Any, /, *, retain_graph: bool) -> None:
-        """What `output.backward(gradient)` does."""
+        """Carry out `output.backward(gradient)`."""
 
 
-autograd: Callable[[], Autograd]  # imports it when it is first called
+autograd: Callable[[], Autograd]  # imports the module at the first call

@@ -1,4 +1,4 @@
-"""What users hold: a handle on a value that is, or will be, there."""
+"""Handles: the objects that users hold on values, which are there or to come."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Handle(Generic[T]):
     """A result to come. `await` it: that is the only barrier.
 
-    Dropping every handle does not cancel the task; `cancel()` does. It runs already, so `asyncio.create_task`, which
-    starts a coroutine, refuses it: `asyncio.ensure_future(t)` makes an asyncio task of waiting for it.
+    Dropping every handle does not cancel the task; `cancel()` does. The task runs already, so `asyncio.create_task`,
+    which starts a coroutine, refuses the handle; `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
     """
 
     __slots__ = ("__weakref__", "_value")
@@ -38,12 +38,12 @@ class Handle(Generic[T]):
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result and return it. Always passes through the event loop.
 
-        Raises whatever the task raised, or TaskCancelled. Cancelling the waiter leaves the task alone.
+        Raises the task's exception, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        value = self._value  # kept: `t[i] = v` meanwhile moves the handle to another value
+        value = self._value  # kept: `t[i] = v` may move the handle to another value meanwhile
         task = value.task
         try:
-            # `reach`, inlined: one frame less in the most frequent wait of all.
+            # `reach`, written out: one frame less in the most frequent wait
             if task is None or task.failure is not None:
                 if value.account.runtime.life is FORKED:
                     value.account.runtime.refuse()
@@ -64,28 +64,28 @@ class Handle(Generic[T]):
         return _is_done(self._value)
 
     def result(self) -> T:
-        """The result, which must be there.
+        """The result, if it is there already.
 
         Raises:
-            InvalidStateError: (of asyncio) if it is not, or is in another process; `await` the handle instead.
+            InvalidStateError: (of asyncio) if the result is not there, or is in another process: `await` the handle.
         """
         value = self._done_value()
         if value.device.remote and value.failure is None:
-            raise asyncio.InvalidStateError("the result is there, and in another process: use `await`, which brings it")
+            raise asyncio.InvalidStateError("the result is in another process: use `await`, which brings it here")
         result: T = deliver(value)
         return result
 
     def exception(self) -> BaseException | None:
-        """The task's exception, or None. The task must be done. Counts as seeing the failure."""
+        """The exception of a task that is done, or None. Counts as seeing the failure."""
         failure = self._done_value().failure
         return None if failure is None else failure.exception
 
     def cancel(self) -> bool:
-        """Cancel the task and whatever depends on it. Returns False if it had ended already.
+        """Cancel the task and its dependents. Returns False if it had ended already.
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        value = self._value  # once, as in `_done_value`
+        value = self._value  # read once, as in `_done_value`
         task = value.task
         if value.settled or task is None:
             return False
@@ -94,7 +94,7 @@ class Handle(Generic[T]):
         return runtime.cancel(task, "cancel()")
 
     def _done_value(self) -> Value:
-        """What the handle is now, which must be done. Read once: a finaliser may assign to the handle meanwhile."""
+        """The handle's present value, which must be done. Read once: a finaliser may assign to the handle meanwhile."""
         value = self._value
         if not _is_done(value):
             raise asyncio.InvalidStateError("the result is not there yet: use `await`")
@@ -109,14 +109,14 @@ class Handle(Generic[T]):
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} lives in its scheduler and cannot be pickled: `await t` gives what can be, and"
+            f"a {type(self).__name__} lives in its scheduler and cannot be pickled: pickle the result of `await t`;"
             " `await asc.save(path, model.state_dict())` writes a state to a file"
         )
 
     def __deepcopy__(self, memo: object) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} lives in its scheduler and cannot be copied: `await t` gives what can be."
-            " Tensors are values, so what `model.state_dict()` gave needs no copy"
+            f"a {type(self).__name__} lives in its scheduler and cannot be copied: copy the result of `await t`."
+            " Tensors are values, so the result of `model.state_dict()` needs no copy"
         )
 
     def __copy__(self) -> NoReturn:
@@ -127,7 +127,7 @@ HANDLES.add(Handle)
 
 
 class Donated:
-    """Stands in a handle for the value that was given up to a captured step: whoever asks it for anything is told."""
+    """Stands in a handle for a value that was donated to a captured step. Any use of it raises."""
 
     __slots__ = ("_site", "_taker")
 
@@ -138,7 +138,7 @@ class Donated:
         self.refuse()
 
     def refuse(self) -> NoReturn:
-        """Raise for whatever is asked."""
+        """Raise an error that says where the tensor went."""
         raise RuntimeError(
             f"this tensor was donated to {self}, which writes over its memory: use what that call returned in its"
             " place, or donate `t.copy()` and keep `t`"
@@ -150,7 +150,7 @@ class Donated:
 
 def _is_done(value: Value) -> bool:
     if not value.settled and (runtime := value.account.runtime).completions.items:
-        # No wake-up is sent for a task without waiters, so its end may not have been taken in yet.
+        # A task without waiters wakes nobody, so its end may not have been taken in yet.
         if runtime.thread == threading.get_ident():
             runtime.dispatch()
         else:
@@ -159,7 +159,7 @@ def _is_done(value: Value) -> bool:
 
 
 class Task(Handle[T]):
-    """A submitted callable. `await` gives what it returned.
+    """A submitted callable. `await` gives its result.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -178,7 +178,7 @@ class Task(Handle[T]):
     def __repr__(self) -> str:
         return f"Task({self._name}, {self._status()})"
 
-    if not TYPE_CHECKING:  # for which any name would be there then
+    if not TYPE_CHECKING:  # type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:
             cure = TASK.get(name, "`await t`, or a Tensor, which `submit(fn, ..., shape=, dtype=)` gives")
@@ -186,16 +186,16 @@ class Task(Handle[T]):
 
 
 def runtime_of(value: Value) -> Runtime:
-    """The scheduler a value belongs to."""
+    """The scheduler that a value belongs to."""
     return cast(Runtime, value.account.runtime)
 
 
 @coroutine
 def reach(value: Value) -> Generator[Any, None, None]:
-    """Wait until `value` is there; one bare pass through the loop if it is."""
+    """Wait until `value` is there; if it is, pass through the loop once."""
     task = value.task
     if task is None or task.failure is not None:
-        if value.account.runtime.life is FORKED:  # from Python 3.14 on its loop goes on with nothing
+        if value.account.runtime.life is FORKED:  # from Python 3.14 on, its loop would go on with nothing
             value.account.runtime.refuse()
         yield
     else:
@@ -212,16 +212,16 @@ def deliver(value: Value) -> Any:
     if value.meta is not None:
         return hand_out(value)
     value.escaped = True
-    return value.array  # what a callable returned, as it is
+    return value.array  # a callable's own result
 
 
 def copied_at_once(value: Value) -> bool:
-    """Whether a done value's array is copied out right here, without waiting."""
+    """Whether a done value's array is copied out at once, without waiting."""
     return value.device.inline and not value.device.remote and value.array.nbytes <= INLINE_COPY
 
 
 async def copy_out(runtime: Runtime, value: Value) -> Any:
-    """A host copy of a done value's array: small ones here, others on the copy stream. Costs no tracked bytes."""
+    """A host copy of a done value's array: a small one at once, others on the copy stream. Costs no tracked bytes."""
     array = value.array
     device = value.device
     if device.remote:

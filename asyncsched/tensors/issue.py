@@ -1,4 +1,4 @@
-"""Issuing one operation: at once on the loop's thread when that takes less than the way to a stream, else as a task."""
+"""Issuing one operation: at once on the loop's thread if that is quicker than the way to a stream, else as a task."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
-_ambient = ambient.get  # called by way of an imported name, CPython makes a bound method each time
+_ambient = ambient.get  # called through an imported name, CPython would make a bound method each time
 _ndarray = np.ndarray
 _ALWAYS = InlineMode.ALWAYS
 
@@ -42,29 +42,30 @@ def issue(
     after: Sequence[Task] | None = None,
     takes: Sequence[tuple[int, Value]] = (),
 ) -> Value:
-    """Apply an operation to values and scalars of one device, by its plan for them. Returns the result's value at once.
+    """Issue one operation on values and scalars of one device, by its plan. Returns the result's value at once.
 
     Args:
         reads: the values, or the only one.
-        template: the arguments, with a reference by place for each input; None if they are the inputs.
-        lanes: where it may run; default the device's compute streams.
+        template: the arguments, with a `Ref` by place for each input; None if the arguments are the inputs.
+        lanes: where it may run; default: the device's compute streams.
         hold: launch nothing before the next `dispatch`.
-        after: the result is certain to take over the buffer of the first value, which is charged already, once these
-            tasks have ended, however they do. None: it is not certain.
+        after: the result takes over the first value's buffer, which is charged already, once these tasks have ended in
+            whatever state. None: it may or may not.
         takes: see `Task.takes`.
 
+
     Raises:
-        QueueFull, TaskTooLarge: if the backlog is at its limit, or it could never run.
+        QueueFull, TaskTooLarge: if the backlog is full, or if the task could never run.
     """
     if runtime.thread != _get_ident():
         runtime.refuse()
-    here = _ambient()  # `current_scope`, written out for the scope most operations are in: its innermost, open
+    here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
     if here is not None and here.runtime is runtime and not here.core.closed:
         scope = here.core
     else:
-        runtime.check()  # it is not known yet that this is its loop
+        runtime.check()  # this may not be its loop
         scope = current_scope(runtime)
-    site, inline = call_site(3), device.inline  # 3: above is `apply`, or an operator
+    site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
     nbytes, cost = plan.nbytes, plan.cost
     if not inline:
@@ -83,7 +84,7 @@ def issue(
 
 
 def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
-    """Arguments with a reference by place for each value."""
+    """Arguments with a `Ref` by place for each value."""
     slots = count()
     return tuple([ref(next(slots)) if type(arg) is Value else arg for arg in args])
 
@@ -98,17 +99,21 @@ def run_at_once(
     args: Sequence[Any] = (),
     options: Mapping[str, Any] = NO_OPTIONS,
 ) -> Value | None:
-    """Run a quick operation on the loop's thread; None if this is not the moment.
+    """Run a quick operation on the loop's thread; None if it must become a task.
 
-    It is when this is the loop's thread, the operands are there, nothing is pending anywhere, so that no order is lost,
-    a slot is free and the result fits the limit. The most frequent path of all: every step here shows in
-    `bench.heart`.
+    It runs at once if
+
+    - this is the loop's thread, and the operands are there;
+    - nothing is pending anywhere, so that no order is lost;
+    - a slot is free, and the result fits the limit.
+
+    This is the most frequent path of all: every step shows in `bench.heart`.
 
     Args:
-        first: the value of the first operand, whose device and scheduler it is.
-        a, b: the operands, where the plan is of a pair: arrays, each None until it is there; and scalars.
-        above: why one of the operands failed, if one did.
-        args, options: the operands and the options, where it is not.
+        first: the value of the first operand. It determines the device and the scheduler.
+        a, b: the operands of a plan for a pair: arrays, each None until it is there; and scalars.
+        above: the failure of an operand, if one failed.
+        args, options: the operands and options of any other plan.
     """
     runtime = first.account.runtime
     ledger, in_flight = runtime.ledger, 1
@@ -130,7 +135,7 @@ def run_at_once(
     else:
         completions = runtime.completions
         if completions.items:
-            runtime.engine.drain()  # drops alone, since nothing is unfinished
+            runtime.engine.drain()  # only drops, since nothing is unfinished
         if observer is None:
             completions.immediate_thread = thread
     here = _ambient()  # as in `issue`
@@ -141,7 +146,7 @@ def run_at_once(
     account = scope.account
     nbytes = plan.nbytes
     spare = plan.workspace  # charged like a task's cost, and given back at once
-    used, limit = account.used + nbytes + spare, account.limit  # `used` as it will be at most
+    used, limit = account.used + nbytes + spare, account.limit  # `used`: the peak
     if limit is not None and used > limit:
         return None
     if above is not None:
@@ -157,7 +162,7 @@ def run_at_once(
     if type(array) is not _ndarray:
         array = np.asarray(array)
     if op.out or owner_of(array) is not owner_of(first.array):
-        value = Value()  # `new_value`, written out: the call takes as long as all that it does
+        value = Value()  # `new_value`, written out: the call would take as long as its body
         value.account = account
         value.device = first.device
         value.meta = plan.meta
@@ -168,7 +173,7 @@ def run_at_once(
         value.block = None
         value.base = None
         value.seq = -1
-        # In one step: no signal is handled in between. Who drops a value that lacks `escaped` finds nothing charged.
+        # One step: no signal is handled in between. `__del__` of a value that lacks `escaped` finds nothing charged.
         account.used, value.charge, value.escaped = account.used + nbytes, nbytes, False
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)

@@ -1,7 +1,7 @@
-"""What NumPy's arrays have, for those who expect it: attributes that are known at once, and methods.
+"""Attributes and methods that NumPy's arrays have: attributes are known at once, methods issue operations.
 
-Each method is a function of the package, or an error. What works in place in NumPy, or gives what is no tensor, has no
-place here: asking for it names the way.
+Each method is a function of the package. NumPy's other methods, which work in place or return no tensor, are missing:
+the error for such a name says what to write.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _Axis = int | Sequence[int] | None
 
 
 class Methods(Unread):
-    """The attributes and methods of a handle on an array to come. `Tensor` says how an operation is applied."""
+    """The attributes and methods of a handle on an array to come. `Tensor` issues the operations."""
 
     __slots__ = ()
 
     def _op(self, name: str, *operands: object, **options: Any) -> Self:
         raise NotImplementedError
 
-    # -- what is known at once ----------------------------------------------------------------------------------
+    # -- known at once ------------------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
-        """Lengths of the axes; None where one depends on data that is not there yet."""
+        """Lengths of the axes; None for a length that depends on data still to come."""
         shape: Shape = self._value.meta.shape
         return shape
 
@@ -61,13 +61,13 @@ class Methods(Unread):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements; while a length is unknown, of the largest possible result."""
+        """Bytes of the elements; while a length is unknown, those of the largest possible result."""
         nbytes: int = self._value.meta.nbytes
         return nbytes
 
     @property
     def device(self) -> Device:
-        """Where the array is, or will be."""
+        """The device on which the array is, or will be."""
         device: Device = self._value.device
         return device
 
@@ -80,7 +80,7 @@ class Methods(Unread):
     def _repr_html_(self) -> str:
         from ..pictures.tables import preview, table
 
-        self.done()  # takes in what has ended
+        self.done()  # takes in completions
         value, state = self._value, self._status()
         rows: list[tuple[str, Any]] = [
             ("shape", self.shape),
@@ -103,11 +103,12 @@ class Methods(Unread):
     # -- out of the scheduler -----------------------------------------------------------------------------------
 
     def numpy(self) -> HostCopy:
-        """A host copy that is yours: writable, and not charged to the scheduler. Waits for the tensor alone.
+        """A host copy of your own: writable, and not charged to the scheduler. Waits only for this tensor.
 
-        It is a coroutine, which is no array before it is awaited and says so; `asc.gather` takes many.
+        Returns a coroutine. Used as an array before it is awaited, it raises an error that says so. `asc.gather` takes
+        many.
 
-        Raises what the task raised, or TaskCancelled. Cancelling the wait leaves the tensor alone.
+        Raises the task's exception, or TaskCancelled. Cancelling the wait leaves the tensor alone.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -121,9 +122,10 @@ class Methods(Unread):
         return HostCopy(self._value)
 
     def item(self) -> Coroutine[object, None, bool | int | float]:
-        """The only element, as a Python scalar: a coroutine, which is no number before it is awaited and says so.
+        """The only element, as a Python scalar. Returns a coroutine: `await t.item()`.
 
-        `await asc.gather(*[loss.item() for loss in losses])` reads many at once.
+        Used as a number before it is awaited, it raises an error that says so. `await asc.gather(*[loss.item() for loss
+        in losses])` reads many at once.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -133,18 +135,18 @@ class Methods(Unread):
         >>> asc.run(main)
         6.0
 
-        For type checkers it is a real number, as in PyTorch; complex elements come as `complex` nevertheless.
+        For type checkers it is a real number, as in PyTorch. Complex elements come as `complex` all the same.
 
         Raises:
-            ValueError: if there is not exactly one.
-            Exception: what the task raised; TaskCancelled if it was cancelled. Cancelling the wait leaves it alone.
-            ImplicitBarrierError: where the coroutine is taken for the number.
+            ValueError: if there is not exactly one element.
+            Exception: the task's own; TaskCancelled if it was cancelled. Cancelling the wait leaves the tensor alone.
+            ImplicitBarrierError: if the coroutine is used as a number.
         """
         if self.size not in (1, None):
             raise ValueError(f"item() needs exactly one element, and the shape is {self.shape}: use `await t.numpy()`")
         return Number(self._value)
 
-    # -- along axes, which may be given by position -------------------------------------------------------------
+    # -- along axes, which may be positional arguments ----------------------------------------------------------
 
     def sum(self, axis: _Axis = None, dtype: DTypeLike | None = None, *, keepdims: bool = False) -> Self:
         """The sum along the axes."""
@@ -183,11 +185,11 @@ class Methods(Unread):
         return self._op("var", axis=axes(axis), correction=ddof, keepdims=keepdims)
 
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Self:
-        """Where the first largest element is."""
+        """The index of the first largest element."""
         return self._op("argmax", axis=axes(axis), keepdims=keepdims)
 
     def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Self:
-        """Where the first smallest element is."""
+        """The index of the first smallest element."""
         return self._op("argmin", axis=axes(axis), keepdims=keepdims)
 
     def cumsum(self, axis: int | None = None, dtype: DTypeLike | None = None) -> Self:
@@ -215,11 +217,11 @@ class Methods(Unread):
         return self._op("reshape", shape=(-1,))
 
     def squeeze(self, axis: _Axis = None) -> Self:
-        """A view without the axes of length one that are named, or any."""
+        """A view without the named axes of length one; by default, without all of them."""
         return self._op("squeeze", axis=axes(axis))
 
     def transpose(self, *order: Any) -> Self:
-        """A view with the axes in another order, or in reverse."""
+        """A view with the axes in another order; by default, reversed."""
         given = order[0] if len(order) == 1 and isinstance(order[0], tuple | list) else order
         return self._op("permute_dims", axes=tuple(given) or tuple(reversed(range(self.ndim))))
 
@@ -231,7 +233,7 @@ class Methods(Unread):
         """Slices along an axis, by a tensor of indices."""
         return self._op("take", indices, axis=axes(axis))
 
-    # -- the rest -----------------------------------------------------------------------------------------------
+    # -- others -------------------------------------------------------------------------------------------------
 
     def astype(self, dtype: DTypeLike) -> Self:
         """A copy in another dtype."""
@@ -242,7 +244,7 @@ class Methods(Unread):
         return self._op("copy")
 
     def clip(self, min: Any = None, max: Any = None) -> Self:
-        """The elements limited to between two others; None is no limit."""
+        """The elements limited to a range; None is no limit."""
         if min is None or max is None:
             return self.__array_namespace__().clip(self, min, max)  # type: ignore[attr-defined, no-any-return]
         return self._op("clip", min, max)
@@ -267,7 +269,7 @@ class Methods(Unread):
 
     @property
     def imag(self) -> Self:
-        """The imaginary part: a view; of real numbers new zeros."""
+        """The imaginary part: a view; new zeros for real numbers."""
         return self._op("imag")
 
     @property
@@ -282,7 +284,7 @@ class Methods(Unread):
         """A view with the last two axes exchanged."""
         return self._op("matrix_transpose")
 
-    if not TYPE_CHECKING:  # for which any name would be there then
+    if not TYPE_CHECKING:  # type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:
             cures, numpys = TENSOR, is_numpys(np, name)

@@ -1,4 +1,4 @@
-"""Putting a host array: the task of its copy to a device."""
+"""Putting a host array: the task that copies it to a device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from .arguments import dtype_of
 from .handles import Handle
 from .tensor import Tensor
 
-_PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second where the copy is made on the loop's thread
+_PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second for copies on the loop's thread
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
 def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """A copy in the layout of `x`, and in this machine's order of bytes."""
+    """A copy in the layout of `x` and in this machine's byte order."""
     if out is None and not x.dtype.isnative:
         return x.astype(x.dtype.newbyteorder("="))
     return copy(xp, x, out=out)
@@ -39,22 +39,22 @@ Source = tuple[Any, Device]  # an array that a copy stream of the device can rea
 
 
 def importable(runtime: Runtime, source: Any, device: object) -> Source:
-    """What is to be put, and where to. What it is pending on is asked here and now."""
+    """Check a source for `put`: returns its array and the target device. Waits for pending work on the array, here."""
     if isinstance(source, Handle):
         if source._value.account.runtime is not runtime:
-            raise ValueError("this belongs to another scheduler: `await` it, and put the array")
-        raise TypeError("this is the scheduler's already: for another device use `t.to(device)`")
+            raise ValueError("the tensor belongs to another scheduler: `await` it, and put the array")
+        raise TypeError("the tensor is in this scheduler already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
     if not isinstance(source, np.ndarray) and array.dtype.hasobject:
         kind = type(source).__name__
-        raise TypeError(f"put takes an array of numbers, or what `np.asarray` makes one of, not {kind}")
-    dtype_of(array.dtype)  # raises for what no tensor has
+        raise TypeError(f"put takes an array of numbers, or an object that `np.asarray` turns into one, not {kind}")
+    dtype_of(array.dtype)  # raises for dtypes that no tensor has
     return array, target
 
 
 def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) -> tuple[Task, Tensor]:
-    """A host array on its way to a device."""
+    """Submit the copy of a host array to a device. Returns the task and the tensor."""
     array, target = source
     form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
@@ -66,10 +66,10 @@ def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) ->
 
 
 def put_nowait(runtime: Runtime, core: Scope, source: Any, device: object) -> Tensor:
-    """The same, if there is room for it now: a pending host array would be unbounded memory.
+    """Put a host array if there is room for it now; a pending host array would be unbounded memory.
 
     Raises:
-        QueueFull: if there is not.
+        QueueFull: if there is no room.
     """
     task, tensor = make_put(runtime, core, importable(runtime, source, device), bounded=True)
     if task.state == PENDING:
@@ -89,9 +89,9 @@ def _importable(source: Any, target: Device) -> Any:
         if not hasattr(source, "__array__"):
             return np.from_dlpack(source)
     if isinstance(source, Mapping):
-        raise TypeError(f"put takes one array, not {type(source).__name__}: put each that is in it by itself")
+        raise TypeError(f"put takes one array, not {type(source).__name__}: put each array in it by itself")
     try:
         array = np.asarray(source)
     except ValueError as error:  # rows of different lengths, or several arrays
         raise ValueError(f"put takes one array, so put each of several by itself: {error}") from None
-    return array.view()  # whatever shape the user's own gets meanwhile, what is told is that of the copy
+    return array.view()  # the user may reshape the original meanwhile: the copy's shape stays

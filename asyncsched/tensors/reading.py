@@ -25,7 +25,7 @@ from ..runtime.runtime import Runtime
 from ..runtime.waiting import awaited
 from .handles import Handle, deliver, runtime_of
 
-Pair: TypeAlias = tuple[int, int] | None  # of DLPack: a version, or a kind of device and its number
+Pair: TypeAlias = tuple[int, int] | None  # in DLPack: a version, or a kind of device with its number
 
 
 class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
@@ -71,10 +71,10 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
     def __dlpack__(
         self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
-        """The array for another library; a copy, unless `max_version` says that it knows of read-only arrays."""
+        """The array for another library; a copy, unless `max_version` says that it supports read-only arrays."""
         array = blocking_read(self._value, "DLPack export", "export `await t` instead")
         told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
-        unaware = max_version is None or max_version < (1, 0)  # of read-only arrays
+        unaware = max_version is None or max_version < (1, 0)  # does not support read-only arrays
         if isinstance(array, np.ndarray) and unaware and copy is not False:
             array, told["copy"] = array.copy(order="K"), None
         return array.__dlpack__(stream=stream, **told)
@@ -96,7 +96,7 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         def __array_namespace__(self) -> ModuleType: ...
 
     def _ours(self, name: str) -> str:
-        """What to write for NumPy's function, as "exp" or "linalg.inv"."""
+        """The replacement to name for NumPy's function, which is given as "exp" or "linalg.inv"."""
         if name in NUMPY:
             return NUMPY[name]
         theirs, _, last = name.rpartition(".")
@@ -109,8 +109,8 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
 
 
-# Type checkers see none of these methods, since each raises on an event loop. Mypy has no error for `if t:`; with a
-# `__bool__` that never returns it reports what follows as unreachable (`--warn-unreachable`).
+# Type checkers see none of these methods, since each raises on an event loop. Mypy accepts `if t:`. It would report the
+# code after a `__bool__` that never returns as unreachable (`--warn-unreachable`).
 if TYPE_CHECKING:
 
     class Unread(Handle[np.ndarray[Any, Any]]):
@@ -120,7 +120,7 @@ else:
 
 
 def blocking_read(value: Value, what: str, cure: str) -> Any:
-    """The array of `value` on a thread where blocking is legitimate.
+    """The array of `value`, read on a thread that may block.
 
     Raises:
         ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
@@ -143,7 +143,7 @@ def _block(runtime: Runtime, value: Value) -> None:
     if value.settled:
         return
     if loop is None or not loop.is_running():
-        raise SchedulerClosed("the value is pending and its event loop is not running: read it before the loop ends")
+        raise SchedulerClosed("the value is pending, and its event loop is not running: read it before the loop ends")
 
     async def register() -> None:
         task = value.task
@@ -156,4 +156,4 @@ def _block(runtime: Runtime, value: Value) -> None:
             answer.get(timeout=1.0)
             break
     if not value.settled:
-        raise SchedulerClosed("the value's event loop ended before it was there: read it before the loop ends")
+        raise SchedulerClosed("the value's event loop ended before the value was there: read it before the loop ends")

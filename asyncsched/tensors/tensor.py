@@ -1,4 +1,4 @@
-"""Tensors: handles on arrays to come, with the array API's operators; and `apply`, the way every operation takes."""
+"""Tensors: handles on arrays to come, with the array API's operators; and `apply`, which issues every operation."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _OPERANDS = (Handle, np.ndarray, np.generic, *NUMBERS)
 
 
 def listed(numbers: np.ndarray[Any, Any], beside: Tensor) -> Tensor:
-    """A few numbers of the host's, each of which is known at once, as a tensor beside another."""
+    """A tensor of a few host numbers, on the device of another tensor."""
     flat, options = tuple(numbers.ravel().tolist()), {"shape": numbers.shape, "dtype": numbers.dtype}
     return apply(TABLE["listed"], flat, options, scheduler=runtime_of(beside._value), device=beside.device)
 
@@ -48,14 +48,14 @@ def apply(
     """Issue one operation of the table; every function and operator ends here.
 
     Args:
-        op: the operation; if it has an exact one, that is taken where it is asked for.
+        op: the operation. Inside `asc.exact()` its exact variant is used, if it has one.
         operands: tensors and scalars.
         options: its keywords, hashable.
-        scheduler: whose task it is where no operand is a tensor; default the ambient one.
-        device: where to run it where no operand is a tensor; default the scheduler's first.
+        scheduler: the scheduler to use if no operand is a tensor; default: the ambient one.
+        device: the device to use if no operand is a tensor; default: the scheduler's first.
         hold: do not launch before the scheduler's next step.
-        after: the result is certain to take over the buffer of the first operand, so it is not charged, once these
-            tasks have ended. None: it is not certain.
+        after: the result takes over the first operand's buffer, and is not charged, once these tasks have ended. None:
+            it may or may not.
     """
     if op.exact is not None and asked():
         op = op.exact
@@ -68,7 +68,8 @@ def apply(
     tracked = None
     for operand in operands:
         if isinstance(operand, Tensor):
-            value, node = operand._value, operand._node  # once: a finaliser may assign to it at any later step
+            # Read once: a finaliser may assign to the tensor at any later step
+            value, node = operand._value, operand._node
             nodes.append(node)
             args.append(value)
             inputs.append(value)
@@ -105,7 +106,7 @@ def apply(
 
 
 def handle(operand: Any, node: Any) -> Any:
-    """A handle of its own on a value, with its node if what is done with it is to be recorded; a number as it is."""
+    """A new handle on a value, with its node if operations on it must be recorded; a number is returned as it is."""
     if type(operand) is not Value:
         return operand
     tensor = Tensor(operand)
@@ -114,12 +115,12 @@ def handle(operand: Any, node: Any) -> Any:
 
 
 def as_now(operand: Any) -> Any:
-    """A handle of its own on what a tensor is now, which no finaliser can assign to; a number as it is."""
+    """A new handle on a tensor's present value, which no finaliser can assign to; a number is returned as it is."""
     return handle(operand._value, operand._node) if isinstance(operand, Tensor) else operand
 
 
 def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: Tensor) -> None:
-    """Put a result on the tape, if an operand is tracked. All tensors are of `as_now`, or nobody else has them."""
+    """Put a result on the tape if an operand is tracked. All tensors come from `as_now`, or nobody else holds them."""
     values = [o._value if isinstance(o, Tensor) else o for o in operands]
     nodes = [o._node if isinstance(o, Tensor) else None for o in operands]
     for node in nodes:
@@ -129,7 +130,7 @@ def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: 
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
-    """Run a quick operation of one operand by a known plan; None if there is no plan, or this is not the moment."""
+    """Run a quick operation of one operand by a known plan; None if there is no plan or it must become a task."""
     if type(x) is not Tensor or x._node is not None:
         return None
     a = x._value
@@ -139,7 +140,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     made = run_at_once(op, found, a, None, None, None if a.task is None else a.failure, (a.array,))
     if made is None:
         return None
-    result = _new(Tensor)  # as its class makes one, which takes half as long again
+    result = _new(Tensor)  # without calling the class, which takes half as long again
     result._value = made
     result._node = None
     return result
@@ -153,15 +154,15 @@ def _refuse_mixed(a: Value, b: Value) -> None:
 
 _Operator: TypeAlias = "Callable[[Tensor, Tensor | Scalar], Tensor]"
 _Unary: TypeAlias = "Callable[[Tensor], Tensor]"
-UFUNC_OPERATORS: dict[str, str] = {}  # by the name of NumPy's function: the operation of the operator that it is
+UFUNC_OPERATORS: dict[str, str] = {}  # the operator's operation, by the name of NumPy's function
 
 
 def _forward(name: str) -> _Operator:
-    """The method for `t op other`. The hot path: a known plan for something tiny runs at once."""
+    """The method for `t op other`. The hot path: with a known plan, a tiny operation runs at once."""
     op = TABLE[name]
     plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
     UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
-    template: tuple[Any, Any] = (_FIRST, None)  # of the last call, used again while the number is the same object
+    template: tuple[Any, Any] = (_FIRST, None)  # of the last call; used again if the number is the same object
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
@@ -187,7 +188,7 @@ def _forward(name: str) -> _Operator:
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
-            number = second if a.device.inline else other  # arrays that are not NumPy's want the Python number
+            number = second if a.device.inline else other  # arrays of other libraries need the Python number
             args = template  # read once: a scheduler on another thread may be here, too
             if args[1] is not number:
                 args = template = (_FIRST, number)
@@ -225,12 +226,12 @@ def _unary(name: str) -> _Unary:
 class Tensor(Methods):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
-    Operators issue tasks and return at once. Anything that would have to wait for the value raises
-    ImplicitBarrierError where an event loop runs. A tensor is awaitable and no coroutine: `asyncio.create_task`, which
-    starts coroutines, refuses it, and `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
+    Operators issue tasks and return at once. On an event loop, anything that would have to wait for the value raises
+    ImplicitBarrierError. A tensor is awaitable but no coroutine: `asyncio.create_task`, which starts coroutines,
+    refuses it; `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
 
-    Where NumPy's operators would warn or raise of floating-point numbers, as `np.errstate` says, these go on with
-    infinities and NaN. A function that is a task (`s.call(fn, x)`) keeps to the caller's `np.errstate`.
+    For floating-point errors NumPy's operators warn or raise, as `np.errstate` says. A tensor's operators go on with
+    infinities and NaN. A function that is a task (`s.call(fn, x)`) uses the caller's `np.errstate`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -249,7 +250,7 @@ class Tensor(Methods):
         if type(value) is not Value:
             if isinstance(value, Donated):
                 value.refuse()
-            raise TypeError("a Tensor is not made by its class: `x = await s.put(a)` makes one of an array or a list")
+            raise TypeError("do not call Tensor: `x = await s.put(a)` makes a tensor from an array or a list")
         self._value = value
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
@@ -269,7 +270,7 @@ class Tensor(Methods):
 
     @naming_arguments
     def to(self, device: object) -> Tensor:
-        """The tensor on another device of the same scheduler: itself if it is there already, else a copying task.
+        """The tensor on another device of the same scheduler: the tensor itself if it is there, else a copy.
 
         >>> async def main():
         ...     async with asc.Scheduler(["cpu", "cpu"]) as s:
@@ -279,7 +280,7 @@ class Tensor(Methods):
         >>> asc.run(main)
         cpu:0 cpu:1 [1. 1. 1.]
         """
-        value, node = self._value, self._node  # once, as in `apply`
+        value, node = self._value, self._node  # read once, as in `apply`
         runtime = runtime_of(value)
         runtime.check()
         target = runtime.device(device)
@@ -294,20 +295,20 @@ class Tensor(Methods):
         return result
 
     def to_device(self, device: object, /, *, stream: None = None) -> Tensor:
-        """The same as `to`, by the standard's name. There is no choice of a stream: the scheduler's orders them."""
+        """The same as `to`, by the standard's name. The scheduler orders the streams, so `stream` must be None."""
         if stream is not None:
             raise ValueError("to_device: the scheduler chooses the stream: leave `stream` out")
         return self.to(device)
 
-    # -- operands of NumPy's ------------------------------------------------------------------------------------
+    # -- NumPy's operands ---------------------------------------------------------------------------------------
 
     if not TYPE_CHECKING:  # type checkers reject `np.exp(t)`, which raises on an event loop
 
         def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
             name = UFUNC_OPERATORS.get(ufunc.__name__)
             if method == "__call__" and name and not kwargs and isinstance(inputs[0], np.generic | np.ndarray):
-                # NumPy's arrays and scalars come here with their operators: `np.float32(2) * t`.
-                # Some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again.
+                # NumPy's arrays and scalars bring their operators here: `np.float32(2) * t`.
+                # Some of NumPy's scalars come as arrays without axes; `[()]` makes them scalars again.
                 return apply(TABLE[name], (inputs[0][()], inputs[1]))
             return self._through_numpy(ufunc.__name__, getattr(ufunc, method), inputs, kwargs)
 
@@ -319,7 +320,7 @@ class Tensor(Methods):
         return apply(op, (self, *tensors), {"key": encoded})
 
     def __setitem__(self, key: Any, new: Any) -> None:
-        """Move this handle to a new version with the part assigned. Tasks already issued keep the old one."""
+        """Move this handle to a new version with the part assigned. Tasks already issued keep the old version."""
         encoded, tensors = self._encoded(key)
         if self._node is not None:
             self._node.check_assignment()
@@ -327,19 +328,19 @@ class Tensor(Methods):
             old = self._value
             result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
             stays_leaf = self._node is not None and self._node.leaf
-            # `is`, of what is held: after an old version was let go, a later one may be at its address.
+            # `is` on objects that are held: once an old version is dropped, a later one may have its address.
             if self._value is old:
-                break  # else a finaliser has assigned to another part meanwhile: that is not to be lost
+                break  # otherwise a finaliser has assigned to another part meanwhile, which must not be lost
         self._value = result._value
         if not stays_leaf:
             self._node = result._node
-        # Held back until the old version is dropped: then it is written in place if nobody else holds it. Dropped after
-        # both have moved, since that may run a finaliser that assigns.
+        # The task is held back until the old version is dropped. Then it is written in place, if nobody else holds it.
+        # The old version is dropped last, since that may run a finaliser that assigns.
         del old
         runtime_of(self._value).dispatch()
 
     def _encoded(self, key: Any) -> tuple[Key, tuple[Tensor, ...]]:
-        """The key in hashable form and its index tensors; a list becomes one."""
+        """The key in hashable form, and its index tensors. A list becomes an index tensor."""
         parts = key if isinstance(key, tuple) else (key,)
         if list in map(type, parts):
             key = tuple([self._listed(part) if type(part) is list else part for part in parts])
@@ -348,17 +349,16 @@ class Tensor(Methods):
     def _listed(self, part: list[Any]) -> Tensor:
         numbers = np.array(part, np.intp if part == [] else None)
         if numbers.dtype.kind not in "biu":
-            raise IndexError(f"a list of {numbers.dtype} is no index: use integers, or one truth for each place")
+            raise IndexError(f"a list of {numbers.dtype} is no index: use integers, or one bool for each place")
         return listed(numbers, self)
 
     # -- gradients ----------------------------------------------------------------------------------------------
 
     @property
     def requires_grad(self) -> bool:
-        """Whether what is computed from this tensor is recorded, so that `backward()` finds the way back to it.
+        """Whether operations on this tensor are recorded, so that `backward()` finds the way back to it.
 
-        Set it to True to make a tensor of floating-point numbers the place where gradients arrive, in `grad`; to False
-        to end that.
+        Set it to True to collect gradients of a floating-point tensor in `grad`; to False to end that.
         """
         return self._node is not None
 
@@ -368,7 +368,7 @@ class Tensor(Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The sum of the gradients that `backward()` has brought here; None before, and where nothing is asked for."""
+        """The sum of the gradients that `backward()` has brought here; None before the first."""
         return None if self._node is None else self._node.grad
 
     @grad.setter
@@ -382,17 +382,17 @@ class Tensor(Methods):
     def backward(self, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
         """Add the gradient of this tensor to `grad` of every tensor it depends on that has `requires_grad` set.
 
-        Issues its tasks, all or none, before what else is pending in their scope, and returns at once. What was kept
-        for it is dropped, so a second call raises RuntimeError unless this one had `retain_graph`. See
+        Issues its tasks, all or none, ahead of other pending tasks in their scope, and returns at once. Drops the
+        recorded operations afterwards, so a second call raises RuntimeError unless this one had `retain_graph`. See
         `asyncsched.autograd`.
 
         Args:
-            gradient: of what is wanted with respect to this tensor, in its shape; of a single number it is 1.
-            retain_graph: keep what a second call needs.
+            gradient: of the final result with respect to this tensor, in its shape; 1 by default for a single number.
+            retain_graph: keep the recorded operations for a second call.
 
         Raises:
             ValueError: if this tensor was not recorded, or has several elements and no gradient is given.
-            QueueFull: if the backlog has no room for all of it; nothing has changed then.
+            QueueFull: if the backlog has no room for all tasks; then nothing has changed.
         """
         gradients.autograd().backward(self, gradient, retain_graph=retain_graph)
 

@@ -106,7 +106,7 @@ async def test_other_libraries_arrays_and_back(s):
     x = asc.from_dlpack(a)
     assert_same(await x, a)
     assert asc.from_dlpack(x) is x
-    with pytest.raises(BufferError, match="a copy of its own"):
+    with pytest.raises(BufferError, match="is always a copy"):
         asc.from_dlpack(a, copy=False)
     with pytest.raises(TypeError, match=r"await s\.put"):
         asc.from_dlpack([1, 2])

@@ -163,7 +163,7 @@ async def test_what_gradient_refuses(s, gate):
         asc.gradient(f, edge_order=3)
     with pytest.raises(TypeError, match=r"x = await s.put\(a\)"):
         asc.gradient(f, ODD, 1)
-    with pytest.raises(ValueError, match=r"coordinates must be of shape \(4,\), as axis 1 is"):
+    with pytest.raises(ValueError, match=r"coordinates along axis 1 must have shape \(4,\)"):
         asc.gradient(f, 1, f[0, :3])
     late = await s.submit(held, gate, values((4,), "f4"), shape=4, dtype="f4")
     with pytest.raises(ValueError, match="`await` it first"):
@@ -268,7 +268,7 @@ async def test_what_pad_refuses(s, width, options):
 
 async def test_what_pad_says(s):
     x = await s.put(values((3, 4), "f4"))
-    with pytest.raises(TypeError, match=r"a function of your own is a task, `await s.call\(fn, t\)`"):
+    with pytest.raises(TypeError, match=r"run a function of your own as a task, `await s.call\(fn, t\)`"):
         asc.pad(x, 1, lambda *_: None)
     with pytest.raises(ValueError, match="stat_length of 0 yields no value"):
         asc.pad(x, 1, "mean", stat_length=0)

@@ -248,7 +248,7 @@ async def test_a_part_of_a_tensor_from_outside_is_not_assigned_to(s: asc.Schedul
         cache[0] = x[0]
         return cache
 
-    with pytest.raises(asc.CaptureError, match="pass it as an argument, and return it"):
+    with pytest.raises(asc.CaptureError, match="pass the tensor as an argument, and return it"):
         await s.capture(put_in, x)
     assert (await cache.numpy()).tobytes() == W.tobytes()
     graph = await s.capture(returned, x, cache)

@@ -286,8 +286,8 @@ def another(cache: asc.Tensor, places: asc.Tensor, new: asc.Tensor) -> asc.Tenso
         (kept_from_before, r"assignment at .*test_donated.* is still needed, at .*test_donated.*. Read it before"),
         (both_versions, "still needed, at that line, or as a result"),
         (a_part_of_itself, "still needed, at that line"),
-        (not_returned, "argument 0 is donated, but not_returned does not return what becomes of it"),
-        (another, "does not return what becomes of it"),
+        (not_returned, "argument 0 is donated, but not_returned does not return its new version"),
+        (another, "does not return its new version"),
     ],
 )
 async def test_what_cannot_be_in_place_is_refused_when_it_is_captured(body: Any, message: str) -> None:

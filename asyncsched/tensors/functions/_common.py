@@ -1,4 +1,4 @@
-"""What the functions share: the types of their arguments, and how those become options of an operation."""
+"""Shared parts of the functions: the types of their arguments, and how arguments become options of an operation."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ShapeLike: TypeAlias = int | Sequence[int]
 
 
 def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
-    """The `__await__` of a named tuple of tensors: the same, of their arrays, as `await asc.linalg.svd(x)` gives."""
+    """The `__await__` of a named tuple of tensors: gives the same tuple of their arrays."""
     kind: Any = type(results)
     waiting = gather(*results).__await__()
     del results  # an exception holds this frame
@@ -30,7 +30,7 @@ def await_all(results: Iterable[Tensor]) -> Generator[Any, None, Any]:
 
 
 def op(name: str, *operands: Any, scheduler: Any = None, device: object = None, **options: Any) -> Tensor:
-    """Apply an operation of the table. See `apply`."""
+    """Issue an operation of the table. See `apply`."""
     return apply(TABLE[name], operands, options, scheduler=scheduler, device=device)
 
 
@@ -42,10 +42,10 @@ def several(
     device: object = None,
     **options: Any,
 ) -> list[Tensor]:
-    """Apply an operation with several results: one task, whose value they are views of. Each is recorded by itself.
+    """Apply an operation with several results: one task, of whose value they are views. Each is recorded.
 
     Args:
-        known: whether all shapes must be known, since those of the results come of them.
+        known: whether all shapes must be known, since they determine those of the results.
     """
     operation, operands = TABLE[name], tuple(map(as_now, operands))
     for operand in operands:
@@ -62,14 +62,14 @@ def several(
 
 @lru_cache(1024)
 def _places(operation: Op, forms: tuple[Any, ...], options: tuple[tuple[str, Any], ...]) -> list[dict[str, Any]]:
-    """Where each result will be in the buffer they are packed in."""
+    """The place of each result in the buffer in which they are packed."""
     parts, _ = operation.parts(operation.name, forms, dict(options))
     starts = offsets(parts)[0]
     return [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
 
 
 def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
-    """Raise for operands whose gradient would be lost: what is packed is no number that autograd could follow."""
+    """Raise for operands whose gradient would be lost: autograd cannot follow packed results."""
     if any(isinstance(o, Tensor) and o._node is not None and o._node.leads_back for o in operands):
         raise NotImplementedError(
             f"{name}: no derivative is known: use `t.detach()` or `with no_grad():` to leave it out"
@@ -77,12 +77,12 @@ def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
 
 
 def lengths(shape: ShapeLike) -> tuple[int, ...]:
-    """A shape as a tuple; it may be given as one length."""
+    """A shape as a tuple; one length may be given as an int."""
     return tuple([index(length) for length in shape]) if isinstance(shape, Sequence) else (index(shape),)
 
 
 def known_shape(x: Tensor, what: str) -> tuple[int, ...]:
-    """The tensor's shape, for functions that cannot go on without it."""
+    """The tensor's shape, for functions that need it at once."""
     shape = tuple([length for length in x.shape if length is not None])
     if len(shape) < len(x.shape):
         raise ValueError(f"{what}: the shape {x.shape} is not known until the tensor is done; `await` it first")

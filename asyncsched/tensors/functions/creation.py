@@ -1,7 +1,7 @@
 """Functions that make tensors.
 
-All take `device`, where to make it, and `scheduler`, whose task it is; by default the first device of the ambient
-scheduler. Those that make one like another make it on that one's scheduler and device.
+All take `device` and `scheduler`, by default the first device of the ambient scheduler. Functions named `..._like` use
+the scheduler and device of their argument.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def arange(
     device: object = None,
     scheduler: Any = None,
 ) -> Tensor:
-    """Numbers from `start` to before `stop` by `step`; one argument alone is `stop`.
+    """Numbers from `start` to before `stop` by `step`; a single argument is `stop`.
 
     Returns a tensor of one dimension, in int64 if all are integers, else in float64.
 
@@ -50,13 +50,13 @@ def arange(
 def asarray(
     obj: Operand, /, *, dtype: Dtype = None, device: object = None, copy: bool | None = None, scheduler: Any = None
 ) -> Tensor:
-    """A tensor as it is, or in another dtype; a number as a tensor without dimensions.
+    """The tensor itself, or in another dtype; a number as a tensor without dimensions.
 
     >>> await asc.asarray(3.5, dtype=asc.float32).item()
     3.5
 
     Raises:
-        TypeError: for arrays, lists and the like, which `await s.put(a)` makes tensors of.
+        TypeError: for arrays, lists and the like: `await s.put(a)` makes tensors from them.
         ValueError: if `copy` is False and a copy is needed.
     """
     if isinstance(obj, Tensor):
@@ -67,7 +67,7 @@ def asarray(
     if not isinstance(obj, _SCALARS):
         raise TypeError(f"asarray takes tensors and numbers, not {type(obj).__name__}: use `await s.put(a)`")
     if copy is False:
-        raise ValueError("asarray: a tensor of a number is always a copy")
+        raise ValueError("asarray: a tensor made from a number is always a copy")
     return full((), obj, dtype=dtype, device=device, scheduler=scheduler)
 
 
@@ -111,10 +111,10 @@ def eye(
 
 
 def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, scheduler: Any = None) -> Tensor:
-    """A tensor of another library's array, on the host or on one of the scheduler's GPUs: a copy, as `s.put` makes it.
+    """A tensor with a copy of another library's array, which is on the host or on one of the scheduler's GPUs.
 
-    Never waits, and so needs room now. The source must not change before the tensor is done. A tensor is returned as
-    it is, or copied.
+    Never waits, and so needs room now. The source must not change before the tensor is done. A tensor is returned
+    itself, or copied.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -124,7 +124,7 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
 
     Raises:
         QueueFull: if there is no room; `await s.put(x)` waits for it.
-        BufferError: if `copy` is False, for what is not a tensor of the scheduler yet.
+        BufferError: if `copy` is False, for anything but a tensor of the scheduler.
     """
     if isinstance(x, Tensor):
         return asarray(x, device=device, copy=copy)
@@ -133,7 +133,7 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
             f"from_dlpack takes arrays that have `__dlpack__`, not {type(x).__name__}: use `await s.put(a)`"
         )
     if copy is False:
-        raise BufferError("from_dlpack: a scheduler's tensor is a copy of its own, so copy=False cannot be")
+        raise BufferError("from_dlpack: a scheduler's tensor is always a copy: leave `copy` out")
     runtime = find(scheduler)
     runtime.check()
     return put_nowait(runtime, current_scope(runtime), x, device)
@@ -142,7 +142,7 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
 def full(
     shape: ShapeLike, fill_value: Operand, *, dtype: Dtype = None, device: object = None, scheduler: Any = None
 ) -> Tensor:
-    """One value throughout, in the dtype NumPy gives it unless another is named.
+    """One value throughout, by default in the dtype that NumPy gives it.
 
     >>> await asc.full(3, 7)
     array([7, 7, 7])
@@ -152,7 +152,7 @@ def full(
 
 
 def full_like(x: Tensor, /, fill_value: Operand, *, dtype: Dtype = None, device: object = None) -> Tensor:
-    """One value throughout, in the shape and layout of `x`, and its dtype unless another is given.
+    """One value throughout, in the shape and layout of `x`, and by default in its dtype.
 
     >>> await asc.full_like(asc.ones(3), 7.0)
     array([7., 7., 7.])
@@ -172,7 +172,7 @@ def linspace(
     endpoint: bool = True,
     scheduler: Any = None,
 ) -> Tensor:
-    """`num` evenly spaced numbers from `start` to `stop`, or to before it: (num,), in float64 or complex128.
+    """`num` evenly spaced numbers from `start` to `stop`, or without it: (num,), in float64 or complex128.
 
     >>> await asc.linspace(0, 1, 5)
     array([0.  , 0.25, 0.5 , 0.75, 1.  ])
@@ -182,7 +182,7 @@ def linspace(
 
 
 def meshgrid(*arrays: Tensor, indexing: Literal["xy", "ij"] = "xy") -> tuple[Tensor, ...]:
-    """Coordinates of a grid, from those along each axis: read-only views, with "xy" the first two axes exchanged.
+    """Coordinates of a grid, from those along each axis: read-only views. "xy" exchanges the first two axes.
 
     >>> await asc.gather(*asc.meshgrid(asc.arange(2), asc.arange(3)))
     [array([[0, 1],

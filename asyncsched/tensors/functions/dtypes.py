@@ -1,6 +1,6 @@
-"""Dtypes, what is known about them, and the constants: names and objects are NumPy's. And what there is in all.
+"""Dtypes, facts about them, and constants, all NumPy's; and the capabilities of the namespace.
 
-A program asks for that by `asc.__array_namespace_info__()`.
+A program asks for these by `asc.__array_namespace_info__()`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ._common import op
 
 
 def astype(x: Tensor, dtype: DTypeLike, /, *, copy: builtins.bool = True, device: object = None) -> Tensor:
-    """`x` in another dtype: a tensor of its shape. With `copy=False` `x` itself, if it has that dtype.
+    """`x` in another dtype: a tensor of its shape. With `copy=False`, `x` itself if it has that dtype.
 
     >>> await asc.astype(asc.arange(3), asc.float32)
     array([0., 1., 2.], dtype=float32)
@@ -77,7 +77,7 @@ def iinfo(type: DTypeLike | Tensor, /) -> np.iinfo[Any]:
 
 
 def isdtype(dtype: DTypeLike, kind: DTypeLike | str | tuple[DTypeLike | str, ...]) -> builtins.bool:
-    """Whether a dtype is of a kind: "bool", "integral", "real floating", "numeric", ..., a dtype, or one of several.
+    """Whether a dtype is of a kind ("bool", "integral", "real floating", "numeric", ...), a dtype, or one of several.
 
     >>> asc.isdtype(asc.float32, "real floating")
     True
@@ -87,7 +87,7 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | str | tuple[DTypeLike | str, ...
 
 
 def result_type(*arrays_and_dtypes: DTypeLike | Tensor | Scalar) -> np.dtype[Any]:
-    """The dtype NumPy promotes all to; Python numbers give way.
+    """The dtype to which NumPy promotes all arguments; Python numbers adapt to the others.
 
     >>> asc.result_type(asc.float32, asc.int64)
     dtype('float64')
@@ -103,14 +103,14 @@ def _dtype(dtype: DTypeLike | Tensor) -> np.dtype[Any]:
 
 
 class Info:
-    """What there is, by the names of the standard. Dtypes are the same on every device."""
+    """The capabilities of the namespace, by the standard's names. Dtypes are the same on every device."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean masks and data-dependent shapes, which are (None,) until they are done; 64 dimensions at most."""
+        """Boolean masks and data-dependent shapes (None until done) are supported; at most 64 dimensions."""
         return dict(_NUMPY.capabilities())
 
     def default_device(self) -> Any:
-        """The first device of the ambient scheduler, where tensors are made unless another is named."""
+        """The first device of the ambient scheduler, on which tensors are made by default."""
         return find().devices[0]
 
     def devices(self) -> tuple[Any, ...]:
@@ -122,12 +122,12 @@ class Info:
         return dict(_NUMPY.default_dtypes())
 
     def dtypes(self, *, device: object = None, kind: str | tuple[str, ...] | None = None) -> dict[str, np.dtype[Any]]:
-        """The dtypes of a kind, or of one of several, by name; all without."""
+        """The dtypes of a kind, or of several kinds, by name; by default all."""
         return dict(_NUMPY.dtypes(kind=kind))
 
 
 def __array_namespace_info__() -> Info:
-    """What the namespace can do, as the standard asks for it."""
+    """The capabilities of the namespace, as the standard asks for them."""
     return Info()
 
 

@@ -25,7 +25,7 @@ class Binary(Protocol):
 
 
 def _unary(name: str, x: str, found: str) -> Unary:
-    """The function of a row of the table; and what its example is given, and finds."""
+    """The function of an operation of the table, with an example of its input and output."""
     op = TABLE[name]
 
     def function(x: Operand, /) -> Tensor:
@@ -130,8 +130,8 @@ bitwise_right_shift: Binary = _binary("bitwise_right_shift", "[1, 8]", "2", "arr
 def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """The elements limited to between `min` and `max`; None is no limit.
 
-    Returns a tensor of the shape all three broadcast to. As in NumPy, a Python integer beyond what an integer dtype
-    holds is no limit either. An element at a limit has the gradient, and the limit none.
+    Returns a tensor of the shape that all three broadcast to. As in NumPy, a Python integer outside the range of an
+    integer dtype is no limit. An element at a limit gets the gradient; the limits get none.
 
     >>> x = await s.put(np.array([-1.0, 0.5, 2.0]))
     >>> await asc.clip(x, 0.0, 1.0)
@@ -145,7 +145,7 @@ def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) 
         return apply(TABLE["clip"], (x, low, high))
     x, low, high = as_now(x), as_now(low), as_now(high)
     found = minimum(x, cast(Operand, high)) if low is None else maximum(x, cast(Operand, low))
-    if found._node is not None:  # of `minimum` and `maximum`, where equal operands share the gradient
+    if found._node is not None:  # not `minimum` and `maximum`, which share the gradient between equal operands
         record(TABLE["clip"], (x, -inf if low is None else low, inf if high is None else high), {}, found)
     return found
 

@@ -1,9 +1,9 @@
 """Fourier transforms: `asc.fft`, with the names of the standard's extension.
 
-`n` (or `s`, several) is how many points are used: the operand is cut off there or padded with zeros; by default all.
-`norm` says which direction is scaled: "backward" by 1/n, "forward" by 1/n, or "ortho" both by its root. Single
-precision stays single; integers are computed in double. On CUDA all of them run on one stream, since CuPy's plans are
-not for several.
+`n` (or `s`, several) is the number of points used: the operand is cut off there or padded with zeros; by default all
+points. `norm` is the direction that is scaled by 1/n: "backward" or "forward"; "ortho" scales both by its root. Single
+precision stays single; integers are computed in double. On CUDA all transforms run on one stream, since CuPy's plans
+must not be shared by several.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "ba
 
 
 def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The transform of real numbers: n // 2 + 1 complex ones, since the rest is their mirror.
+    """The transform of real numbers: n // 2 + 1 complex numbers, since the others mirror them.
 
     >>> await asc.fft.rfft(asc.ones(4))
     array([4.+0.j, 0.+0.j, 0.+0.j])
@@ -54,7 +54,7 @@ def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "ba
 
 
 def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) of m.
+    """The inverse of `rfft`: n real numbers, by default 2 (m - 1) for m inputs.
 
     >>> x = await s.put(np.array([2.0 + 0j, 0j]))
     >>> await asc.fft.irfft(x)
@@ -64,7 +64,7 @@ def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "b
 
 
 def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The transform of what is Hermitian, given by its half: n real numbers, by default 2 (m - 1) of m.
+    """The transform of a Hermitian sequence, given by its half: n real numbers, by default 2 (m - 1) for m inputs.
 
     >>> x = await s.put(np.array([1.0, 1.0 + 0j]))
     >>> await asc.fft.hfft(x)
@@ -74,7 +74,7 @@ def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "ba
 
 
 def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
-    """The inverse of `hfft`, of real numbers: n // 2 + 1 complex ones.
+    """The inverse of `hfft`, for real numbers: n // 2 + 1 complex numbers.
 
     >>> await asc.fft.ihfft(asc.ones(4))
     array([1.-0.j, 0.-0.j, 0.-0.j])
@@ -103,7 +103,7 @@ def ifftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm
 
 
 def rfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The transform of real numbers along several axes; the last of them has n // 2 + 1 in the result.
+    """The transform of real numbers along several axes; the last of them has length n // 2 + 1 in the result.
 
     >>> asc.fft.rfftn(asc.ones((2, 4))).shape
     (2, 3)
@@ -112,7 +112,7 @@ def rfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm
 
 
 def irfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
-    """The inverse of `rfftn`; the last axis has 2 (m - 1) in the result unless `s` says another length.
+    """The inverse of `rfftn`; the last axis has length 2 (m - 1) in the result unless `s` gives another.
 
     >>> asc.fft.irfftn(asc.ones((2, 3)) + 0j).shape
     (2, 4)
@@ -121,7 +121,7 @@ def irfftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Nor
 
 
 def fftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 unless another is named.
+    """The frequencies of a transform of `n` samples that lie `d` apart: (n,), in float64 by default.
 
     >>> await asc.fft.fftfreq(4)
     array([ 0.  ,  0.25, -0.5 , -0.25])
@@ -130,7 +130,7 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = 
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
-    """The frequencies of `rfft`, of which there are n // 2 + 1; arguments as of `fftfreq`.
+    """The n // 2 + 1 frequencies of `rfft`; arguments are those of `fftfreq`.
 
     >>> await asc.fft.rfftfreq(4)
     array([0.  , 0.25, 0.5 ])
@@ -139,7 +139,7 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object =
 
 
 def fftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
-    """The frequency zero moved to the middle of the axes, by default all.
+    """The elements rolled so that frequency zero is in the middle of the axes, by default all.
 
     >>> await asc.fft.fftshift(asc.arange(4))
     array([2, 3, 0, 1])

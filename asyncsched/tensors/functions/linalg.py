@@ -1,9 +1,9 @@
 """Linear algebra: `asc.linalg`, with the names of the standard's extension.
 
-All work on stacks of matrices: (..., n, m). Integers are computed in float64; half precision is refused with a
-TypeError. Shapes are checked at the line that writes them (`LinAlgError`, a ValueError, where NumPy raises it); what
-depends on the numbers, such as a singular matrix, raises `LinAlgError` at `await`. Where there are several results,
-`await` gives all, as a named tuple of arrays.
+All functions work on stacks of matrices: (..., n, m). Integers are computed in float64; half precision raises
+TypeError. Shapes are checked at the line that calls (`LinAlgError`, a ValueError, as in NumPy). Errors that depend on
+the numbers, such as a singular matrix, raise `LinAlgError` at `await`. Several results come as a named tuple, and
+`await` gives the same tuple of arrays.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .reductions import matmul, matrix_transpose, tensordot, vecdot
 
 
 class EigResult(NamedTuple):
-    """What `eig` gives."""
+    """The result of `eig`."""
 
     eigenvalues: Tensor
     eigenvectors: Tensor
@@ -31,11 +31,11 @@ class EigResult(NamedTuple):
 
 
 class EighResult(EigResult):
-    """What `eigh` gives."""
+    """The result of `eigh`."""
 
 
 class QRResult(NamedTuple):
-    """What `qr` gives."""
+    """The result of `qr`."""
 
     Q: Tensor
     R: Tensor
@@ -45,7 +45,7 @@ class QRResult(NamedTuple):
 
 
 class SlogdetResult(NamedTuple):
-    """What `slogdet` gives."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     logabsdet: Tensor
@@ -55,7 +55,7 @@ class SlogdetResult(NamedTuple):
 
 
 class SVDResult(NamedTuple):
-    """What `svd` gives."""
+    """The result of `svd`."""
 
     U: Tensor
     S: Tensor
@@ -165,7 +165,7 @@ def inv(x: Tensor, /) -> Tensor:
 
 
 def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["fro", "nuc"] | None = "fro") -> Tensor:
-    """A norm of matrices: Frobenius', "nuc" (nuclear), 1, -1, 2, -2 or plus or minus infinity. (...).
+    """A norm of matrices, (...): "fro" (Frobenius), "nuc" (nuclear), 1, -1, 2, -2 or plus or minus infinity.
 
     >>> x = await s.put(np.array([[3.0, 0.0], [0.0, 4.0]]))
     >>> await asc.linalg.matrix_norm(x).item()
@@ -175,7 +175,7 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | Literal["f
 
 
 def matrix_power(x: Tensor, n: int, /) -> Tensor:
-    """Square matrices multiplied `n` times with themselves; of a negative `n` their inverses are.
+    """The n-th power of square matrices; for a negative `n`, that of their inverses.
 
     >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
     >>> await asc.linalg.matrix_power(x, 2)
@@ -186,7 +186,7 @@ def matrix_power(x: Tensor, n: int, /) -> Tensor:
 
 
 def matrix_rank(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """How many singular values are above `rtol` times the largest, in int64. (...).
+    """How many singular values are above `rtol` times the largest: (...), in int64.
 
     >>> x = await s.put(np.array([[2.0, 0.0], [0.0, 3.0]]))
     >>> await asc.linalg.matrix_rank(x).item()
@@ -208,7 +208,7 @@ def outer(x1: Tensor, x2: Tensor, /) -> Tensor:
 
 
 def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
-    """The Moore-Penrose inverse, (..., m, n). Singular values below `rtol` times the largest are taken to be 0.
+    """The Moore-Penrose inverse, (..., m, n). Singular values below `rtol` times the largest count as 0.
 
     >>> asc.linalg.pinv(asc.ones((3, 2))).shape
     (2, 3)
@@ -217,9 +217,9 @@ def pinv(x: Tensor, /, *, rtol: float | Tensor | None = None) -> Tensor:
 
 
 def qr(x: Tensor, /, *, mode: Literal["reduced", "complete"] = "reduced") -> QRResult:
-    """An orthonormal and an upper triangular matrix whose product is `x`: (..., n, k) and (..., k, m).
+    """A matrix with orthonormal columns and an upper triangular one, whose product is `x`: (..., n, k) and (..., k, m).
 
-    `k` is the shorter side, or with "complete" `n`.
+    `k` is the shorter side; with "complete" it is `n`.
 
     >>> asc.linalg.qr(asc.ones((3, 2))).R.shape
     (2, 2)
@@ -283,7 +283,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: Dtype = None) -> Tensor:
 
 
 def vector_norm(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
-    """The norm of vectors along an axis, several or all: the root of the sum of squares, or of another `ord`.
+    """The norm of vectors along one axis, several or all: the root of the sum of squares, or of another `ord`.
 
     >>> x = await s.put(np.array([3.0, 4.0]))
     >>> await asc.linalg.vector_norm(x).item()

@@ -14,7 +14,7 @@ from ._common import Axis, ShapeLike, known_shape, lengths, op
 
 
 def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
-    """Read-only views of all in the shape they broadcast to.
+    """Read-only views of all tensors, in the shape that they broadcast to.
 
     >>> await asc.gather(*asc.broadcast_arrays(asc.ones((2, 1)), asc.arange(2)))
     [array([[1., 1.],
@@ -26,7 +26,7 @@ def broadcast_arrays(*arrays: Tensor) -> tuple[Tensor, ...]:
 
 
 def broadcast_shapes(*shapes: tuple[int | None, ...]) -> tuple[int | None, ...]:
-    """The shape that others broadcast to. A length that is not known, None, is not known in the result.
+    """The shape that several shapes broadcast to. An unknown length, None, stays unknown in the result.
 
     >>> broadcast_shapes((3, 1), (None, 1, 4))
     (None, 3, 4)
@@ -49,7 +49,7 @@ def broadcast_to(x: Tensor, /, shape: ShapeLike) -> Tensor:
 
 
 def concat(arrays: Sequence[Tensor], /, *, axis: int | None = 0) -> Tensor:
-    """Tensors joined along an axis they have, alike in every other; None joins them flattened
+    """Tensors joined along an existing axis, equal in every other; None joins them flattened
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -81,7 +81,7 @@ def flip(x: Tensor, /, *, axis: Axis = None) -> Tensor:
 
 
 def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
-    """A view with the axes `source` moved to `destination`, the others in their order.
+    """A view with the axes `source` moved to `destination`, the others in their present order.
 
     >>> asc.moveaxis(asc.ones((2, 3, 4)), 0, -1).shape
     (3, 4, 2)
@@ -89,7 +89,7 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
     sources = normalize_axis_tuple(source, x.ndim, "source")
     destinations = normalize_axis_tuple(destination, x.ndim, "destination")
     if len(sources) != len(destinations):
-        raise ValueError("moveaxis: as many sources as destinations are needed")
+        raise ValueError("moveaxis: give as many sources as destinations")
     order = [axis for axis in range(x.ndim) if axis not in sources]
     for at, axis in sorted(zip(destinations, sources, strict=True)):
         order.insert(at, axis)
@@ -109,7 +109,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
     """Each element `repeats` times along an axis; without one, of the flattened tensor.
 
     With a tensor of repeats, a number for each element along the axis, the length is (None) until the tensor is done.
-    Its length is not known in advance: it is charged like `x`, and corrected when done.
+    Until then as many bytes as for `x` are charged.
 
     >>> await asc.repeat(asc.arange(3), 2)
     array([0, 0, 1, 1, 2, 2])
@@ -124,7 +124,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> T
 def reshape(x: Tensor, /, shape: ShapeLike, *, copy: bool | None = None) -> Tensor:
     """The elements in another shape, in C order; one length may be -1.
 
-    A view where possible. `copy=True` always copies; with False it is an error, at `await`, if that is needed.
+    A view where possible. `copy=True` always copies; `copy=False` raises at `await` if a copy is needed.
 
     >>> await asc.reshape(asc.arange(4), (2, -1))
     array([[0, 1],
@@ -135,7 +135,7 @@ def reshape(x: Tensor, /, shape: ShapeLike, *, copy: bool | None = None) -> Tens
 
 
 def roll(x: Tensor, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tensor:
-    """The elements moved round by `shift` along the axes; without one, in the flattened tensor. A tensor like `x`.
+    """The elements shifted in a circle by `shift` along the axes; without axis, in the flattened tensor.
 
     >>> await asc.roll(asc.arange(4), 1)
     array([3, 0, 1, 2])
@@ -144,7 +144,7 @@ def roll(x: Tensor, /, shift: int | Sequence[int], *, axis: Axis = None) -> Tens
 
 
 def squeeze(x: Tensor, /, axis: int | Sequence[int]) -> Tensor:
-    """A view without the axes named, which must be of length one.
+    """A view without the given axes, which must have length one.
 
     >>> asc.squeeze(asc.ones((1, 3)), 0).shape
     (3,)
@@ -163,7 +163,7 @@ def stack(arrays: Sequence[Tensor], /, *, axis: int = 0) -> Tensor:
 
 
 def tile(x: Tensor, repetitions: ShapeLike, /) -> Tensor:
-    """`x` laid side by side: `repetitions[i]` times along axis `i`, counted from the last.
+    """Copies of `x` side by side: `repetitions[i]` along axis `i`, counted from the last.
 
     >>> await asc.tile(asc.arange(2), 2)
     array([0, 1, 0, 1])
@@ -172,7 +172,7 @@ def tile(x: Tensor, repetitions: ShapeLike, /) -> Tensor:
 
 
 def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
-    """Views of the parts along an axis, without it.
+    """Views of the parts along an axis, each without that axis.
 
     >>> x = await s.put(np.array([[1, 2], [3, 4]]))
     >>> await asc.gather(*asc.unstack(x))

@@ -1,16 +1,15 @@
 """Random numbers: `asc.random`, with NumPy's names: `asc.random.default_rng(seed).normal(size=(3, 4))`.
 
-Each draw is a task, and draws of one generator follow one another in the order of the calls, whatever the order in
-which tasks are admitted: on the CPU the numbers are those of `numpy.random.default_rng` with the same seed. A draw
-takes the state that the one before left, as a task takes its operands, and nothing is changed in place.
+Each draw is a task. Draws of one generator follow each other in the order of the calls, in whatever order their tasks
+are admitted: on the CPU the numbers are those of `numpy.random.default_rng` with the same seed. A draw takes the state
+that the previous draw left as an operand, and changes nothing in place.
 
-So a draw that fails, or is cancelled with its scope before it has run, was none: the generator is as it was before.
-Draws called after it that already wait fail or are cancelled with it, as all does that depends on it; the next call
-draws what that one would have. `cancel()` on what was drawn gives up those numbers alone, and the generator goes on
-behind them.
+So a draw that fails, or is cancelled before it has run, leaves the generator as it was before. Waiting draws that were
+called after it fail or are cancelled with it, as all its dependents do. The next call then draws the same numbers as
+the failed one would have. `cancel()` on a result gives up only those numbers, and the generator goes on behind them.
 
-On CUDA each draw has a generator of CuPy's of its own, seeded by the generator's seed and the number of the call: equal
-from run to run, and not NumPy's. There a draw that failed leaves the others alone.
+On CUDA each draw uses a CuPy generator of its own, seeded by the generator's seed and the number of the call. The
+numbers are equal from run to run, but not NumPy's. There a failed draw does not affect the others.
 """
 
 from __future__ import annotations
@@ -35,7 +34,8 @@ from ..tensor import Tensor
 from ._common import known_shape, lengths, op, refuse_tracked, several
 
 Size: TypeAlias = int | Sequence[int] | None
-Seed: TypeAlias = "int | Sequence[int] | np.random.SeedSequence | None"  # as text: NumPy imports `random` when named
+# As text, since NumPy imports `random` when it is named
+Seed: TypeAlias = "int | Sequence[int] | np.random.SeedSequence | None"
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 
@@ -44,9 +44,9 @@ def default_rng(seed: Seed = None, *, device: object = None, scheduler: Any = No
     """A generator of random numbers.
 
     Args:
-        seed: the same one gives the same numbers; None one from the operating system.
-        device: where to draw; default the first device of the scheduler.
-        scheduler: whose tasks the draws are; default the ambient one of the first draw.
+        seed: equal seeds give equal numbers; None takes a seed from the operating system.
+        device: where to draw; default: the first device of the scheduler.
+        scheduler: the scheduler of the draws; default: the ambient one at the first draw.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -62,18 +62,18 @@ def default_rng(seed: Seed = None, *, device: object = None, scheduler: Any = No
 
 
 class Generator:
-    """Draws random numbers as tensors. Made by `default_rng`; of one scheduler from its first draw on.
+    """Draws random numbers as tensors. Made by `default_rng`. Its first draw binds it to one scheduler.
 
-    Methods, arguments and defaults are NumPy's. Parameters are numbers, checked at once; for others draw standard ones
-    and compute: `rng.normal(size=t.shape) * t`. Where NumPy's method has no `dtype`, it is that of the result, to which
-    the numbers are converted. `size=None` is one number, a tensor without dimensions.
+    Methods, arguments and defaults are NumPy's. Parameters are numbers, checked at once; for other distributions draw
+    standard numbers and compute: `rng.normal(size=t.shape) * t`. If NumPy's method has no `dtype`, ours converts the
+    numbers to it. `size=None` gives one number, a tensor without dimensions.
     """
 
     def __init__(self, seed: Seed = None, *, device: object = None, scheduler: Any = None) -> None:
         self._seeds = seed if isinstance(seed, np.random.SeedSequence) else np.random.SeedSequence(seed)
         self._start = words(np.random.default_rng(self._seeds))
-        # States of the generator, oldest first: one that is certain, then that after each draw which may still fail.
-        # The next draw begins with the newest.
+        # States of the generator, oldest first: a certain one, then those after each draw that may still fail. The next
+        # draw begins with the newest.
         self._states: deque[Tensor] = deque()
         self._calls = 0
         self._device, self._scheduler = device, scheduler
@@ -124,7 +124,8 @@ class Generator:
     def integers(
         self, low: int, high: int | None = None, size: Size = None, dtype: DTypeLike = np.int64, endpoint: bool = False
     ) -> Tensor:
-        """Draw integers evenly from `low` to before `high`, or to it with `endpoint`; one argument alone is `high`."""
+        """Draw integers evenly from `low` to before `high` (or to `high` with `endpoint`). A single argument is
+        `high`."""
         first, last = (0, low) if high is None else (low, high)
         form = dtype_of(dtype)
         named = {"low": index(first), "high": index(last), "dtype": form, "endpoint": bool(endpoint)}
@@ -133,7 +134,7 @@ class Generator:
     # -- orders and choices -------------------------------------------------------------------------------------
 
     def permutation(self, x: int | Tensor, axis: int = 0) -> Tensor:
-        """The numbers from 0 to before `x` in random order; or a tensor's parts along an axis, as a copy."""
+        """The numbers from 0 to before `x` in random order; or a copy of a tensor with its parts along an axis so."""
         if isinstance(x, Tensor):
             shape = known_shape(x, "permutation")
             axis = range(len(shape))[axis]
@@ -160,7 +161,7 @@ class Generator:
         return self._draw("choice", {"a": index(a), **named}, chosen, np.dtype(np.int64), tensors)
 
     def shuffle(self, x: object, axis: int = 0) -> NoReturn:
-        """Raises: tensors are values, and are not changed in place. `permutation` makes a new one."""
+        """Always raises TypeError: tensors are not changed in place. `permutation` makes a new one."""
         raise TypeError("shuffle works in place, and tensors are values: use `x = rng.permutation(x)`")
 
     # -- one draw -----------------------------------------------------------------------------------------------
@@ -174,8 +175,8 @@ class Generator:
     def _distribution(self, method: str, size: Size, result: DTypeLike | None, /, **named: Any) -> Tensor:
         for name, value in named.items():
             if isinstance(value, Tensor):
-                raise TypeError(f"{method}: {name} must be a number: draw standard numbers, and compute with those")
-        found = getattr(_sample(), method)(**named, size=1)  # raises what NumPy would
+                raise TypeError(f"{method}: {name} must be a number: draw standard numbers, and compute with them")
+        found = getattr(_sample(), method)(**named, size=1)  # raises NumPy's errors
         return self._draw(method, named, _shape(size), found.dtype if result is None else dtype_of(result), sized=True)
 
     def _draw(
@@ -196,11 +197,11 @@ class Generator:
         operands = tensors.values() if state is None else (state, *tensors.values())
         options["start"] = self._start if state is None else None
         after, drawn = several("draw", *operands, scheduler=runtime, device=device, **options)
-        self._states.append(op("copy", after))  # of its own, not to hold what was drawn
+        self._states.append(op("copy", after))  # of its own, so that the state does not hold the drawn numbers
         return drawn
 
     def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
-        """The runtime and the device of a draw. Refused in a captured step, whose replays would repeat the numbers."""
+        """The runtime and the device of a draw. Raises in a captured step, whose replays would repeat the numbers."""
         given = next(iter(tensors.values()), None)
         runtime = find(self._scheduler) if given is None else runtime_of(given._value)
         if runtime.sink is not None:
@@ -212,7 +213,7 @@ class Generator:
         return runtime, device
 
     def _leave(self) -> None:
-        """Leave the scheduler of the draws so far, and take the state along to another."""
+        """Leave the scheduler of the draws so far, and take the state to another."""
         state = self._newest()
         if state is not None and not state.done():
             raise ValueError("the generator's draws in another scheduler are not done: `await` them first")
@@ -221,10 +222,10 @@ class Generator:
         self._states.clear()
 
     def _newest(self) -> Tensor | None:
-        """The state to draw from; None for that at the start."""
+        """The state to draw from; None for the initial one."""
         states = self._states
         while states and states[-1]._value.failure is not None:
-            states.pop()  # that draw failed
+            states.pop()  # its draw failed
         while len(states) > 1 and states[1].done():
             states.popleft()
         return states[-1] if states else None
@@ -241,7 +242,7 @@ def _shape(size: Size) -> tuple[int, ...]:
 
 @cache
 def _sample() -> Any:
-    """NumPy's generator to check parameters with: made when it is first used, since NumPy imports `random` then."""
+    """NumPy's generator, to check parameters with. Made when first used, since NumPy imports `random` then."""
     return np.random.default_rng(0)
 
 

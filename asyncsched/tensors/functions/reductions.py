@@ -1,9 +1,9 @@
 """Functions that reduce or accumulate along axes, and products that sum over axes.
 
-In those that reduce `axis` is one axis, several, or None for all; with `keepdims` the axes remain, at length one.
+Functions that reduce take one axis, several, or None for all; with `keepdims` the axes remain, at length one.
 
-What they add up and multiply in: float32, float64 and complex numbers in their own dtype, integers in 64 bits, or all
-of them in `dtype`. Half precision ends at 65,504, and loses ones from 2,048 on. So of float16 it is
+They add up and multiply float32, float64 and complex numbers in their own dtype, integers in 64 bits, or all in
+`dtype`. Half precision ends at 65,504, and cannot count in ones beyond 2,048. So float16 is accumulated in:
 
 | | on the CPU, as NumPy | on CUDA |
 |---|---|---|
@@ -12,7 +12,7 @@ of them in `dtype`. Half precision ends at 65,504, and loses ones from 2,048 on.
 | `cumulative_sum`, `cumulative_prod` | float16 | float16 |
 | gradients of indexing and of `embedding` | float16 | float16, in any order |
 
-and what is in float32 is rounded once. `asc.sum(x, axis=0, dtype=asc.float32)` adds up in float32 everywhere.
+A result computed in float32 is rounded once. `asc.sum(x, axis=0, dtype=asc.float32)` adds up in float32 everywhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def any(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def max(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The largest element along the axes, in the dtype of `x`. ValueError if there is none to choose from.
+    """The largest element along the axes, in the dtype of `x`. ValueError if there is no element.
 
     >>> x = await s.put(np.array([[1, 2], [3, 4]]))
     >>> await asc.max(x, axis=0)
@@ -56,7 +56,7 @@ def max(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def min(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The smallest element along the axes, in the dtype of `x`. ValueError if there is none to choose from.
+    """The smallest element along the axes, in the dtype of `x`. ValueError if there is no element.
 
     >>> x = await s.put(np.array([[1, 2], [3, 4]]))
     >>> await asc.min(x, axis=0)
@@ -66,7 +66,7 @@ def min(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
 
 
 def mean(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """The mean along the axes, in the dtype of `x`; of integers in float64.
+    """The mean along the axes, in the dtype of `x`; for integers in float64.
 
     >>> x = await s.put(np.array([[1, 2], [3, 4]]))
     >>> await asc.mean(x, axis=1)
@@ -86,9 +86,9 @@ def std(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: 
 
 
 def var(x: Operand, /, *, axis: Axis = None, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance along the axes, in a real dtype: squared deviations summed, over their number less `correction`.
+    """The variance along the axes, in a real dtype: the sum of squared deviations, over their number less `correction`.
 
-    Temporaries of the size of `x` are counted in its cost.
+    Its cost counts temporaries of the size of `x`.
 
     >>> x = await s.put(np.array([1.0, 3.0]))
     >>> await asc.var(x, correction=1).item()
@@ -110,8 +110,8 @@ def prod(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: boo
 def sum(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool = False) -> Tensor:
     """The sum along the axes, in `dtype`; by default small integers are widened to 64 bits.
 
-    Of float16 give `dtype=asc.float32` where an axis is long: it ends at 65,504, and NumPy adds up in it along all axes
-    but the contiguous one. On CUDA float16 is added up in float32.
+    For float16 give `dtype=asc.float32` if an axis is long: float16 ends at 65,504, and NumPy adds up in it along all
+    axes but the contiguous one. On CUDA float16 is added up in float32.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -126,9 +126,9 @@ def sum(x: Operand, /, *, axis: Axis = None, dtype: Dtype = None, keepdims: bool
 def cumulative_prod(
     x: Operand, /, *, axis: int | None = None, dtype: Dtype = None, include_initial: bool = False
 ) -> Tensor:
-    """Running products along an axis, which only a tensor of one dimension may leave out.
+    """Running products along an axis. Only a tensor of one dimension may omit the axis.
 
-    Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 1 in front.
+    Returns a tensor of the shape of `x`; with `include_initial` it is one longer along the axis, with 1 in front.
 
     >>> x = await s.put(np.array([1, 2, 3]))
     >>> await asc.cumulative_prod(x)
@@ -140,9 +140,9 @@ def cumulative_prod(
 def cumulative_sum(
     x: Operand, /, *, axis: int | None = None, dtype: Dtype = None, include_initial: bool = False
 ) -> Tensor:
-    """Running sums along an axis, which only a tensor of one dimension may leave out.
+    """Running sums along an axis. Only a tensor of one dimension may omit the axis.
 
-    Returns a tensor of the shape of `x`; with `include_initial` one longer along the axis, with 0 in front.
+    Returns a tensor of the shape of `x`; with `include_initial` it is one longer along the axis, with 0 in front.
 
     >>> x = await s.put(np.array([1, 2, 3]))
     >>> await asc.cumulative_sum(x, include_initial=True)
@@ -156,7 +156,7 @@ def diff(
 ) -> Tensor:
     """The n-th difference of neighbours along an axis, shorter by `n` there.
 
-    `prepend` and `append` are joined to `x` first, so they have its shape but for that axis.
+    `prepend` and `append` are joined to `x` first, so they need its shape in all other axes.
 
     >>> x = await s.put(np.array([1, 4, 9]))
     >>> await asc.diff(x)
@@ -170,9 +170,9 @@ def diff(
 
 
 def matmul(x1: Operand, x2: Operand, /) -> Tensor:
-    """The matrix product: (..., n, k) with (..., k, m) gives (..., n, m), and the dimensions in front broadcast.
+    """The matrix product: (..., n, k) with (..., k, m) gives (..., n, m), and the leading dimensions broadcast.
 
-    An operand of one dimension is a row on the left, a column on the right, and that dimension is dropped.
+    An operand of one dimension is a row on the left and a column on the right; that dimension is dropped.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -201,8 +201,8 @@ def tensordot(
 ) -> Tensor:
     """The sum of products over several axes.
 
-    `axes` is how many, the last of `x1` and the first of `x2`; or a pair: those of `x1`, those of `x2`. The result has
-    the axes of `x1` not summed over, then those of `x2`. Both operands may be copied, which the cost counts.
+    `axes` is a number (the last axes of `x1` with the first of `x2`), or a pair: axes of `x1`, axes of `x2`. The result
+    has the remaining axes of `x1`, then those of `x2`. The cost counts copies of both operands.
 
     >>> await asc.tensordot(asc.ones((2, 3)), asc.ones((3, 2)), axes=1)
     array([[3., 3.],
@@ -225,8 +225,8 @@ def vecdot(x1: Operand, x2: Operand, /, *, axis: int = -1) -> Tensor:
 def dot(x1: Operand, x2: Operand, /) -> Tensor:
     """NumPy's `dot`: the sum of products over the last axis of `x1` and the one before the last of `x2`.
 
-    Of two vectors a number, of matrices their product; beyond that, `tensordot` and `matmul` are easier to read. A
-    number multiplies.
+    For two vectors it is a number, for matrices their product. In other cases `tensordot` and `matmul` are easier to
+    read. A number multiplies.
 
     >>> await asc.dot(asc.arange(3), asc.arange(3))
     array(5)
@@ -235,11 +235,11 @@ def dot(x1: Operand, x2: Operand, /) -> Tensor:
 
 
 def einsum(subscripts: str, /, *operands: Operand) -> Tensor:
-    """Products summed over axes, in Einstein's notation: a letter for each axis, as in `asc.einsum("ij,jk->ik", x, y)`.
+    """Products summed over axes, in Einstein's notation: a letter for each axis: `asc.einsum("ij,jk->ik", x, y)`.
 
-    Letters that the result does not have are summed over; without `->` it has those that stand once, in the order of
-    the alphabet. An ellipsis stands for axes in front that broadcast. The sum is made at once, without intermediates,
-    which is slow for three large operands: there, write two.
+    Letters that the result does not have are summed over. Without `->` the result has the letters that occur once, in
+    alphabetical order. An ellipsis stands for leading axes that broadcast. The sum is computed in one step without
+    intermediates, which is slow for three large operands: write two calls there.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -1,6 +1,6 @@
 """Functions that search, sort and take, and functions on tensors as sets.
 
-How many elements are unique depends on data, so such shapes are (None,) until done.
+The number of unique elements depends on data, so such shapes are (None,) until done.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ def argmin(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) ->
 
 
 def argpartition(x: Tensor, /, kth: int | Sequence[int], axis: int | None = -1) -> Tensor:
-    """The indices that bring the `kth` elements along an axis to where sorting would, in the shape of `x`, in int64.
+    """The indices that move the `kth` elements along an axis to their sorted place: the shape of `x`, in int64.
 
-    What is smaller comes before each of them, what is larger behind, in no order. Without an axis, of the flattened
+    Smaller elements come before each of them, larger ones behind, in no order. Without an axis, of the flattened
     tensor.
 
     >>> async def main():
@@ -75,7 +75,7 @@ def count_nonzero(x: Operand, /, *, axis: Axis = None, keepdims: bool = False) -
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of elements that are not zero, in C order: a tensor for each dimension, in int64.
 
-    How many there are is known only when it is done: the shapes are (None,), their cost that of the most there can be.
+    Their number is known only when done. Until then the shapes are (None,), and the largest possible cost is charged.
 
     >>> x = await s.put(np.array([0, 1, 2]))
     >>> await asc.gather(*asc.nonzero(x))
@@ -90,8 +90,8 @@ def searchsorted(
 ) -> Tensor:
     """Where to insert each element of `x2` into `x1` so that it stays in order: the shape of `x2`, in int64.
 
-    `x1` has one dimension and is in order, or `sorter` has the indices that sort it. Equal elements go to the right
-    of what is inserted, or with `side="right"` to the left.
+    `x1` has one dimension and is sorted, or `sorter` has the indices that sort it. The new element goes before equal
+    ones, or with `side="right"` behind them.
 
     >>> x = await s.put(np.array([1, 3, 5]))
     >>> y = await s.put(np.array([0, 3, 9]))
@@ -123,13 +123,13 @@ def take(x: Tensor, indices: Operand, /, *, axis: int | None = None) -> Tensor:
     array([30, 10])
 
     Raises:
-        IndexError: where awaited, for an index out of range, on any device.
+        IndexError: at `await`, for an index out of range, on any device.
     """
     return op("take", x, indices, axis=axes(axis))
 
 
 def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
-    """One element of `x` for each index, at the index's own place in all other dimensions, which broadcast.
+    """One element of `x` for each index, at the index's own position in all other dimensions; these broadcast.
 
     >>> x = await s.put(np.array([[1, 2], [3, 4]]))
     >>> y = await s.put(np.array([[1], [0]]))
@@ -138,13 +138,13 @@ def take_along_axis(x: Tensor, indices: Tensor, /, *, axis: int = -1) -> Tensor:
            [3]])
 
     Raises:
-        IndexError: where awaited, for an index out of range, on any device.
+        IndexError: at `await`, for an index out of range, on any device.
     """
     return op("take_along_axis", x, indices, axis=axis)
 
 
 class TopkResult(NamedTuple):
-    """What `topk` gives."""
+    """The result of `topk`."""
 
     values: Tensor
     indices: Tensor
@@ -156,8 +156,8 @@ class TopkResult(NamedTuple):
 def topk(x: Tensor, /, k: int, axis: int = -1, *, largest: bool = True, sorted: bool = True) -> TopkResult:
     """PyTorch's `topk`: the `k` largest elements along an axis, or the smallest, and their indices in int64.
 
-    The largest come first, and of equal ones that with the lower index; which of equal ones are chosen is not promised.
-    NaN counts as larger than all. Unless `sorted` they come in no order. The gradient goes to what was chosen.
+    The largest come first; of equal ones, that with the lower index. Which of equal ones are chosen is not promised.
+    NaN counts as the largest. With `sorted=False` they come in no order. The gradient goes to the chosen elements.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -166,7 +166,7 @@ def topk(x: Tensor, /, k: int, axis: int = -1, *, largest: bool = True, sorted: 
     TopkResult(values=array([7, 5]), indices=array([0, 2]))
 
     Raises:
-        ValueError: if there are less than `k` elements.
+        ValueError: if there are fewer than `k` elements.
     """
     known_shape(x, "topk")
     indices = op("topk", x, k=index(k), axis=axes(axis), largest=bool(largest), sorted=bool(sorted))
@@ -187,7 +187,7 @@ def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
 
 
 class UniqueAllResult(NamedTuple):
-    """What `unique_all` gives."""
+    """The result of `unique_all`."""
 
     values: Tensor
     indices: Tensor
@@ -199,7 +199,7 @@ class UniqueAllResult(NamedTuple):
 
 
 class UniqueCountsResult(NamedTuple):
-    """What `unique_counts` gives."""
+    """The result of `unique_counts`."""
 
     values: Tensor
     counts: Tensor
@@ -209,7 +209,7 @@ class UniqueCountsResult(NamedTuple):
 
 
 class UniqueInverseResult(NamedTuple):
-    """What `unique_inverse` gives."""
+    """The result of `unique_inverse`."""
 
     values: Tensor
     inverse_indices: Tensor
@@ -219,7 +219,7 @@ class UniqueInverseResult(NamedTuple):
 
 
 def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
-    """Whether each element of `x1` is among those of `x2`, or with `invert` is not: the shape of `x1`, in bool.
+    """Whether each element of `x1` is among those of `x2` (with `invert`: is not): the shape of `x1`, in bool.
 
     >>> x = await s.put(np.array([1, 2, 3]))
     >>> y = await s.put(np.array([2, 5]))
@@ -232,7 +232,8 @@ def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
 def unique_all(x: Tensor, /) -> UniqueAllResult:
     """Each element once, where the first of each is, which one each element of `x` is, and how often each is there.
 
-    The second and the last index and count in the flattened tensor; the third has the shape of `x`. In int64.
+    The indices refer to the flattened tensor. The inverse indices refer to the unique elements, and have the shape of
+    `x`. All are in int64.
 
     >>> x = await s.put(np.array([2, 1, 2]))
     >>> await asc.unique_all(x).counts
@@ -242,7 +243,7 @@ def unique_all(x: Tensor, /) -> UniqueAllResult:
 
 
 def unique_counts(x: Tensor, /) -> UniqueCountsResult:
-    """Each element once, and how often each is there, in int64
+    """The unique elements, and how often each occurs, in int64
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -255,7 +256,7 @@ def unique_counts(x: Tensor, /) -> UniqueCountsResult:
 
 
 def unique_inverse(x: Tensor, /) -> UniqueInverseResult:
-    """Each element once, and which one each element of `x` is, in its shape, in int64.
+    """The unique elements, and for each element of `x` the index of its unique one: the shape of `x`, in int64.
 
     >>> x = await s.put(np.array([2, 1, 2]))
     >>> await asc.unique_inverse(x).inverse_indices
@@ -265,7 +266,7 @@ def unique_inverse(x: Tensor, /) -> UniqueInverseResult:
 
 
 def unique_values(x: Tensor, /) -> Tensor:
-    """Each element once, in the order that NumPy gives them: that of its version, which may be none.
+    """The unique elements, in the order of the installed NumPy, which may be none.
 
     >>> x = await s.put(np.array([2, 1, 2]))
     >>> await asc.unique_values(x)

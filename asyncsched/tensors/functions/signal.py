@@ -1,4 +1,4 @@
-"""Functions of NumPy's and SciPy's on sequences: special functions, differences, integrals, windows and padding."""
+"""Functions of NumPy and SciPy on sequences: special functions, differences, integrals, windows and padding."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ from .searching import where
 def erf(x: Operand, /) -> Tensor:
     """SciPy's error function: the integral of 2 / sqrt(pi) exp(-t^2) from 0 to x.
 
-    Returns a tensor of the shape of `x`, in float32 of float32, else in float64. It is off by at most 4e-16 of the
-    result in float64, and in float32 rounded from that; on CUDA it is CuPy's. Complex numbers are a TypeError.
+    Returns a tensor of the shape of `x`, in float32 for float32, otherwise in float64. The error is at most 4e-16 of
+    the result in float64; float32 results are rounded from those. On CUDA it is CuPy's function. Complex numbers raise
+    TypeError.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -37,8 +38,9 @@ def erf(x: Operand, /) -> Tensor:
 def erfinv(x: Operand, /) -> Tensor:
     """The inverse of `erf`: infinite at -1 and 1, NaN beyond
 
-    Returns a tensor of the shape of `x`, in float32 if that holds every number of its dtype, else in float64. It is off
-    by at most 1e-15 of the result in float64, and in float32 rounded from that; on CUDA it is CuPy's.
+    Returns a tensor of the shape of `x`, in float32 if that holds every number of its dtype, otherwise in float64. The
+    error is at most 1e-15 of the result in float64; float32 results are rounded from those. On CUDA it is CuPy's
+    function.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -59,12 +61,13 @@ def interp(
 ) -> Tensor:
     """NumPy's `interp`: values at `x` on straight lines between the points (xp, fp), which have one dimension
 
-    `xp` has to increase, which is not checked, unless there is a `period`: then both are taken modulo that. Before the
-    first point the value is `left`, by default the first of `fp`; after the last `right`, by default the last. Returns
-    a tensor of the shape of `x`, in float64, or complex128 where `fp` is complex. No derivative is known.
+    `xp` must increase, which is not checked. With `period`, `x` and `xp` are taken modulo that and need no order.
+    Before the first point the value is `left`, by default the first of `fp`; after the last it is `right`, by default
+    the last. Returns a tensor of the shape of `x`, in float64, or in complex128 if `fp` is complex. It has no
+    derivative.
 
     Raises:
-        ValueError: if `xp` and `fp` are not of one length, or are empty.
+        ValueError: if `xp` and `fp` differ in length, or are empty.
         TypeError: if `x` or `xp` is complex.
 
     >>> async def main():
@@ -87,16 +90,16 @@ def gradient(
 
     Args:
         f: values at points in space; at least `edge_order + 1` along each axis.
-        varargs: how far the points are apart: nothing (1), a number for all axes, or for each axis a number or the
+        varargs: the distances of the points: nothing (1), a number for all axes, or for each axis a number or the
             points' coordinates, a tensor of one dimension.
-        axis: along which axis, or axes; by default all.
+        axis: the axis, or the axes; by default all.
         edge_order: whether differences at the ends are of first or of second order.
 
     Returns:
-        A tensor of the shape of `f`, in its dtype; of integers in float64. For several axes a tuple of one for each.
+        A tensor of the shape of `f`, in its dtype; for integers in float64. For several axes, a tuple of them.
 
-    NumPy has a formula of its own where coordinates turn out to be evenly spaced. Where coordinates require a gradient,
-    the general one is taken all the same, which may round otherwise.
+    NumPy uses a special formula if the coordinates turn out to be evenly spaced. If coordinates require a gradient, the
+    general formula is used all the same, which may round differently.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -125,16 +128,16 @@ def _has_axes(spacing: Any) -> bool:
 
 
 def _gradient(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
-    """Along one axis."""
+    """The gradient along one axis."""
     n = known_shape(f, "gradient")[axis]
     if n < order + 1:
         raise ValueError(f"gradient: {n} elements along axis {axis} are too few: at least edge_order + 1 are required")
     if f.dtype.kind == "b" or (_has_axes(h) and h.dtype.kind == "b"):
-        raise TypeError("gradient: truths have no differences: use `t.astype(int)`")
+        raise TypeError("gradient: a boolean tensor has no differences: use `t.astype(int)`")
     if f.dtype.kind != "c" and (h.dtype.kind == "c" if hasattr(h, "dtype") else isinstance(h, complex)):
-        raise TypeError("gradient: where the spacing is complex f must be, too: use `f.astype(complex)`")
+        raise TypeError("gradient: if the spacing is complex, f must be, too: use `f.astype(complex)`")
     if _has_axes(h) and h.shape != (n,):
-        raise ValueError(f"gradient: coordinates must be of shape ({n},), as axis {axis} is, not {h.shape}")
+        raise ValueError(f"gradient: coordinates along axis {axis} must have shape ({n},), not {h.shape}")
     recorded = f.requires_grad or (isinstance(h, Tensor) and h.requires_grad)
     if f.device.inline and not recorded:
         return op("gradient", f, h, axis=axis, edge_order=order)
@@ -142,19 +145,19 @@ def _gradient(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
 
 
 def _composed(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
-    """By operations that have derivatives, and do not wait for a GPU; by NumPy's formulas, so that the bits are its."""
+    """By operations that have derivatives and do not wait for a GPU, with NumPy's formulas and so its bits."""
     f = f.astype(np.float64) if f.dtype.kind in "iu" else f
     if not _has_axes(h):
         return _even(f, axis, h, order)
     d = diff(h.astype(np.float64) if h.dtype.kind in "iu" else h)
     uneven = _uneven(f, axis, d, order)
-    if h.requires_grad:  # of the other formula the derivative would be that of one distance
+    if h.requires_grad:  # the other formula would have the derivative of one distance only
         return uneven
     return where(all(equal(d, d[0])), _even(f, axis, d[0], order), uneven)
 
 
 def _even(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
-    """Where all are `h` apart."""
+    """For points at equal distances `h`."""
     inner = (f[_at(axis, 2, None)] - f[_at(axis, None, -2)]) / (2.0 * h)
     if order == 1:
         return _with_ends(f, axis, inner, h, h)
@@ -162,7 +165,7 @@ def _even(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
 
 
 def _uneven(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
-    """Where `d` has how far neighbours are apart."""
+    """For neighbours at distances `d`."""
     shape, d1, d2 = [-1 if at == axis else 1 for at in range(f.ndim)], d[:-1], d[1:]
     weights = (-d2 / (d1 * (d1 + d2)), (d2 - d1) / (d1 * d2), d1 / (d2 * (d1 + d2)))
     a, b, c = [weight.reshape(shape) for weight in weights]
@@ -177,7 +180,7 @@ def _uneven(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
 
 
 def _with_ends(f: Tensor, axis: int, inner: Tensor, first: Any, last: Any) -> Tensor:
-    """With what is at the ends: of how far two elements are apart, or of the weights of three."""
+    """Add the results at the ends. `first`, `last`: the distance of two elements, or weights for three."""
     n, found = known_shape(f, "gradient")[axis], empty_like(f)
     found[_at(axis, 1, -1)] = inner
     for place, of in ((0, first), (n - 1, last)):
@@ -194,8 +197,8 @@ def _at(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
 def trapezoid(y: Tensor, x: Tensor | None = None, dx: Operand = 1.0, axis: int = -1) -> Tensor:
     """NumPy's `trapezoid`: the integral along an axis, of straight lines between the values
 
-    `x` has the points' coordinates, in one dimension or in the shape of `y`; without it they are `dx` apart. Returns a
-    tensor without the axis, in float64 of integers. Along no elements, or one, it is 0.
+    `x` has the points' coordinates, in one dimension or in the shape of `y`; without it the distances are `dx`. Returns
+    a tensor without the axis; for integers in float64. Along fewer than two elements it is 0.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -216,15 +219,15 @@ def trapezoid(y: Tensor, x: Tensor | None = None, dx: Operand = 1.0, axis: int =
 
 
 def convolve(a: Operand, v: Operand, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
-    """NumPy's `convolve`: the sums of products of two sequences of one dimension, the second one in reverse
+    """NumPy's `convolve`: the sums of products of two sequences, the second one in reverse
 
     Args:
-        a, v: of n and m elements.
-        mode: "full" gives n + m - 1 of them, "same" the max(n, m) in the middle, "valid" the max(n, m) - min(n, m) + 1
-            where the shorter one lies within the longer.
+        a, v: sequences of n and m elements, of one dimension.
+        mode: "full" gives all n + m - 1 sums; "same" the middle max(n, m); "valid" the max(n, m) - min(n, m) + 1 for
+            which the shorter sequence lies within the longer one.
 
-    On CUDA floating-point numbers are convolved by Fourier transforms: it is rounded as of the largest result, and what
-    is not finite reaches all of it.
+    On CUDA floating-point numbers are convolved by Fourier transforms: the rounding error is relative to the largest
+    result, and an element that is not finite affects all results.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -239,19 +242,19 @@ def convolve(a: Operand, v: Operand, mode: Literal["full", "same", "valid"] = "f
 
 
 def pad(array: Tensor, pad_width: Any, mode: str = "constant", **kwargs: Any) -> Tensor:
-    """NumPy's `pad`: the tensor with more elements before and after it, along each axis
+    """NumPy's `pad`: the tensor with elements added before and after it, along each axis
 
     Args:
         array: the tensor.
-        pad_width: how many: a number for all, `(before, after)` for all axes, `((before, after), ...)` for each, or
-            `{axis: (before, after)}`.
-        mode: "constant", "edge", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric", "wrap"
-            or "empty", as of NumPy's. "median", and with `reflect_type="odd"` more than one reflection, are not there
-            on CUDA. "constant", "empty", "edge", "wrap" and even reflections have a derivative.
-        kwargs: what the mode takes: `constant_values`, `end_values`, `stat_length` or `reflect_type`.
+        pad_width: how many elements to add: a number for all, `(before, after)` for all axes, `((before, after), ...)`
+            for each, or `{axis: (before, after)}`.
+        mode: NumPy's "constant", "edge", "linear_ramp", "maximum", "mean", "median", "minimum", "reflect", "symmetric",
+            "wrap" or "empty". CUDA lacks "median", and more than one reflection with `reflect_type="odd"`. "constant",
+            "empty", "edge", "wrap" and even reflections have a derivative.
+        kwargs: the mode's options: `constant_values`, `end_values`, `stat_length` or `reflect_type`.
 
     Raises:
-        ValueError: for a mode or a keyword that is not there, and for negative numbers.
+        ValueError: for an unknown mode or keyword, and for negative numbers.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -261,13 +264,13 @@ def pad(array: Tensor, pad_width: Any, mode: str = "constant", **kwargs: Any) ->
     [array([0, 1, 2, 3, 0, 0]), array([3, 2, 1, 2, 3, 2, 1])]
     """
     if callable(mode):
-        raise TypeError("pad: a mode is a text: a function of your own is a task, `await s.call(fn, t)`")
+        raise TypeError("pad: mode must be a name: run a function of your own as a task, `await s.call(fn, t)`")
     options = {name: _frozen(value) for name, value in kwargs.items()}
     return apply(TABLE["pad"], (array,), {"pad_width": _pairs(pad_width, array.ndim), "mode": mode, **options})
 
 
 def _pairs(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
-    """Before and after each axis."""
+    """The numbers of elements to add before and after each axis."""
     if isinstance(pad_width, Mapping):
         given = {normalize_axis_index(axis, ndim): width for axis, width in pad_width.items()}
         pad_width = [np.broadcast_to(given.get(axis, 0), 2) for axis in range(ndim)]
@@ -281,7 +284,7 @@ def _pairs(pad_width: Any, ndim: int) -> tuple[tuple[int, int], ...]:
 
 
 def _frozen(value: Any) -> Any:
-    """An option of numbers, one or nested lists of them, in hashable form."""
+    """An option (a number, or nested lists of numbers) in hashable form."""
     if isinstance(value, np.ndarray):
         value = value.tolist()
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -290,20 +293,20 @@ def _frozen(value: Any) -> Any:
 
 
 def sliding_window_view(x: Tensor, window_shape: ShapeLike, axis: Axis = None) -> Tensor:
-    """NumPy's `sliding_window_view`: all windows of a shape, as a view, which takes no memory
+    """NumPy's `sliding_window_view`: all windows of a shape, as a view, which needs no memory
 
     Args:
         x: the tensor.
-        window_shape: the windows' length along each of the axes.
-        axis: the axes; by default all, each once. One that is there twice has windows of windows.
+        window_shape: the windows' length along each of these axes.
+        axis: the axes; by default each once. An axis given twice yields windows of windows.
 
     Returns:
-        A view of shape (..., windows): the axes of `x`, each shorter by one less than its window is long, then those of
-        the windows. It is PyTorch's `unfold` with a step of 1, and `[::step]` takes every other. What is computed from
-        it may be many times as large as `x`.
+        A view of shape (..., windows): the axes of `x`, each shorter by its window's length less one, then those of the
+        windows. It is PyTorch's `unfold` with a step of 1; `[::step]` takes fewer windows. A result computed from the
+        view may be many times as large as `x`.
 
     Raises:
-        ValueError: if a window is longer than `x`, or there are not as many axes as lengths.
+        ValueError: if a window is longer than `x`, or the numbers of axes and lengths differ.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

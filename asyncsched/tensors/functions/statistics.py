@@ -1,7 +1,7 @@
 """Statistics with NumPy's names, arguments and bits: counts, quantiles, covariances, and reductions without NaN.
 
-In those that reduce `axis` is one axis, several, or None for all; with `keepdims` the axes remain, at length one. Where
-NumPy warns that of a line nothing but NaN is there, these give it in silence.
+Functions that reduce take one axis, several, or None for all; with `keepdims` the axes remain, at length one. NumPy
+warns of a line with nothing but NaN; these functions return NaN in silence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Edges: TypeAlias = Tensor | Sequence[float] | np.ndarray[tuple[int], np.dtype[An
 
 
 class HistogramResult(NamedTuple):
-    """What `histogram` gives."""
+    """The result of `histogram`."""
 
     hist: Tensor
     bin_edges: Tensor
@@ -44,7 +44,7 @@ class HistogramResult(NamedTuple):
 
 
 def nanmax(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The largest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from.
+    """The largest element that is not NaN; NaN for a line of NaN. ValueError if there is no element.
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanmax(x).item()
@@ -54,7 +54,7 @@ def nanmax(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor
 
 
 def nanmin(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The smallest element that is not NaN; of a line of NaN that. ValueError if there is none to choose from.
+    """The smallest element that is not NaN; NaN for a line of NaN. ValueError if there is no element.
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanmin(x).item()
@@ -64,7 +64,7 @@ def nanmin(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor
 
 
 def nanargmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """The index of the first largest element but for NaN, in int64. ValueError, where awaited, for a line of NaN.
+    """The index of the first largest element that is not NaN, in int64. ValueError at `await` for a line of NaN.
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanargmax(x).item()
@@ -74,7 +74,7 @@ def nanargmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) 
 
 
 def nanargmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-    """The index of the first smallest element but for NaN, in int64. ValueError, where awaited, for a line of NaN.
+    """The index of the first smallest element that is not NaN, in int64. ValueError at `await` for a line of NaN.
 
     >>> x = await s.put(np.array([np.nan, 1.0, 3.0]))
     >>> await asc.nanargmin(x).item()
@@ -84,9 +84,9 @@ def nanargmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) 
 
 
 def nansum(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bool = False) -> Tensor:
-    """The sum of what is not NaN, in `dtype`; by default small integers are widened to 64 bits.
+    """The sum of the elements that are not NaN, in `dtype`; by default small integers are widened to 64 bits.
 
-    A copy of `x` is counted in its cost, as in those that follow.
+    Its cost counts a copy of `x`, as do those of the functions below.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -99,7 +99,7 @@ def nansum(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bo
 
 
 def nanprod(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: bool = False) -> Tensor:
-    """The product of what is not NaN, in `dtype`; by default small integers are widened to 64 bits.
+    """The product of the elements that are not NaN, in `dtype`; by default small integers are widened to 64 bits.
 
     >>> x = await s.put(np.array([2.0, np.nan, 3.0]))
     >>> await asc.nanprod(x).item()
@@ -109,7 +109,7 @@ def nanprod(x: Tensor, /, axis: Axis = None, dtype: Dtype = None, *, keepdims: b
 
 
 def nanmean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The mean of what is not NaN, in the dtype of `x`; of integers in float64.
+    """The mean of the elements that are not NaN, in the dtype of `x`; for integers in float64.
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanmean(x).item()
@@ -119,7 +119,7 @@ def nanmean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tenso
 
 
 def nanvar(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The variance of what is not NaN: squared deviations summed, over their number less `correction` (`ddof`).
+    """The variance without NaN: the sum of squared deviations, over their number less `correction` (`ddof`).
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanvar(x).item()
@@ -129,7 +129,7 @@ def nanvar(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims
 
 
 def nanstd(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-    """The standard deviation of what is not NaN: the root of `nanvar`.
+    """The standard deviation without NaN: the root of `nanvar`.
 
     >>> x = await s.put(np.array([1.0, np.nan, 3.0]))
     >>> await asc.nanstd(x).item()
@@ -138,14 +138,14 @@ def nanstd(x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims
     return op("nanstd", x, axis=axes(axis), correction=correction, keepdims=keepdims)
 
 
-# -- by order ------------------------------------------------------------------------------------------------------
+# -- by rank -------------------------------------------------------------------------------------------------------
 
 
 def median(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The middle of the elements in order, or the mean of the two there; NaN where one is NaN.
+    """The middle one of the sorted elements, or the mean of the middle two; NaN if one is NaN.
 
-    In the dtype of `x`; of integers in float64. The gradient goes to the one or two in the middle, of equal ones to
-    those that come first, as that of PyTorch's `quantile(x, 0.5)` does.
+    In the dtype of `x`; for integers in float64. The gradient goes to the one or two middle elements; among equal ones,
+    to the first. PyTorch's `quantile(x, 0.5)` does the same.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -166,15 +166,16 @@ def quantile(
     keepdims: bool = False,
     weights: Tensor | None = None,
 ) -> Tensor:
-    """The elements in order at a part `q` of the way from the first to the last; NaN where one is NaN.
+    """The value at the fraction `q` of the sorted elements; NaN if one is NaN.
 
     The gradient goes to the one or two elements that the result lies between, as in PyTorch.
 
     Args:
-        q: a part from 0 to 1, or several: known at once, so numbers, a list or an array of the host's.
-        method: what to do between two elements: the names and formulas are NumPy's.
-        weights: of each element, or of each along the axis, with `method="inverted_cdf"` alone. Not on CUDA, and
-            without a gradient.
+        q: a fraction from 0 to 1, or several: a number, or a list or an array of the host's, since it must be known at
+            once.
+        method: the rule for a fraction between two elements; names and formulas are NumPy's.
+        weights: of each element, or of each along the axis; only with `method="inverted_cdf"`. Not on CUDA, and without
+            a gradient.
 
     Returns a tensor with the axes of `q` in front, then those of `x` that remain.
 
@@ -186,8 +187,8 @@ def quantile(
     (array([2.5, 5. ]), 9.0)
 
     Raises:
-        ValueError: for a part out of range, a method that there is none of, and weights of a wrong shape; where
-            awaited, for weights that are negative or sum to zero.
+        ValueError: for a fraction out of range, an unknown method, and weights of a wrong shape; at `await`, for
+            weights that are negative or sum to zero.
     """
     return _quantile("quantile", x, q, 1, axis, method, keepdims, weights)
 
@@ -215,7 +216,7 @@ def _quantile(
     name: str, x: Tensor, q: Any, whole: int, axis: Axis, method: str, keepdims: bool, weights: Tensor | None
 ) -> Tensor:
     if isinstance(q, Tensor):
-        raise TypeError(f"{name}: q decides what is looked for, and is known at once: `await` it first")
+        raise TypeError(f"{name}: q is a tensor and must be known at once: `await` it first")
     parts = np.asarray(q)
     if parts.dtype.kind not in "biuf":
         raise TypeError(f"{name}: q is a number or several, not {q!r}")
@@ -224,21 +225,21 @@ def _quantile(
     operands = (x,) if weights is None else (x, weights)
     if weights is not None:
         refuse_tracked(f"{name} with weights", operands)
-    alone = isinstance(q, int | float | np.generic)  # of whose dtype NumPy thinks otherwise than of an array's
+    alone = isinstance(q, int | float | np.generic)  # for a scalar NumPy promotes dtypes otherwise than for an array
     given: dict[str, Any] = {"q": q, "form": None}
     if not alone:
         given = {"q": tuple(parts.ravel().tolist()), "form": (parts.shape, parts.dtype.str)}
     return op("quantile", *operands, **given, percent=whole == 100, axis=axes(axis), keepdims=keepdims, method=method)
 
 
-# -- counted -------------------------------------------------------------------------------------------------------
+# -- counts --------------------------------------------------------------------------------------------------------
 
 
 def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None = 0) -> Tensor:
-    """How often each number from 0 to the largest is there, in int64; or the sum of its weights, in float64.
+    """How often each number from 0 to the largest occurs, in int64; or the sum of its weights, in float64.
 
-    The length is one more than the largest number, and `minlength` at least: the shape is (None,) until it is done. It
-    is charged for as many as `x` has elements, and corrected then.
+    The length is the largest number plus one, and at least `minlength`: the shape is (None,) until it is done. Until
+    then as many elements as `x` has are charged.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -247,10 +248,10 @@ def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None 
     array([1, 1, 0, 2])
 
     Raises:
-        ValueError: where awaited, for a negative number.
-        NotImplementedError: for weights with a gradient, which has no way back.
+        ValueError: at `await`, for a negative number.
+        NotImplementedError: for weights that require a gradient: it has no derivative.
     """
-    if weights is None or x.shape == (0,):  # NumPy counts nothing in integers, whatever the weights
+    if weights is None or x.shape == (0,):  # NumPy counts an empty `x` in integers, whatever the weights
         return op("bincount", x, minlength=minlength or 0)
     return op("bincount", x, weights, minlength=minlength or 0)
 
@@ -258,8 +259,8 @@ def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None 
 def digitize(x: Tensor, /, bins: Edges, right: bool = False) -> Tensor:
     """The index of the bin that each element falls into: bins[i - 1] <= x < bins[i], in int64 and the shape of `x`.
 
-    `bins` has one dimension and increases, or decreases: then bins[i - 1] > x >= bins[i]. With `right` the other edge
-    belongs to a bin. What lies beyond has index 0 or `len(bins)`.
+    `bins` has one dimension and increases or decreases; if it decreases, bins[i - 1] > x >= bins[i]. With `right` the
+    other edge belongs to the bin. Elements beyond the bins have index 0 or `len(bins)`.
 
     >>> x = await s.put(np.array([0.5, 1.5, 9.0]))
     >>> y = await s.put(np.array([1.0, 2.0]))
@@ -267,7 +268,7 @@ def digitize(x: Tensor, /, bins: Edges, right: bool = False) -> Tensor:
     array([0, 1, 2])
 
     Raises:
-        ValueError: where awaited, for bins in no order.
+        ValueError: at `await`, for unsorted bins.
     """
     return op("digitize", x, _numbers(x, bins), right=right)
 
@@ -280,14 +281,14 @@ def histogram(
     density: bool = False,
     weights: Tensor | None = None,
 ) -> HistogramResult:
-    """How many elements fall into each bin, and the edges of the bins, of which there is one more.
+    """How many elements fall into each of n bins, and the n + 1 edges of the bins.
 
     Args:
         bins: how many, all of one width; or their edges, in ascending order, as `np.linspace` makes them. The last bin
-            has its right edge, too.
-        range: from where to where bins of one width reach; by default from the least element to the largest.
-        density: give the density of probability, whose integral is 1, in float64.
-        weights: of each element, in the shape of `x`; their sums come in their dtype.
+            includes its right edge.
+        range: the outer edges of bins of one width; by default the least element and the largest.
+        density: return the probability density, whose integral is 1, in float64.
+        weights: of each element, in the shape of `x`; their sums have their dtype.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -298,13 +299,13 @@ def histogram(
     [2 1 1] [1. 2. 3. 4.]
 
     Raises:
-        ValueError: for a range that is none; where awaited, for edges in no order, and for elements that are NaN or
-            infinite where they are to give the range.
-        NotImplementedError: for elements or weights with a gradient, which has no way back.
+        ValueError: for an invalid range; at `await`, for unsorted edges, and for NaN or infinite elements that would
+            determine the range.
+        NotImplementedError: for elements or weights that require a gradient: it has no derivative.
     """
     if isinstance(bins, str):
         raise TypeError(
-            f"histogram: how many bins {bins!r} makes depends on data: give a number, or"
+            f"histogram: the number of bins for {bins!r} depends on data: give a number, or"
             f" `await s.call(np.histogram, x, {bins!r})`"
         )
     count = int(bins) if isinstance(bins, int | np.integer) else None
@@ -318,7 +319,7 @@ def histogram(
 
 
 def _span(range: Any) -> tuple[Any, Any, str | None]:
-    """The ends of a range as Python's numbers, and the dtype that they have: None for Python's."""
+    """The ends of a range as Python's numbers, and their dtype; None for Python's own."""
     if range is None:
         return None, None, None
     low, high = range
@@ -328,16 +329,16 @@ def _span(range: Any) -> tuple[Any, Any, str | None]:
 
 
 def _numbers(x: Tensor, given: Any) -> Any:
-    """A tensor, or some numbers of the host's as one: in a list, or in an array as `np.linspace` makes."""
+    """A tensor, or a tensor of host numbers, given as a list or an array."""
     if not isinstance(given, list | tuple) and type(given) is not np.ndarray:
         return given
     numbers = np.array(given)
     if numbers.ndim != 1 or numbers.dtype.kind not in "biuf":
-        raise TypeError(f"the edges of bins are numbers in one dimension: a list, an array or a tensor, not {given!r}")
+        raise TypeError(f"bin edges must be a list, an array or a tensor of one dimension, not {given!r}")
     return listed(numbers, x)
 
 
-# -- together ------------------------------------------------------------------------------------------------------
+# -- covariances ---------------------------------------------------------------------------------------------------
 
 
 def cov(
@@ -352,16 +353,16 @@ def cov(
     *,
     dtype: Dtype = None,
 ) -> Tensor:
-    """The covariances of variables, (n, n) for `x` of shape (n, observations): a few tasks.
+    """The covariance matrix of variables, (n, n) for `x` of shape (n, observations). It takes a few tasks.
 
     Args:
-        x, y: the variables, and more of them; of one dimension it is one.
-        rowvar: whether variables are rows; else they are columns.
-        bias: divide by the number of observations, and not by one less.
-        ddof: divide by the number less this.
+        x, y: the variables, and further variables; with one dimension it is a single variable.
+        rowvar: whether rows are variables; otherwise columns are.
+        bias: divide by the number of observations, not by one less.
+        ddof: divide by the number of observations less this.
         fweights: how often each observation counts, a whole number.
         aweights: the weight of each observation.
-        dtype: of the result, by default float64 at least.
+        dtype: of the result; by default at least float64.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -371,8 +372,8 @@ def cov(
            [-1.,  1.]])
 
     Raises:
-        ValueError: for more than two dimensions, and lengths that differ; where awaited, for negative weights.
-        ZeroDivisionError: where awaited, for weights that sum to zero.
+        ValueError: for more than two dimensions, and lengths that differ; at `await`, for negative weights.
+        ZeroDivisionError: at `await`, for weights that sum to zero.
     """
     if ddof is not None and ddof != int(ddof):
         raise ValueError(f"cov: ddof must be an integer, not {ddof}")
@@ -392,7 +393,7 @@ def cov(
 
 
 def _variables(x: Tensor, y: Tensor | None, rowvar: bool, dtype: Dtype) -> Tensor:
-    """Both as rows in the dtype to work in, in the order in memory that NumPy's copy has."""
+    """Both as rows in the dtype of the computation, in the memory order of NumPy's copy."""
     given = [x] if y is None else [x, y]
     if any(one.ndim > 2 for one in given):
         raise ValueError(f"cov: variables have one or two dimensions, not shapes {[one.shape for one in given]}")
@@ -402,7 +403,7 @@ def _variables(x: Tensor, y: Tensor | None, rowvar: bool, dtype: Dtype) -> Tenso
         form = one._value.meta
         one = one if one.dtype == kind and form.contiguous else one.astype(kind)
         one = one.reshape((1, -1)) if one.ndim < 2 else one
-        # As NumPy has it: of columns, a vector is one all the same, and of what is added a single row is, too.
+        # As NumPy does: in columns a vector is still one variable; of the added ones a single row is, too.
         turned = not rowvar and (one.shape[0] != 1 if rows else len(form.shape) != 1)
         rows.append(one.mT if turned else one)
     return rows[0] if len(rows) == 1 or not rows[0].shape[0] else concat(rows, axis=0)
@@ -427,14 +428,14 @@ def _weighted(rows: Tensor, fweights: Tensor | None, aweights: Tensor | None, co
 
 
 def _conjugate(x: Tensor) -> Tensor:
-    """Of real numbers no copy: BLAS has another way for a matrix with its own transpose."""
+    """The conjugate; for real numbers no copy, since BLAS multiplies a matrix by its own transpose in another way."""
     return elementwise.conj(x) if x.dtype.kind == "c" else x
 
 
 def corrcoef(x: Tensor, y: Tensor | None = None, /, rowvar: bool = True, *, dtype: Dtype = None) -> Tensor:
-    """The correlation coefficients of variables, (n, n): their covariances over their standard deviations.
+    """The correlation matrix of variables, (n, n): covariances over standard deviations.
 
-    Of a variable that does not vary they are NaN. Complex ones have no gradient. Arguments and errors as of `cov`.
+    NaN for a constant variable. Complex variables have no gradient. Arguments and errors are those of `cov`.
 
     >>> x = await s.put(np.array([1.0, 2.0, 3.0]))
     >>> y = await s.put(np.array([2.0, 4.0, 6.0]))
