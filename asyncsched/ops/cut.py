@@ -1,13 +1,13 @@
-"""How an operation is cut into parts from outside, on which several threads work at once.
+"""How one operation is cut into parts, on which several threads work at once.
 
-Each part is the operation itself, applied to slices, as its `cut` says. What works element by element, or along each
-row, gives the same bits in parts.
+Each part is the operation itself, applied to slices, as its `cut` says. An elementwise or rowwise operation gives the
+same bits in parts.
 
 A product of matrices is cut along the longer side of its result, at multiples of 64, into one part for each thread.
-With more parts, others could do the rest of a thread that is kept from its work, say by the event loop, and helpers
-could go back to their own tasks earlier. But BLAS packs what all parts read anew for each. So only long products are
-cut into more parts, along both sides. Where there are several products, or no BLAS packs anything, parts take about a
-millisecond. On some processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
+More parts would let others do the work of a thread that is held up, say by the event loop, and helpers could return to
+their own tasks earlier. But for each part, BLAS packs the shared operand anew. So only long products are cut into more
+parts, along both sides. If there are several products, or no BLAS that packs, a part takes about a millisecond. On some
+processors a BLAS gives other bits in parts, so inside `asc.exact()` products stay whole.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from .parallel import equal, number, ranges, rounds, seconds_of, threads
 from .traits import PRODUCTS, Cut
 
 Array = np.ndarray[Any, Any]
-Part = tuple[Sequence[Any], Array]  # its operands, and where its result goes
+Part = tuple[Sequence[Any], Array]  # its operands, and the place of its result
 Slices = tuple[Any, ...]  # of slices
 
-# Their loops are quick with a number beside a row. Others take longer for a number than for a buffer full of it.
+# Their loops are fast for a number and a row. Other functions are slower for a number than for a buffer filled with it.
 _ARITHMETIC: Final[frozenset[Any]] = frozenset({np.add, np.subtract, np.multiply, np.divide})
-# Operations of many passes work in blocks, see `kernels.blocks`. Parts of whole blocks cost nothing. Parts of fewer
-# elements have shorter blocks, and so take the GIL more often: with parts of half a block layer_norm took an eighth
-# longer, with parts of a quarter, 1.7 times as long. A compiled loop passes over a block in a third of the time.
+# Operations of many passes work in blocks, see `kernels.blocks`. Parts of whole blocks cost nothing. Smaller parts have
+# shorter blocks, and so take the GIL more often: with half a block per part, layer_norm took an eighth longer; with a
+# quarter, 1.7 times as long. A compiled loop passes over a block in a third of the time.
 _LEAST_ELEMENTS: Final = LONG_BLOCK
 _LEAST_OF_ROWS: Final = 2 * LONG_BLOCK
 _LEAST_COMPILED: Final = 4 * LONG_BLOCK
-_EDGE: Final = 64  # places: of whole blocks of a BLAS's kernel, so that on most processors bits are the same
-_LEAST: Final = 5  # so many times as long as other parts are those of products at least, for the packing
-# What takes a thread longer than this has more parts than one for each, while they have so many places along each side:
-# that takes up to 3% longer, with half as many places 5 to 8%.
+_EDGE: Final = 64  # rows: a multiple of a BLAS kernel's block, so that on most processors the bits are the same
+_LEAST: Final = 5  # a part of a product takes at least this many `PART_SECONDS`, because of the packing
+# A product that takes a thread longer than this gets more parts than threads, as long as each has `_SIDE` rows and
+# columns. That takes up to 3% longer; with half as many rows, 5 to 8%.
 _LONG_SECONDS: Final = 0.02
 _SIDE: Final = 1024
 
 
 def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
-    """The operation's result, in `out`: whole, or in parts for the calling thread's team."""
+    """Compute the operation's result in `out`: whole, or in parts for the calling thread's team."""
     found = parts(op, kernel, args, out)
     if _repeats(kernel, args, out):
         kernel = partial(without_buffers, kernel, out.shape[-1])
@@ -59,9 +59,9 @@ def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mappin
 
 
 def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
-    """Whether this is arithmetic that repeats a row or a column, in rows no longer than NumPy's buffers.
+    """Whether this is arithmetic that repeats a row or a column, with rows no longer than NumPy's buffers.
 
-    Not where something is converted: that needs the buffers.
+    False if an operand is converted, which needs the buffers.
     """
     if kernel not in _ARITHMETIC or not out.ndim:
         return False
@@ -72,12 +72,12 @@ def _repeats(kernel: Kernel, args: Sequence[Any], out: Array) -> bool:
 
 
 def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]:
-    """The parts of an operation for the calling thread's team, in order; none if it is better left whole.
+    """The parts of an operation for the calling thread's team, in order; none if it should stay whole.
 
     Args:
         kernel: the operation's.
         args: arrays and scalars.
-        out: where the result goes.
+        out: the array for the result.
     """
     if threads() < 2:
         return []
@@ -118,7 +118,7 @@ def _of_product(kind: Cut, args: Sequence[Any], out: Array) -> list[Part]:
 
 
 def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list[Slices]:
-    """Rows and columns of one product's parts."""
+    """The rows and columns of one product's parts."""
     short, long = sorted(sides)
     if has_blas(dtype):
         most = int(seconds / _LONG_SECONDS)
@@ -131,8 +131,10 @@ def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list
 
 
 def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
-    """Where about so many equal parts of an array are, each in one piece: along the first axis that has several places,
-    and where those are fewer than the parts, along the next ones too. They begin at multiples of `unit` rows.
+    """The places of about so many equal, contiguous parts of an array.
+
+    Cuts along the first axis that is longer than 1, and along the next ones if that has fewer places than parts. Parts
+    begin at multiples of `unit` rows.
     """
     axis = 0
     while axis < len(shape) and shape[axis] < 2:
@@ -149,20 +151,20 @@ def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
 
 
 def _factors(kind: Cut, args: Sequence[Any], place: Slices, tile: Slices) -> Sequence[Any]:
-    """The operands for some products, and for some rows and columns of each."""
+    """The operands for the products at `place`, and for the rows and columns of each in `tile`."""
     if not tile:
         return [one[place] if one.ndim > 1 else one for one in args]
     rows, columns = tile
     if kind is Cut.PRODUCT_NN:
         return args[0][(*place, ..., rows, slice(None))], args[1][(*place, ..., columns)]
     if kind is Cut.PRODUCT_NT:
-        return args[0][rows], *[one[columns] for one in args[1:]]  # of a weight and a bias
+        return args[0][rows], *[one[columns] for one in args[1:]]  # weight and bias
     return args[0][:, rows], args[1][:, columns]
 
 
 def _slice(array: Any, out: Array, part: Slices) -> Any:
-    """The same part of an operand; the whole of it along axes that it repeats."""
-    missing = out.ndim - getattr(array, "ndim", 0)  # axes that it has less, which are the result's first
+    """The same part of an operand; along axes that it repeats, the whole."""
+    missing = out.ndim - getattr(array, "ndim", 0)  # axes that the operand lacks: the first ones of the result
     own = part[missing:]
     if not own:
         return array

@@ -1,4 +1,4 @@
-"""What declarations in `kernels` are made of, and short forms of what most operations state."""
+"""The parts of the declarations in `kernels`, with short forms for what most operations state."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ __all__ = [
     "ScalarCode", "UfuncCall", "bounded", "elementwise", "meta", "product", "with_out", "with_products",
 ]  # fmt: skip
 
-PRODUCT_BOUND = Bound(3e-6, 3e-5)  # of sums of some thousand products; in double precision it is much less
+PRODUCT_BOUND = Bound(3e-6, 3e-5)  # for sums of some thousand products; in double precision much smaller
 
 
 def with_out(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, name: str = "", **more: Any) -> Op:
-    """An operation whose kernel takes `out=`. It has its kernel's name unless one is given."""
+    """An operation whose kernel takes `out=`. Its default name is the kernel's."""
     name = name or (kernel if isinstance(kernel, str) else kernel.__name__)
     return Op(name, kernel, rule, doc=doc, element_seconds=cost, out=True, **more)
 
 
 def with_products(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
-    """The same with a BLAS at work on small products inside."""
+    """An operation as by `with_out`, with BLAS at work on small products inside."""
     return with_out(kernel, rule, doc, cost, blas=Blas.INSIDE, **more)
 
 
 def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
-    """One where an element of the result depends on those at its place alone, and may take the place of one."""
+    """An elementwise operation: each result depends only on the elements at its place, and may be written over one."""
     return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, "launches": 1, **more})
 
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:
-    """The operation, with the kernel that runs inside `exact()`: in float32 its own may be off by so much from that."""
+    """The operation, with `exact` as its kernel inside `exact()`. The bounds say how far float32 results may differ."""
     plain = replace(op, kernel=exact, plans={}, kernels={})
     return replace(op, exact=plain, bound=Bound(relative, absolute))
 
 
 def product(op: Op, cut: Cut) -> Op:
-    """A product that may be cut for several threads. Inside `exact()` it is not: in parts, sums may round otherwise."""
+    """A product that may be cut for several threads; not inside `exact()`: sums in parts may round differently."""
     whole = replace(op, blas=Blas.PRODUCT, plans={}, kernels={})
     return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=PRODUCT_BOUND)

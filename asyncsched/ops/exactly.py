@@ -1,4 +1,4 @@
-"""Asking for the bits of the plain kernels."""
+"""Switching to the bits of the plain kernels."""
 
 from __future__ import annotations
 
@@ -12,20 +12,25 @@ asked: Callable[[], bool] = _exactly.get  # whether the current context is insid
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Operations issued inside give the bits of the plain kernels: `with asc.exact():`.
+    """Make operations issued inside the block give the bits of the plain kernels: `with asc.exact():`.
 
-    Outside, a few operations of networks in float32 have a faster kernel (gelu by a quotient; softmax, layer_norm and
-    cross_entropy with loops compiled by numba, if that is installed, from when they are compiled on). The table of
-    operations says how far each may be off: `TABLE["gelu"].bound`. Large matrix products are cut into parts for
-    several streams, which may change their last bits. What decomposes matrices has all threads of BLAS where it runs
-    alone, and the last bits depend on how many it has: inside it has those of one stream. In float32, numba compiles
-    runs of a captured step too, with an exp and a tanh of its own (`TABLE["exp"].scalar_code`), unless it is captured
-    inside; on CUDA such runs are kernels made of CuPy's own expressions (`devices.cuda.fused`), unless it is captured
-    inside. (So is there an operation of several elementwise steps, anywhere, with the bits of its steps.) Everything
-    else is exact anyway.
+    Outside of it
 
-    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Derivatives
-    are exact if `backward()` is called inside. It waits for nothing.
+    - a few operations of networks in float32 have a faster kernel: gelu by a quotient; softmax, layer_norm and
+      cross_entropy by loops that numba compiles, if it is installed, once they are compiled. `TABLE["gelu"].bound` says
+      how far results may differ, as for each operation;
+    - large matrix products are cut into parts for several streams, which may change their last bits;
+    - a matrix decomposition that runs alone uses all BLAS threads, whose number may change its last bits; inside it
+      uses those of one stream;
+    - numba compiles float32 runs of a captured step with an exp and a tanh of its own (`TABLE["exp"].scalar_code`). On
+      CUDA such runs are kernels made from CuPy's own expressions (`devices.cuda.fused`). To prevent both, capture the
+      step inside. (On CUDA, an operation of several elementwise steps is such a kernel everywhere, with the bits of its
+      steps.)
+
+    All other operations are always exact.
+
+    It holds only for this context: for the coroutine that uses it, and for tasks created inside. Derivatives are exact
+    if `backward()` is called inside. It waits for nothing.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -1,13 +1,13 @@
-"""A captured program on the host: runs of elementwise operations go block by block through all of them.
+"""A captured program on the host: elementwise operations in a row run block by block.
 
-A *run* is a sequence of universal functions of one shape: of whole arrays, numbers, rows and columns. A block is taken
-through every step while it is in the processor's cache. Intermediate values never exist as a whole: their blocks are in
-*registers*, arrays of the thread's scratch memory, which are used again after a value's last use (register allocation).
-The block of a result serves as a register until it is written. NumPy's functions give each element the same bits, in
-whatever block it is. So a large run is also cut into parts for several threads, with registers of their own.
+A *run* is a sequence of universal functions of one shape, applied to whole arrays, numbers, rows and columns. A block
+passes through every step while it is in the processor's cache. Intermediate values never exist as a whole: their blocks
+are in *registers*, arrays of the thread's scratch memory, which are reused after a value's last use (register
+allocation). The block of a result serves as a register until it is written. NumPy's functions give each element the
+same bits in any block. So a large run is also cut into parts for several threads, with registers of their own.
 
-Where numba is installed, a large run of float32 is one loop that it compiles. What an operation does to an element is
-its `scalar_code`: what is plain arithmetic there has NumPy's bits; `tanh` and `exp` are those of `kernels.loops`.
+If numba is installed, it compiles a large float32 run into one loop. An operation's `scalar_code` is its effect on an
+element: plain arithmetic has NumPy's bits; `tanh` and `exp` are those of `kernels.loops`.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ from .meta import Meta
 from .op import NO_OPTIONS, Kernel, Op, fixed_kernel
 from .program import Program, Ref, Step, note_step
 
-_WORTH_A_BUFFER = 65_536  # bytes: below, fresh memory costs nothing
-_LEAST_RUN = 4_096  # elements: of fewer, the steps one by one take less time than a run's beginning, some 15 us
-_LEAST_BLOCK = 16_384  # elements: fewer are done before the next call is made
-BLOCK_BYTES = 786_432  # of all arrays that a block of a run is in: most of what is a processor's own
-# NumPy takes a third of the time for two arrays; the bits are the same.
+_WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing
+_LEAST_RUN = 4_096  # elements; with fewer, single steps take less time than beginning a run, some 15 us
+_LEAST_BLOCK = 16_384  # elements; fewer are done before the next call is made
+BLOCK_BYTES = 786_432  # of all arrays of a run's block together: most of a processor's own cache
+# With two arrays NumPy takes a third of the time, for the same bits.
 _SLOW_WITH_NUMBERS = (np.maximum, np.minimum)
 
-Place = Callable[[int], Any]  # where a slot's array is to be
+Place = Callable[[int], Any]  # the place for a slot's array
 
 
 class FusedProgram:
     """Runs a program on NumPy's arrays.
 
-    A function is written and compiled for it, with a line for each step: of small arrays most of a step's time was
-    spent on finding its operands. Each array goes by its slot: x of an input, s of a result.
+    A function with a line for each step is generated and compiled: for small arrays, most of a step's time would go
+    into finding its operands. Arrays are named by slot: x for inputs, s for results.
 
     Args:
-        take, give: get a buffer of so many bytes for what lives for a while in a run of the program, and return it.
+        take, give: get a buffer of so many bytes for an intermediate of the program, and return it.
     """
 
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
         self._program = program
         self._take, self._give = take, give
-        self._space: dict[str, Any] = {}  # what the lines call (f), and constants (c)
+        self._space: dict[str, Any] = {}  # functions (f) and constants (c) of the lines
         self._steps_at: dict[int, Step] = {}  # by the number of their line
         self._call = self._function()
 
@@ -118,7 +118,7 @@ class FusedProgram:
         else:
             call = f"f{slot}({', '.join(words)})"
         self._space[f"f{slot}"] = function
-        # What has no axes may be a NumPy scalar, to which nothing can be assigned.
+        # A result without axes may be a NumPy scalar, to which nothing can be assigned.
         self._space["asarray"] = np.asarray
         return f"    {names[slot]} = {call if step.form.shape else f'asarray({call})'}"
 
@@ -131,7 +131,8 @@ class FusedProgram:
     def _run_line(self, run: Run, steps: range, names: list[str]) -> str:
         made = range(self._program.inputs + steps.start, self._program.inputs + steps.stop)
         read = dict.fromkeys([slot for i in steps for slot in self._program.steps[i].reads if slot not in made])
-        self._space[f"f{made.start}"] = partial(_apply, self._program, run, steps)  # which does not lead back here
+        # Holds no reference back to this object
+        self._space[f"f{made.start}"] = partial(_apply, self._program, run, steps)
         given = ", ".join([f"{slot}: {names[slot]}" for slot in read])
         return f"    [{', '.join([names[slot] for slot in run.writes])}] = f{made.start}({{{given}}}, place)"
 
@@ -144,7 +145,7 @@ class FusedProgram:
         return step.op.out and step.form.contiguous and step.form.nbytes >= _WORTH_A_BUFFER
 
     def _place(self, places: dict[int, Any], blocks: dict[int, Any], slot: int) -> Any:
-        """Where a step or a run is to put its result; None for wherever it likes."""
+        """The array for the result of a step or a run; None for no particular one."""
         if slot in places:
             return places[slot]
         if not self._in_a_block(slot):
@@ -156,12 +157,12 @@ class FusedProgram:
 
 
 def _placed(op: Op, kernel: Kernel, out: Any, *args: Any) -> Any:
-    """An operation's result, in `out` if that is given, and in parts perhaps."""
+    """Compute an operation's result, in `out` if that is given, perhaps in parts."""
     return kernel(*args) if out is None else cut.run(op, kernel, args, out, NO_OPTIONS)
 
 
 def _apply(program: Program, run: Run, steps: range, slots: dict[int, Any], place: Place | None) -> list[Any]:
-    """The results of a run that are read outside of it, as one or step by step."""
+    """The results of a run that are read outside of it. Computes them together or, if that fails, step by step."""
     place = place or _nowhere
     if not run.apply(slots, place):
         for i in steps:
@@ -174,13 +175,13 @@ def _nowhere(slot: int) -> None:
 
 
 class Run:
-    """One run: what it reads and writes, and what it does. Its registers are allocated when it is made, step by step.
+    """One run: its reads, its writes and its steps. Its registers are allocated when it is made, step by step.
 
-    Values go by names: x for what is read, o for results, r for registers, t for tiles (rows and numbers, laid out as
-    whole blocks), c for constants, f for functions, each with a number.
+    Values have names of a letter and a number: x for inputs, o for results, r for registers, t for tiles (rows and
+    numbers, laid out as whole blocks), c for constants, f for functions.
 
     Args:
-        last: by slot the last step that reads it.
+        last: by slot, the last step that reads it.
     """
 
     def __init__(self, program: Program, steps: range, last: dict[int, int]) -> None:
@@ -188,17 +189,18 @@ class Run:
         self._steps = {program.inputs + i: program.steps[i] for i in steps}
         self._last = {slot: program.inputs + last.get(slot, slot - program.inputs) for slot in self._steps}
         self.writes: dict[int, Meta] = {slot: self._steps[slot].form for slot in program.written(steps, last)}
-        self.reads: dict[int, str] = {}  # slots, and how each meets blocks
-        self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}  # a slot, or else a number, and its dtype
+        self.reads: dict[int, str] = {}  # by slot, how the array meets blocks
+        self._tiles: dict[str, tuple[int | None, Any, np.dtype[Any]]] = {}  # a slot, or else a number; and its dtype
         self.registers: dict[str, np.dtype[Any]] = {}
         self._space: dict[str, Any] = {}  # functions (f) and constants
         self._names: dict[int, str] = {}
-        self._free = [(f"o{slot}", form.dtype, float(slot)) for slot, form in self.writes.items()]  # up to which step
+        # Each until which step
+        self._free = [(f"o{slot}", form.dtype, float(slot)) for slot, form in self.writes.items()]
         self._call = self._function([self._line(slot, step) for slot, step in self._steps.items()])
-        # Whether blocks are of whole rows.
+        # Whether blocks are whole rows.
         self._rows = any(slot is not None for slot, _, _ in self._tiles.values()) or "column" in self.reads.values()
         size = prod(self._form.bound)
-        self._seconds = sum(  # on one thread, by estimate
+        self._seconds = sum(  # estimated, on one thread
             parallel.seconds_of(size, step.form.dtype.itemsize, step.op.element_seconds)
             for step in self._steps.values()
         )
@@ -206,7 +208,7 @@ class Run:
         self._compiled = [] if loop is None else compiled.later(*loop, len(self.writes))
 
     def apply(self, slots: dict[int, Any], place: Place) -> bool:
-        """Do it, unless an array does not lie as was thought when it was captured, or a step raises."""
+        """Compute the run. Returns False if an array's layout differs from the capture's, or a step raises."""
         if not all(slots[slot].flags.c_contiguous for slot in self.reads):
             return False
         shape: tuple[int, ...] = self._form.bound
@@ -220,8 +222,8 @@ class Run:
             kept[slot] = np.empty(form.bound, form.dtype) if out is None else out
         arrays = [slots[slot].reshape(ways[way]) for slot, way in self.reads.items()]
         arrays += [array.reshape(lines) for array in kept.values()]
-        # Parts of whole blocks: with shorter ones the GIL would be taken more often. What stays in a processor's cache
-        # from one operation to the next takes half of what the estimates say.
+        # Parts of whole blocks: shorter ones would take the GIL more often. For an array that stays in a processor's
+        # cache between operations, the time is half the estimate.
         block = self._block(width)
         each = max(1, min(parallel.rounds(self._seconds / 2), count // (block * parallel.threads())))
         parts = [
@@ -230,14 +232,14 @@ class Run:
         ]
         try:
             parallel.run(parts)
-        except Exception:  # once more step by step, which says which of them it was
+        except Exception:  # the caller repeats it step by step, and so finds the step that raises
             return False
         for slot, array in kept.items():
             slots[slot] = array
         return True
 
     def _part(self, slots: dict[int, Any], arrays: list[Any], width: int) -> None:
-        """Some of the rows, or elements, on one thread."""
+        """Compute some of the rows or elements, on one thread."""
         count = len(arrays[-1])
         if self._compiled:
             self._compiled[0](count, *arrays)
@@ -251,7 +253,7 @@ class Run:
         self._call(count, block, *arrays, *registers.values())
 
     def _block(self, width: int) -> int:
-        """How many rows, or elements, are taken at a time."""
+        """How many rows, or elements, one block has."""
         alive = len(self.reads) + len(self.writes) + len(self._tiles) + len(self.registers)
         widest = max(form.dtype.itemsize for form in (self._form, *self.writes.values()))
         return max(1, max(_LEAST_BLOCK, BLOCK_BYTES // (alive * widest)) // width)
@@ -260,8 +262,10 @@ class Run:
         return [*[f"x{slot}" for slot in self.reads], *[f"o{slot}" for slot in self.writes]]
 
     def _function(self, lines: list[str]) -> Any:
-        """What goes through the blocks. It is written and compiled: to look the operands of each step up takes 11% of
-        ten operations on 8 MiB."""
+        """The function that goes through the blocks.
+
+        It is generated and compiled: to look up the operands of each step takes 11% of ten operations on 8 MiB.
+        """
         arrays, registers = self._array_names(), [*self.registers, *self._tiles]
         numbers = [f"x{slot}" for slot, way in self.reads.items() if way == "number"]
         source = [
@@ -307,7 +311,7 @@ class Run:
     def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
         self._space[name] = value
         if dtype is not None:
-            with suppress(OverflowError), np.errstate(all="ignore"):  # what does not fit may be compared all the same
+            with suppress(OverflowError), np.errstate(all="ignore"):  # a number that does not fit may still be compared
                 self._space[name] = np.array(value, dtype)
                 if function in _SLOW_WITH_NUMBERS:
                     self._tiles[name] = None, self._space.pop(name), dtype
@@ -328,7 +332,8 @@ class Run:
     def _loop(self) -> tuple[str, dict[str, Any], list[int]] | None:
         """The source of a function of a count and of flat arrays, its constants, and the dimensions of its arrays.
 
-        None where something is not for a loop: another dtype than float32, a row, a column, an operation without code.
+        None if a part does not suit a loop: another dtype than float32, a row, a column, an operation without
+        `scalar_code`.
         """
         single = np.dtype(np.float32)
         program, reads, constants = self._program, self.reads.items(), dict[str, Any]()
@@ -362,7 +367,7 @@ class Run:
 
 
 def _run_shape(program: Program, step: Step) -> Any:
-    """The shape of a run that the step may be in; None if it may be in none."""
+    """The shape of a run that may contain the step; None if none may."""
     form, function = step.form, _function(step)
     if not isinstance(function, np.ufunc) or function.nout != 1 or function.signature is not None:
         return None  # matmul is a universal function, too, but one of matrices
@@ -375,13 +380,13 @@ def _run_shape(program: Program, step: Step) -> Any:
 
 
 def _function(step: Step) -> Any:
-    """The universal function that the step's operation is, or gives the bits of."""
+    """The universal function of the step's operation, or one with the same bits."""
     name = step.op.ufunc.ufunc if step.op.ufunc else step.op.kernel
     return getattr(np, name, None) if isinstance(name, str) else None
 
 
 def _way(operand: Meta, form: Meta) -> str | None:
-    """How an operand meets blocks of an array of this form: whole, as a number, a row or a column."""
+    """How an operand meets blocks of an array of this form: whole, or as a number, a row or a column."""
     if not operand.known:
         return None
     shape: tuple[int, ...] = operand.bound
@@ -396,7 +401,7 @@ def _way(operand: Meta, form: Meta) -> str | None:
 
 
 def _dtypes(function: Any, operands: list[Any]) -> list[Any]:
-    """For each operand that is a Python number the dtype that NumPy casts it to, once for all; None for the others."""
+    """For each operand that is a Python number, the dtype to which NumPy casts it; None for the others."""
     if not all(one in (int, float) or isinstance(one, np.dtype) for one in operands):
         return [None] * len(operands)
     found = function.resolve_dtypes((*operands, None))

@@ -1,8 +1,8 @@
-"""Half precision on CUDA: what CuPy would add up as halves is added up in single precision, and rounded once.
+"""Half precision on CUDA: sums that CuPy would compute in halves are computed in single precision and rounded once.
 
-CuPy leaves sums and products over the last axes to CUB, which adds halves up as halves. CuPy itself does so with the
-squares of a variance or a norm, and with the products of two vectors. There a half loses every one from 2,048 on, and
-ends at 65,504. NumPy adds halves up in single precision, too, but for sums along other axes than the last.
+CuPy leaves sums and products over the last axes to CUB, which adds halves up in halves. CuPy itself does so with the
+squares of a variance or a norm, and with the products of two vectors. A half cannot count in ones beyond 2,048, and
+ends at 65,504. NumPy adds halves up in single precision, too, except in sums along other axes than the last.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Function = Callable[..., Any]
 
 
 def reduction(function: Function, x: Any, *, dtype: Any = None, **options: Any) -> Any:
-    """CuPy's `sum` or `prod`. Asked for single precision, it reads halves and leaves nothing to CUB."""
+    """CuPy's `sum` or `prod`. With halves it asks for single precision, which is not left to CUB."""
     if x.dtype != np.float16 or (dtype is not None and dtype != np.float16):
         return function(x, dtype=dtype, **options)
     return function(x, dtype=np.float32, **options).astype(np.float16, copy=False)
@@ -35,15 +35,17 @@ def matmul(function: Function, x: Any, y: Any, **options: Any) -> Any:
 
 
 def product(function: Function, x: Any, y: Any, inner: int, **options: Any) -> Any:
-    """A product of CuPy's that sums over `inner` elements. cuBLAS adds up in single precision, but one number alone is
-    no work for cuBLAS."""
+    """A product of CuPy's that sums over `inner` elements.
+
+    cuBLAS adds up in single precision, but CuPy does not use it for a result of one number.
+    """
     if np.size(x) == np.size(y) == inner:
         return in_single(function, x, y, **options)
     return function(x, y, **options)
 
 
 def in_single(function: Function, *arrays: Any, **options: Any) -> Any:
-    """What a function of CuPy's makes of arrays; of halves, of copies in single precision."""
+    """Apply a function of CuPy's; to halves, by way of copies in single precision."""
     found = [array for array in arrays if hasattr(array, "dtype")]  # others are Python numbers
     if not found or np.result_type(*[array.dtype for array in found]) != np.float16:
         return function(*arrays, **options)

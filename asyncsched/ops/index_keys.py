@@ -1,6 +1,6 @@
-"""Index keys in a hashable form, for plans to be cached by, and what they select, by NumPy's rules.
+"""Index keys in a hashable form, by which plans are cached; and what they select, by NumPy's rules.
 
-Slices are not hashable before Python 3.12.
+(Slices are not hashable before Python 3.12.)
 """
 
 from __future__ import annotations
@@ -19,24 +19,25 @@ from .rules import INTP, as_meta, cast_bytes
 
 
 class Slice(NamedTuple):
-    """A slice."""
+    """A slice, in hashable form."""
 
     start: int | None
     stop: int | None
     step: int | None
 
 
-# Stands in an encoded key for one index tensor; the tensors follow as operands, in order.
+# Stands for an index tensor in an encoded key. The tensors follow as operands, in order.
 TENSOR: Final = "tensor"
 Part = int | Slice | EllipsisType | None | Literal["tensor"]
 Key = tuple[Part, ...]
-Path = tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...]  # operations that make views, one of the other
+# Operations that make views, each of the previous one's result
+Path = tuple[tuple[Op, tuple[tuple[str, Any], ...]], ...]
 
 
 def encode_key(key: object, tensor_type: type) -> tuple[Key, tuple[Any, ...]]:
     """The key in hashable form, with the index tensors found in it.
 
-    Without tensors the operation is `getitem` (a view), with some it is `getitem_advanced`; `setitem` takes both.
+    Without tensors the operation is `getitem` (a view), with tensors it is `getitem_advanced`; `setitem` takes both.
     """
     parts = key if isinstance(key, tuple) else (key,)
     tensors = tuple([part for part in parts if isinstance(part, tensor_type)])
@@ -50,13 +51,13 @@ def decode_key(key: Key, arrays: Iterable[Any] = ()) -> tuple[Any, ...]:
 
 
 def decode_view_key(key: Key) -> tuple[Any, ...]:
-    """The key for a view, which an ellipsis makes of what would else be a scalar."""
+    """The key for a view. It has an ellipsis, so that a single element is a view and no scalar."""
     decoded = decode_key(key)
     return decoded if Ellipsis in key else (*decoded, Ellipsis)
 
 
 def through(xp: Any, x: Any, path: Path) -> Any:
-    """The view of an array that a path leads to."""
+    """The view of an array at the end of a path."""
     for op, options in path:
         x = resolve(op, xp)(x, **dict(options))
     return x
@@ -68,13 +69,13 @@ def _encode(part: object) -> Part:
     if isinstance(part, slice):
         return Slice(_optional_index(part.start), _optional_index(part.stop), _optional_index(part.step))
     if isinstance(part, np.ndarray):
-        raise TypeError("an ndarray cannot be an index here: `await s.put(a)` makes it a tensor")
+        raise TypeError("an ndarray cannot be an index here: `await s.put(a)` makes a tensor from it")
     if isinstance(part, (bool, np.bool)):
         raise IndexError("a bool is no index here: use `None` for a new axis, or a mask tensor")
     if not hasattr(part, "__index__"):
         raise IndexError(
             f"{type(part).__name__} is no index: only integers, slices, `...`, `None`"
-            " and integer or boolean tensors are (`await s.put(...)` makes a tensor of a list)"
+            " and integer or boolean tensors are (`await s.put(...)` makes a tensor from a list)"
         )
     return index(part)
 
@@ -90,34 +91,34 @@ def _decode(part: Part, tensors: Any) -> Any:
 
 
 def axes_of(part: Any, index: Any) -> int:
-    """How many axes a part of a key takes, with its tensor if it is one; an ellipsis takes what is left."""
+    """The number of axes that a part of a key takes, with its tensor if it is one; an ellipsis takes the rest."""
     if index is not None and index.dtype == bool:
         return len(index.shape)
     return int(part is not None and part is not Ellipsis)
 
 
-# -- what a key with index tensors selects -----------------------------------------------------------------------------
+# -- keys with index tensors -------------------------------------------------------------------------------------------
 
 
 class Selection(NamedTuple):
-    """What a key with index tensors selects."""
+    """The result's form for a key with index tensors."""
 
     shape: Shape
     bound: tuple[int, ...]
-    ordered: bool  # NumPy lays the result out in C order, given C-contiguous operands
+    ordered: bool  # whether NumPy's result is in C order, given C-contiguous operands
     workspace: int
 
 
 def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Selection:
-    """The shape that a key with index tensors selects, by NumPy's rules.
+    """The selection of a key with index tensors, by NumPy's rules.
 
-    All tensors and integers of the key broadcast to one block of dimensions. It stands where they stood if they stood
-    side by side, else in front.
+    All tensors and integers of the key broadcast to one block of dimensions. The block takes their place if they are
+    neighbours, else it comes first.
     """
     tensors = iter([as_meta(operand) for operand in indices])
     parts = _expanded(key, shape, indices)
     basic: list[int] = []
-    places: list[int] = []  # for each tensor or integer, which part it is
+    places: list[int] = []  # for each tensor or integer, the position of its part
     blocks: list[Shape] = []
     bounds: list[tuple[int, ...]] = []
     block_at = axis = workspace = 0
@@ -144,14 +145,14 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     if places[-1] - places[0] >= len(places):
         block_at = 0
     block, bound = _broadcast_block(blocks, bounds)
-    # NumPy makes the block first and then moves it to its place; steps may reorder what is around it.
+    # NumPy makes the block first, then moves it to its place; slices with steps may reorder the dimensions around it.
     ordered = block_at == 0 and all(part in (Slice(None, None, None), TENSOR) for part in parts)
     before, after = tuple(basic[:block_at]), tuple(basic[block_at:])
     return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace)
 
 
 def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
-    """The parts of the key with full slices for an ellipsis and for what the key leaves out."""
+    """The parts of the key, with full slices for an ellipsis and for missing parts."""
     masks = [len(array.shape) for array in map(as_meta, indices) if array.dtype == bool]
     consumed = sum(masks) - len(masks) + sum(part is not None and part is not Ellipsis for part in key)
     if consumed > len(shape):
@@ -162,12 +163,12 @@ def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) ->
     if Ellipsis not in key:
         return [*key, *missing]
     at = key.index(Ellipsis)
-    # An ellipsis of no dimension stays in the way of a block side by side.
+    # An ellipsis of no dimension still separates tensors that would be neighbours.
     return [*key[:at], *(missing or [Ellipsis]), *key[at + 1 :]]
 
 
 def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> tuple[tuple[int, ...], Key]:
-    """A shape and a key that select the same block of tensors and integers, where each slice has one place alone."""
+    """A shape and a key that select the same block of tensors and integers, with each sliced axis of length one."""
     tensors = iter([as_meta(operand) for operand in indices])
     lengths: list[int] = []
     parts: list[Any] = []
@@ -180,8 +181,10 @@ def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...
 
 
 def _picked(tensor: Meta, shape: tuple[int, ...], axis: int) -> tuple[Shape, tuple[int, ...], int]:
-    """The shape of what an index tensor picks, the largest there may be, and bytes of what NumPy makes of it: integers
-    of its own, for each dimension of a mask."""
+    """The shape that an index tensor picks, the largest possible one, and the bytes of NumPy's own indices.
+
+    For a mask, NumPy makes integers for each of its dimensions.
+    """
     if tensor.dtype == bool:
         if tensor.bound != shape[axis : axis + len(tensor.bound)]:
             raise IndexError(f"boolean index {tensor.bound} did not match the array's {shape} from axis {axis}")
@@ -193,7 +196,7 @@ def _picked(tensor: Meta, shape: tuple[int, ...], axis: int) -> tuple[Shape, tup
 
 
 def _broadcast_block(blocks: list[Shape], bounds: list[tuple[int, ...]]) -> tuple[Shape, tuple[int, ...]]:
-    """What the index tensors broadcast to: a mask's unknown length gives way to a known one it must equal."""
+    """The shape that the index tensors broadcast to. A mask's unknown length gives way to a known one."""
     known = [bound for shape, bound in zip(blocks, bounds, strict=True) if None not in shape]
     try:
         block: tuple[int, ...] = np.broadcast_shapes(*known) if known else ()
@@ -201,6 +204,6 @@ def _broadcast_block(blocks: list[Shape], bounds: list[tuple[int, ...]]) -> tupl
         raise IndexError(f"shape mismatch: index tensors could not be broadcast together with shapes {known}") from None
     if len(known) == len(blocks) or (block and block[-1] != 1):
         return block, block
-    # Of several masks one may select a single place, which broadcasts with the others'.
+    # Of several masks, one may select a single element, which broadcasts with those of the others.
     longest = max(bound[0] for shape, bound in zip(blocks, bounds, strict=True) if None in shape)
     return (*block[:-1], None), (*block[:-1], longest)

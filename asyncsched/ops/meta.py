@@ -1,4 +1,4 @@
-"""What is known of an array before it exists: its shape, dtype and byte cost."""
+"""The facts about an array that are known before it exists: shape, dtype and bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 Shape = tuple[int | None, ...]
 
-# Interned, so that plans can be looked up by identity. A full table is emptied: a lost entry costs one re-inference.
+# Interned, so that plans are found by identity. A full table is emptied: a lost entry costs one more inference.
 _INTERN_LIMIT = 16_384
 _interned: dict[tuple[Shape, np.dtype, bool, tuple[int, ...] | None], Meta] = {}
 
@@ -18,8 +18,8 @@ _interned: dict[tuple[Shape, np.dtype, bool, tuple[int, ...] | None], Meta] = {}
 class Meta:
     """Shape, dtype and layout of an array to come.
 
-    `shape` has `None` where a length depends on data; `bound` is then the largest possible shape, else the shape
-    itself. `nbytes` is computed from `bound`. `contiguous` is a promise that the array will be C-contiguous; False is
+    `shape` has `None` for a length that depends on data; then `bound` is the largest possible shape, otherwise it is
+    the shape itself. `nbytes` is computed from `bound`. `contiguous=True` promises a C-contiguous array; False means
     "unknown".
     """
 
@@ -42,10 +42,10 @@ class Meta:
 
 
 def meta(shape: Shape, dtype: np.dtype, contiguous: bool = True, bound: tuple[int, ...] | None = None) -> Meta:
-    """The one `Meta` of these properties (equal arguments give the identical object).
+    """The one `Meta` of these properties (equal arguments give the same object).
 
     Raises:
-        TypeError: for a dtype of Python objects: buffers are recycled as bytes, with no regard to references in them.
+        TypeError: for a dtype of Python objects: buffers are recycled as bytes, without regard to references in them.
     """
     key = (shape, dtype, contiguous, bound)
     found = _interned.get(key)
@@ -53,7 +53,7 @@ def meta(shape: Shape, dtype: np.dtype, contiguous: bool = True, bound: tuple[in
         if dtype.hasobject:
             raise TypeError(
                 f"dtype {dtype} is not supported: a tensor has bool, integers, floats or complex numbers"
-                " (a submitted function may return anything, where no shape= and dtype= are given)"
+                " (a submitted function may return anything if shape= and dtype= are not given)"
             )
         if len(_interned) >= _INTERN_LIMIT:
             _interned.clear()

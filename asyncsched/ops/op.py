@@ -1,4 +1,4 @@
-"""The form of the table of operations: one `Op` per operation, and the `Plan` it makes for given operands."""
+"""The classes of the table of operations: an `Op` for each operation, and the `Plan` it makes for given operands."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ NO_OPTIONS: Options = {}
 Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096
-_NUMBERS = 64  # of one plan
-# The Python types NumPy promotes weakly (bool is not weak, but has a type of its own all the same).
+_NUMBERS = 64  # per plan
+# The Python types that NumPy promotes weakly. (bool is not weak, but has a type of its own, too.)
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
 
 
 class Inferred(NamedTuple):
-    """What a rule finds out."""
+    """The result of a rule."""
 
     meta: Meta  # of the result
     workspace: int = 0  # bytes of temporary memory
-    owned: int | None = None  # bytes of memory the result owns; None: all of the result (a view: none of it)
+    owned: int | None = None  # bytes of memory the result owns; None: all of its bytes, or 0 for a view
     int_bounds: tuple[int, int] | None = None
-    work: int | None = None  # elements it goes through; None: those of the largest array
-    number: np.dtype[Any] | None = None  # of a Python number as the second operand, where a ufunc makes it one
-    on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: as elsewhere
+    work: int | None = None  # elements it passes over; None: those of the largest array
+    number: np.dtype[Any] | None = None  # the dtype to which a ufunc casts a Python number as its second operand
+    on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: `workspace`
 
 
 class Numbers(dict[float, Any]):
-    """Python numbers as arrays of the dtype that they have in an operation: NumPy takes half the time with those.
+    """Python numbers as arrays of the dtype that an operation casts them to: NumPy takes half the time with those.
 
-    Not kept, and given back as it is: zero (-0.0 == 0.0), NaN, an infinity, a number that overflows the dtype, and
-    every new number once there are 64.
+    Not cached, and returned unchanged: zero (-0.0 == 0.0), NaN, infinities, numbers that overflow the dtype, and every
+    new number beyond 64 entries.
     """
 
     def __init__(self, dtype: np.dtype[Any]) -> None:
@@ -53,7 +53,7 @@ class Numbers(dict[float, Any]):
             with np.errstate(all="ignore"):
                 array = np.array(number, self.dtype)
         except OverflowError:
-            return number  # the operation itself raises, or does not
+            return number  # the operation itself raises, or not
         array.flags.writeable = False
         self[number] = array
         return array
@@ -61,23 +61,23 @@ class Numbers(dict[float, Any]):
 
 @dataclass(slots=True, eq=False, repr=False)
 class Plan:
-    """What one application of an operation will need: decided at submit, before any memory is touched."""
+    """The needs of an operation for given operands, determined at submission, before any memory is touched."""
 
     op: Op
     meta: Meta  # of the result
     nbytes: int  # bytes of memory the result will own: 0 for a view
     workspace: int  # bytes of temporary memory while it runs
-    estimate: float = 0.0  # seconds that it takes a stream
-    small: bool = False  # may run inline
-    seconds: float = 0.0  # how much longer it would hold the loop's thread inline than a task would
-    kernel: Any = None  # NumPy's, for where it runs inline
-    pair: bool = False  # it takes two operands, and no options
-    int_bounds: tuple[int, int] | None = None  # Python integers among the operands must lie in here
+    estimate: float = 0.0  # estimated seconds on a stream
+    small: bool = False  # whether it may run inline
+    seconds: float = 0.0  # how much longer than a task's cost it would hold the loop's thread inline
+    kernel: Any = None  # NumPy's, for running inline
+    pair: bool = False  # whether it takes two operands and no options
+    int_bounds: tuple[int, int] | None = None  # the range for Python integers among the operands
     numbers: Numbers | None = None
-    on_card: int = 0  # the workspace there: on a CUDA card
-    compiled_in: tuple[object, ...] = ()  # marks of the memories of cards where nothing is compiled for it any more
+    on_card: int = 0  # the workspace on a CUDA card
+    compiled_in: tuple[object, ...] = ()  # tokens of the cards' memories for which it has no more to compile
     name: str = field(init=False)
-    cost: int = field(init=False)  # bytes of both, where no size is rounded up
+    cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
 
     def __post_init__(self) -> None:
         self.name = self.op.name
@@ -89,46 +89,47 @@ class Op:
     """One operation.
 
     `kernel` is a name in the array namespace (`numpy`, `cupy`) or a function `kernel(xp, *arrays, **options)`.
-    `rule(op, operands, options)` gives what it can infer of the result, or raises what NumPy would raise.
-    A view whose plan owns bytes (`reshape` of an array that may be strided) may be a copy instead.
+    `rule(op, operands, options)` returns what it infers about the result, or raises NumPy's errors. A view whose plan
+    owns bytes (`reshape` of an array that may be strided) may be a copy instead.
     """
 
     name: str
     kernel: str | Kernel
     rule: Callable[[Op, tuple[Operand, ...], Options], Inferred]
     out: bool = False  # the kernel takes `out=`, a C-contiguous array of the result's shape and dtype
-    # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Except
-    # one complex number alone: NumPy multiplies it over itself with another rounding (no buffer that small is reused).
+    # `out` may be the first operand if its shape and dtype are equal, and any operand if the kernel is a ufunc. Not for
+    # a single complex number, which NumPy rounds differently when it multiplies in place (but no buffer that small is
+    # reused).
     inplace: bool = False
-    fixed: Callable[[Options], Kernel] | None = None  # NumPy's kernel for these options alone, where it is called often
-    releasing_gil: Kernel | None = None  # what a stream of the host runs, where `kernel` would hold the GIL for long
-    on_cupy: Kernel | None = None  # what calls CuPy's function of the kernel's name, where that alone is not NumPy's
+    # NumPy's kernel for these options, for operations that are called often
+    fixed: Callable[[Options], Kernel] | None = None
+    releasing_gil: Kernel | None = None  # what host streams run if `kernel` would hold the GIL for long
+    on_cupy: Kernel | None = None  # a wrapper of CuPy's function of the kernel's name, if that differs from NumPy's
     view: bool = False  # the result is a view of the first operand
-    assigns: bool = False  # the result is the first operand, but for a part that is assigned
-    checks: bool = False  # the kernel raises for what it finds in the data, see `kernels.checks`
-    parts: Any = None  # of several results, packed in one (see `packed`): what each will be
-    resource: str = ""  # of a library that must not be used by two streams at once: on CUDA such tasks share one stream
-    exact: Op | None = None  # what runs instead inside `asc.exact()`, if there the kernel is another
-    bound: Bound | None = None  # of the difference to that, for numbers of ordinary size
-    # Seconds for an element of at most four bytes on one thread, see `cost_model.Cost`. None: not known, so it never
-    # runs on the loop's thread unless it is tiny, and counts as an operation of several passes elsewhere.
+    assigns: bool = False  # the result is the first operand with a part assigned
+    checks: bool = False  # the kernel may raise for values in the data, see `kernels.checks`
+    parts: Any = None  # for several results packed in one (see `packed`): the form of each
+    resource: str = ""  # a library that two streams must not use at once: on CUDA its tasks share one stream
+    exact: Op | None = None  # the variant for `asc.exact()`, if that has another kernel
+    bound: Bound | None = None  # of the difference to `exact`, for numbers of ordinary size
+    # Seconds for an element of at most four bytes on one thread, see `cost_model.Cost`. None: unknown. Then it runs on
+    # the loop's thread only if it is tiny, and counts elsewhere as an operation of several passes.
     element_seconds: float | None = None
-    cut: Cut = Cut.WHOLE  # an operation whose kernel is a universal function is cut by elements, whatever stands here
-    compiled_as: str = ""  # the loop in `kernels.loops` that does all of it: with that, it is cut into larger parts
+    cut: Cut = Cut.WHOLE  # ignored if the kernel is a universal function, which is cut by elements
+    compiled_as: str = ""  # the loop in `kernels.loops` that replaces all of it; then it is cut into larger parts
     blas: Blas = Blas.NONE
-    # How a captured step fuses it with its neighbours. On the host: by the universal function that it is, if `kernel`
-    # does not name that, or by the code that numba compiles. On CUDA: by a trace of the kernel; None: if it is cut by
-    # elements.
+    # How a captured step fuses it with its neighbours. On the host: by its universal function, if `kernel` does not
+    # name that, or by code that numba compiles. On CUDA: by a trace of the kernel; None: only if it is cut by elements.
     ufunc: UfuncCall | None = None
     scalar_code: ScalarCode | None = None
     fused_on_cuda: bool | None = None
-    # Kernels and other work that it puts on a CUDA card's stream, at most, where its operands are contiguous, in single
-    # precision and no more than a block; counted without CUB, which takes two for some reductions. None: it depends on
-    # them, or it is a view (mostly none), or not counted. Only those that state it share an event with others.
+    # At most so many kernels and other items on a CUDA card's stream, for contiguous operands in single precision of at
+    # most one block; counted without CUB, which takes two for some reductions. None: it depends, or it is a view
+    # (mostly none), or not counted. Only operations that state it share an event with others.
     launches: int | None = None
     doc: str = ""
     plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
-    # Those of `plans` that are for a tensor and a Python number, by the number's type and the form of the tensor.
+    # The `plans` for a tensor and a Python number, by the number's type and the tensor's form.
     with_number: dict[Hashable, dict[Hashable, Plan]] = field(
         default_factory=lambda: {int: {}, float: {}}, init=False, repr=False
     )
@@ -136,19 +137,19 @@ class Op:
 
 
 def plan_key(operands: tuple[Operand, ...], options: Options) -> tuple[Hashable, ...]:
-    """What a plan depends on: metas by identity, scalars by type or dtype, options by type and value."""
+    """The properties that a plan depends on: metas by identity, scalars by type or dtype, options by type and value."""
     kinds = tuple([operand if type(operand) is Meta else _kind(operand) for operand in operands])
     if not options:
         return kinds
     values = options.values()
-    return (*kinds, *options, *values, *map(type, values))  # 0 == 0.0 == False, and NumPy tells them apart
+    return (*kinds, *options, *values, *map(type, values))  # 0 == 0.0 == False, but NumPy distinguishes them
 
 
 def plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     """The plan of the operation for these operands, from its cache or from its rule.
 
-    Raises what NumPy would raise for these shapes and dtypes, and `OverflowError` for a Python integer that does not
-    fit the dtype it meets.
+    Raises NumPy's errors for these shapes and dtypes, and `OverflowError` for a Python integer that does not fit the
+    dtype it is cast to.
     """
     key = plan_key(operands, options)
     found = op.plans.get(key)
@@ -177,7 +178,7 @@ def check_int_bounds(operands: tuple[object, ...], bounds: tuple[int, int]) -> N
 def resolve(op: Op, xp: Any) -> Kernel:
     """The operation's kernel as a function of arrays and options in the namespace `xp`.
 
-    A result without axes may come back as a NumPy scalar when no `out=` is given, as it does from NumPy.
+    A result without axes may be a NumPy scalar if no `out=` is given, as from NumPy.
     """
     found = op.kernels.get(xp)
     if found is None:
@@ -187,7 +188,7 @@ def resolve(op: Op, xp: Any) -> Kernel:
 
 
 def fixed_kernel(op: Op, options: Options) -> Kernel:
-    """The same for NumPy's arrays and these options, as a function of arrays, for one who calls it often."""
+    """The kernel for NumPy's arrays and these options, as a function of arrays, for frequent calls."""
     if op.fixed is not None:
         return op.fixed(options)
     kernel = op.releasing_gil or op.kernel
@@ -209,7 +210,7 @@ def bind(kernel: str | Kernel, xp: Any) -> Kernel:
 
 
 def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
-    """A logical function of CuPy's: none takes complex numbers, nor integers out of the other operand's bounds."""
+    """A logical function of CuPy's. Alone it takes no complex numbers, nor integers out of the other's range."""
     return function(*[a != 0 if isinstance(a, int) or np.iscomplexobj(a) else a for a in arrays], **options)
 
 
@@ -246,13 +247,13 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
 
 
 def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Run the rule; where lengths are unknown, once more with others, to see which of the result's depend on them."""
+    """Run the rule. If lengths are unknown, run it with other lengths, to see which of the result's depend on them."""
     if all(operand.known for operand in operands if isinstance(operand, Meta)):
         return op.rule(op, operands, options)
     try:
         largest = op.rule(op, _substitute(operands, None), options)
-        # Nothing at all is the most telling length, since slices clamp; but a maximum needs at least one element, and
-        # one broadcasts with everything, so the next witness is one more than the bound.
+        # Length 0 tells most, since slices clamp. But a maximum needs at least one element, and length 1 broadcasts
+        # with everything, so the next length to try is one more than the bound.
         try:
             other = op.rule(op, _substitute(operands, 0), options)
         except (ValueError, IndexError):
@@ -269,7 +270,7 @@ def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Ope
 
 
 def _known(operand: Meta, variant: int | None) -> Meta:
-    """`operand` with its unknown lengths at their bound (None), nothing (0) or one above the bound (1)."""
+    """`operand` with its unknown lengths at their bound (None), at 0 (0) or one above the bound (1)."""
     if operand.known:
         return operand
     if variant is None:

@@ -1,8 +1,8 @@
-"""Several results of one operation, in one buffer of bytes: each is a view of it.
+"""Several results of one operation, packed in one buffer of bytes. Each is a view of it.
 
-A task has one value. So an operation that gives several results (a decomposition, `unique_all`, a captured step) packs
-them, and each is unpacked by an operation that makes a view. Where a length depends on data the buffer is as long as
-what was found, and that says how long each part is: nobody has to look into it.
+A task has one value. So an operation with several results (a decomposition, `unique_all`, a captured step) packs them,
+and another operation unpacks each as a view. If a length depends on data, the buffer's own length tells how long each
+part is: nobody has to look into it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 from .meta import Meta, meta
 from .op import Inferred, Op
 
-ALIGNMENT = 512  # bytes at which results begin in a packed buffer: CuPy's own granularity, and whole cache lines
+ALIGNMENT = 512  # bytes: each result begins at a multiple of this, CuPy's own granularity, in whole cache lines
 _BYTES = np.dtype(np.uint8)
 
-# From the name, operands and options of an operation with several results: what they will be, and bytes of temporary
+# From the name, operands and options of an operation with several results: the form of each, and the bytes of temporary
 # memory.
 Parts = Callable[[str, tuple[Any, ...], Mapping[str, Any]], tuple[list[Meta], int]]
 
 
 def offsets(metas: Sequence[Any]) -> tuple[list[int], int]:
-    """Where each result (its meta, or the array itself) begins in a packed buffer, and the buffer's bytes."""
+    """The start of each result (given as meta or array) in a packed buffer, and the buffer's bytes."""
     starts, end = [], 0
     for form in metas:
         starts.append(end)
@@ -42,12 +42,12 @@ def pack(xp: Any, arrays: Sequence[Any], starts: Sequence[int], nbytes: int) -> 
 
 
 def unpacked(buffer: Any, starts: Sequence[int], metas: Sequence[Meta]) -> list[Any]:
-    """The parts of such a buffer, to be filled."""
+    """The parts of a packed buffer, to be filled."""
     return [_part(buffer, start, form.bound, form.dtype) for start, form in zip(starts, metas, strict=True)]
 
 
 def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str, **more: Any) -> Op:
-    """An operation whose kernel gives several arrays, packed. Its results have known shapes."""
+    """An operation whose kernel returns several arrays, packed. Its results have known shapes."""
 
     def packing(xp: Any, *arrays: Any, **options: Any) -> Any:
         found = kernel(xp, *arrays, **options)
@@ -62,7 +62,7 @@ def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc
 
 
 def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:
-    """One buffer of arrays, one behind the other without gaps: the widest come first, so that each is aligned."""
+    """One buffer of arrays without gaps. The caller puts the widest first, so that each is aligned."""
     return xp.concatenate([xp.ascontiguousarray(array).reshape(-1).view(xp.uint8) for array in arrays])
 
 
@@ -73,7 +73,7 @@ def _part(buffer: Any, start: int, shape: tuple[int, ...], dtype: Any) -> Any:
 def _unpack(
     xp: Any, buffer: Any, *, start: int, shape: Any, dtype: Any, fixed: int = 0, width: int = 1, before: int = 0
 ) -> Any:
-    """A part that begins after `start` bytes, and `before` for each that was found."""
+    """A part that begins after `start` bytes, plus `before` bytes for each element found."""
     count = _found(buffer.shape[0], fixed, width)
     return _part(buffer, start + count * before, (count,) if shape is None else shape, dtype)
 
@@ -86,7 +86,7 @@ def _unpacked(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> 
 
 
 def _found(nbytes: int, fixed: int, width: int) -> int:
-    """How many results were found, told by the bytes: `fixed` in any case, and `width` for each."""
+    """How many elements were found, by the buffer's bytes: `fixed`, and `width` for each."""
     return max(nbytes - fixed, 0) // width
 
 

@@ -1,7 +1,7 @@
-"""Parts of one operation on several threads: what the calling thread may share its work with.
+"""Sharing the parts of one operation with other threads.
 
-Who runs operations on several threads says so once in each of them (`share_by`). Kernels cut their work by its shape
-and the number of threads alone, and never by who has time. Elsewhere parts are called one after the other.
+A thread whose operations may run on several threads calls `share_by` once. Kernels cut their work only by its shape and
+the number of threads, never by who is idle. On other threads, parts are called one after the other.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from .cost_model import PASSES
 
 Part = Callable[[], Any]
 
-# A part takes at least this long, by estimate: it takes some tens of microseconds until another thread has begun.
+# The least time of a part, by estimate: another thread takes some tens of microseconds to begin.
 PART_SECONDS: Final = 1e-4
-# A part takes about so long at most, where shorter parts cost nothing: a helper looks after its own tasks in between.
+# The most time of a part, if shorter parts cost nothing: a helper looks after its own tasks in between.
 LONGEST_SECONDS: Final = 1e-3
-# Work of less than so many `PART_SECONDS` stays whole: to wake a thread costs what two threads would gain.
+# Work of less than so many `PART_SECONDS` stays whole: waking a thread costs as much as two threads would gain.
 _WHOLE: Final = 4
 
 
@@ -33,17 +33,17 @@ _here = _Here()
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
-    """Have the calling thread's parts run by `run` from now on, which has so many threads for them."""
+    """Let `run`, which has so many threads, run the calling thread's parts from now on."""
     _here.run, _here.threads = run, threads
 
 
 def threads() -> int:
-    """How many threads the calling one shares its work with, itself among them."""
+    """The number of threads that share the calling thread's work, including itself."""
     return _here.threads
 
 
 def run(parts: Sequence[Part]) -> None:
-    """Call all parts, in any order, perhaps at the same time. Raises what one of them raised."""
+    """Call all parts, in any order, perhaps at the same time. Raises an exception of one of them."""
     if _here.run is None or len(parts) < 2:
         for part in parts:
             part()
@@ -52,7 +52,7 @@ def run(parts: Sequence[Part]) -> None:
 
 
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
-    """Call a function for all items, in parts for the threads there are. On one thread they take so long, by estimate.
+    """Call a function for all items, in parts for several threads. `seconds` is the estimate for one thread.
 
     At least four parts for each thread: with three, two threads would get five and three of the eight tiles of a small
     batch.
@@ -66,10 +66,10 @@ def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> N
 
 
 def number(seconds: float, each: int = 1, least: int = 1) -> int:
-    """How many parts of what takes so long on one thread: `each` for a thread, 1 where that is not worth its while.
+    """The number of parts for work of so many seconds on one thread: `each` per thread; 1 if cutting is not worth it.
 
     Args:
-        least: so many `PART_SECONDS` each takes at least.
+        least: each part takes at least this many `PART_SECONDS`.
     """
     if _here.threads < 2 or seconds < _WHOLE * PART_SECONDS:
         return 1
@@ -77,24 +77,26 @@ def number(seconds: float, each: int = 1, least: int = 1) -> int:
 
 
 def ranges(places: int, number: int, unit: int = 1) -> list[slice]:
-    """About so many ranges of places, which begin at multiples of a unit: so many that none is twice as long as another
-    but the last."""
+    """About so many ranges of places, which begin at multiples of a unit.
+
+    The number is reduced so that, except for the last, none is twice as long as another.
+    """
     if number > 1 and places // unit < 2 * number:
         number = places // unit
     return equal(places, number, unit)
 
 
 def equal(places: int, number: int, unit: int = 1) -> list[slice]:
-    """Exactly so many, but one at least."""
+    """Exactly so many ranges, but at least one."""
     starts = [places * i // number // unit * unit for i in range(number)] or [0]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
 
 
 def rounds(seconds: float) -> int:
-    """How many parts of `LONGEST_SECONDS` each thread has of so much work."""
+    """The number of parts of `LONGEST_SECONDS` for each thread."""
     return max(1, int(seconds / (LONGEST_SECONDS * threads())))
 
 
 def seconds_of(elements: int, itemsize: int, element_seconds: float | None = None) -> float:
-    """What an operation takes on one thread, by estimate. None for an element: it passes over them several times."""
+    """Estimated seconds for an operation on one thread. With None it passes over each element several times."""
     return (PASSES if element_seconds is None else element_seconds) * elements * max(1, itemsize / 4)

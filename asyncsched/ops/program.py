@@ -1,4 +1,4 @@
-"""A program: operations in the order they were recorded, to be run as one."""
+"""A program: recorded operations in order, which run as one."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from .op import Op, resolve
 
 @dataclass(slots=True, eq=False)
 class Ref:
-    """Stands among arguments for the array in this slot. Made by `ref`."""
+    """Stands for the array in a slot, among arguments. Made by `ref`."""
 
     slot: int
 
 
-ref: Callable[[int], Ref] = cache(Ref)  # every operation with a number beside a tensor has one
+ref: Callable[[int], Ref] = cache(Ref)  # cached, since every operation on a tensor and a number needs one
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One operation applied. Its result goes to the next free slot."""
+    """One operation with its arguments. Its result goes to the next free slot."""
 
     op: Op
     args: tuple[Any, ...]  # Refs and scalars
     options: Mapping[str, Any]
     form: Meta  # of the result
-    nbytes: int  # of its memory
+    nbytes: int  # of the result's memory
     workspace: int
-    where: str  # the line that wrote it
+    where: str  # the line of the user's program
 
     @property
     def reads(self) -> list[int]:
@@ -42,7 +42,7 @@ class Step:
 
 
 def note_step(error: Exception, step: Step) -> None:
-    """Have an exception say which step of a program raised it."""
+    """Note on an exception which step of a program raised it."""
     error.add_note(f"raised by the captured operation {step.op.name!r}, written at {step.where}")
 
 
@@ -51,11 +51,11 @@ class Program:
     """Steps over numbered slots: the inputs first, then each step's result.
 
     Attributes:
-        forms: of the inputs, which take the first slots.
+        forms: the forms of the inputs, which take the first slots.
         steps: what to run, in order.
         outputs: the slots of the results.
-        in_place: the steps that write over their first operand, as `plan_writes` has found.
-        given: the inputs that were given up to it, to be written over.
+        in_place: the steps that write over their first operand, as found by `plan_writes`.
+        given: the donated inputs, which may be written over.
     """
 
     forms: tuple[Meta, ...]
@@ -66,11 +66,11 @@ class Program:
 
     @property
     def inputs(self) -> int:
-        """How many slots the inputs take."""
+        """The number of the inputs' slots."""
         return len(self.forms)
 
     def form(self, slot: int) -> Meta:
-        """What is known of the array in a slot."""
+        """The form of the array in a slot."""
         return self.forms[slot] if slot < self.inputs else self.steps[slot - self.inputs].form
 
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
@@ -89,9 +89,9 @@ class Program:
         """The most bytes that intermediates and results take at once.
 
         Args:
-            footprint: the bytes that so many take in the device's memory.
-            parts: the steps that are one kernel each, with the slots that it writes: those of the others take nothing.
-                A step with None is run as it is, and so is each if there are no parts.
+            footprint: gives the bytes that a size takes in the device's memory.
+            parts: the kernels: the steps of each, with the slots that it writes; its other slots take nothing. With
+                None in place of slots, the step runs as it is. Without parts, every step does.
         """
         live = most = 0
         sizes = [0] * (self.inputs + len(self.steps))
@@ -107,7 +107,7 @@ class Program:
         return most
 
     def apply(self, index: int, xp: Any, slots: Any, out: Any = None) -> Any:
-        """The result of one step, on the host in `out` if that is given and can be taken, and in parts perhaps."""
+        """The result of one step. On the host it may be computed in parts, and in `out` if the operation takes that."""
         step = self.steps[index]
         args = [slots[a.slot] if type(a) is Ref else a for a in step.args]
         kernel = resolve(step.op, xp)
@@ -121,11 +121,11 @@ class Program:
         except Exception as error:
             note_step(error, step)
             raise
-        # What has no axes may be a NumPy scalar, to which nothing can be assigned.
+        # A result without axes may be a NumPy scalar, to which nothing can be assigned.
         return result if isinstance(result, xp.ndarray) else xp.asarray(result)
 
     def last_uses(self) -> list[list[int]]:
-        """For each step, the slots that nothing needs after it. A view counts as a use of what it is a view of."""
+        """For each step, the slots that no later step needs. A view counts as a use of its base."""
         last: dict[int, int] = {}
         base: dict[int, int] = {}
         for i, step in enumerate(self.steps):
@@ -142,13 +142,13 @@ class Program:
                 over[i].append(slot)
         return over
 
-    # -- runs: steps that may be done together ----------------------------------------------------------------------
+    # -- runs: steps that may be fused ------------------------------------------------------------------------------
 
     def runs(self, shape_of: Callable[[int], Any]) -> Iterator[range]:
-        """The steps in order, those that follow each other and have one shape together.
+        """The steps in order. Neighbours of one shape come together.
 
         Args:
-            shape_of: the shape of a run that a step may be in; None if it may be in none.
+            shape_of: the shape of a run that may contain the step; None if none may.
         """
         for shape, steps in groupby(range(len(self.steps)), shape_of):
             found = list(steps)
@@ -158,33 +158,35 @@ class Program:
                 yield range(found[0], found[-1] + 1)
 
     def last_reads(self) -> dict[int, int]:
-        """For each slot the last step that reads it; for a result a number behind all steps."""
+        """For each slot the last step that reads it; for a result, a number behind all steps."""
         found = {slot: i for i, step in enumerate(self.steps) for slot in step.reads}
         return found | dict.fromkeys(self.outputs, len(self.steps))
 
     def written(self, steps: range, last: dict[int, int]) -> list[int]:
         """The slots of a run's results that are read outside of it. The others never need to be arrays.
 
-        `last` is what `last_reads` gives.
+        `last` is the result of `last_reads`.
         """
         return [self.inputs + i for i in steps if last.get(self.inputs + i, -1) >= steps.stop]
 
-    # -- assignments: steps that may write over what they change ----------------------------------------------------
+    # -- assignments: steps that may be done in place ---------------------------------------------------------------
 
     def plan_writes(self, given: tuple[int, ...]) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
-        """Find the assignments to parts that may be written in place: to a buffer of the program's own, or to an input
-        that was given up to it, of which nothing but the new version is read afterwards.
+        """Find the assignments that may be done in place.
+
+        They write to a buffer of the program's own, or to a donated input, of which only the new version is read
+        afterwards.
 
         Args:
-            given: the inputs that were given up.
+            given: the donated inputs.
 
         Returns:
-            The slot of each one's last version that is in its buffer; and for those with an assignment that needs a
-            copy, which step it is, and a slot that is still to be read.
+            For each donated input, the slot of its last version in its buffer; and for those with an assignment that
+            needs a copy, that step and a slot that is still to be read.
         """
         self.given = given
         last, versions, copied = self.last_reads(), {slot: slot for slot in given}, dict[int, tuple[int, int]]()
-        owner = {slot: slot for slot in range(self.inputs)}  # whose buffer a slot is in, or may be
+        owner = {slot: slot for slot in range(self.inputs)}  # in whose buffer a slot is, or may be
         sharing = {slot: [slot] for slot in owner}
         whole = set(given)  # slots that are all of a buffer that may be written over
         for i, step in enumerate(self.steps):
@@ -192,7 +194,7 @@ class Program:
             shares = first is not None and (step.op.view or not step.op.out)
             if step.op.assigns and step.reads[0] in whole and not step.options.get("path"):
                 assert first is not None
-                # What is assigned must not be a part of the same buffer either.
+                # The assigned value must not be a part of the same buffer either.
                 later = [s for s in sharing[first] if last.get(s, -1) > i or s in step.reads[1:]]
                 if not later:
                     self.in_place.add(i)

@@ -1,6 +1,6 @@
-"""What rules share: operands as metas, samples for dtypes, proxies for views, bytes of blocks and copies.
+"""Shared parts of rules: operands as metas, samples for dtypes, proxies for views, bytes of blocks and copies.
 
-A *rule* says what is known of an operation's result before anything is computed. It stands beside the kernel.
+A *rule* infers facts about an operation's result before anything is computed. It stands beside the kernel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INTP = np.dtype(np.intp)  # of indices
 
 
 def as_meta(operand: Operand) -> Meta:
-    """The meta of an operand; a scalar's is that of the array NumPy would make of it."""
+    """The meta of an operand; for a scalar, that of NumPy's array of it."""
     if isinstance(operand, Meta):
         return operand
     dtype = operand.dtype if isinstance(operand, np.generic) else np.dtype(type(operand))
@@ -36,17 +36,17 @@ def lengths(operand: Operand) -> Known:
 
 
 def all_contiguous(operands: tuple[Operand, ...]) -> bool:
-    """Whether every array among the operands is C-contiguous: then so is what NumPy makes in K-order."""
+    """Whether every array among the operands is C-contiguous. Then NumPy's result in K-order is so, too."""
     return all(operand.contiguous for operand in operands if isinstance(operand, Meta))
 
 
 def broadcast(operands: tuple[Operand, ...]) -> Known:
-    """The shape the operands broadcast to."""
+    """The shape that the operands broadcast to."""
     return broadcast_shapes("operands", *map(lengths, operands))
 
 
 def broadcast_shapes(what: str, *shapes: Known) -> Known:
-    """What shapes broadcast to; the error says of what they are."""
+    """The shape that others broadcast to. An error calls them `what`."""
     try:
         return np.broadcast_shapes(*shapes)
     except ValueError:
@@ -55,21 +55,21 @@ def broadcast_shapes(what: str, *shapes: Known) -> Known:
 
 
 def axis_of(shape: Known, axis: int | None) -> tuple[Known, int]:
-    """A shape and its axis, none negative: without one, the only one of the flattened operand. No axes count as one."""
+    """A shape and its axis, not negative; without axis, those of the flattened array. () counts as (1,)."""
     shape = (prod(shape),) if axis is None else shape or (1,)
     return shape, normalize_axis_index(axis or 0, len(shape))
 
 
 def sample(operand: Operand, shape: Known = (1,)) -> Any:
-    """A tiny stand-in of the operand's dtype, for asking NumPy what it would do. All ones, so nothing warns."""
+    """A tiny stand-in of the operand's dtype, to ask NumPy about results. It has only ones, so nothing warns."""
     if isinstance(operand, Meta):
         return np.ones(shape, operand.dtype)
-    # One fits every dtype, so the value of a Python scalar has no say here.
+    # One fits every dtype, so the value of a Python scalar does not matter.
     return operand.dtype.type(1) if isinstance(operand, np.generic) else type(operand)(1)
 
 
 def shrunk(operand: Operand) -> Any:
-    """A sample with the operand's dimensions, each of length at most one: it fails where the operand would."""
+    """A sample with the operand's dimensions, each of length at most one. NumPy raises for it as for the operand."""
     return sample(operand, tuple([min(length, 1) for length in lengths(operand)]))
 
 
@@ -85,12 +85,12 @@ def c_strides(shape: Known, itemsize: int) -> Known:
 
 
 def view_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A view: what NumPy makes of a proxy."""
+    """A view, inferred from NumPy's view of a proxy."""
     return viewed(operands[0], lambda array: resolve(op, np)(array, **options))
 
 
 def viewed(operand: Operand, view: Callable[[Array], Array]) -> Inferred:
-    """The meta of a view; where the operand's strides are unknown, so are the result's."""
+    """The meta of a view. If the operand's strides are unknown, so are the view's."""
     array = as_meta(operand)
     result = view(proxy(array))
     return Inferred(meta(result.shape, result.dtype, array.contiguous and result.flags.c_contiguous))
@@ -103,13 +103,13 @@ def same_as(operand: Operand, workspace: int = 0) -> Inferred:
 
 
 def cast_bytes(operand: Operand, dtype: np.dtype[Any]) -> int:
-    """Bytes of the copy NumPy makes of a whole operand that has another dtype."""
+    """Bytes of NumPy's copy of a whole operand that has another dtype; else 0."""
     array = as_meta(operand)
     return 0 if array.dtype == dtype else prod(array.bound) * dtype.itemsize
 
 
 def int_bounds(operands: tuple[Operand, ...], dtypes: Iterable[np.dtype[Any]]) -> tuple[int, int] | None:
-    """What a Python integer among the operands must fit, if it is cast to an integer dtype."""
+    """The range for a Python integer among the operands, if it is cast to an integer dtype."""
     for operand, dtype in zip(operands, dtypes, strict=False):
         if type(operand) is int and dtype.kind in "iu":
             info = np.iinfo(dtype)
@@ -118,23 +118,23 @@ def int_bounds(operands: tuple[Operand, ...], dtypes: Iterable[np.dtype[Any]]) -
 
 
 def no_axis(shape: Shape, name: str) -> None:
-    """Refuse arrays without dimensions."""
+    """Raise for arrays without dimensions."""
     if not shape:
         raise ValueError(f"{name}: the operand needs at least one dimension")
 
 
-# -- of networks: workspace is counted in blocks (see `kernels.blocks`), and copies are C-contiguous -------------------
+# -- networks: workspace is counted in blocks (see `kernels.blocks`), and copies are C-contiguous ----------------------
 
 
 def blockwise_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A result like the first operand, made in blocks of elements; tensors after it are of the same shape."""
+    """A result like the first operand, made in blocks of elements. All tensors must have one shape."""
     tensors = tuple([operand for operand in operands if isinstance(operand, Meta)])
     alike(op, tensors)
     return like(operands[0], copies(tensors) + block_bytes(tensors[0], 1, 8))
 
 
 def floats(op: Op, *operands: Operand) -> list[Known]:
-    """The shapes of operands that must be of one floating-point dtype."""
+    """The shapes of operands, which must have one floating-point dtype."""
     dtypes = {as_meta(operand).dtype for operand in operands}
     if len(dtypes) > 1:
         names = ", ".join(sorted(str(dtype) for dtype in dtypes))
@@ -145,7 +145,7 @@ def floats(op: Op, *operands: Operand) -> list[Known]:
 
 
 def alike(op: Op, operands: tuple[Operand, ...]) -> Known:
-    """The one shape of operands of one floating-point dtype."""
+    """The shape of operands, which must have one shape and one floating-point dtype."""
     shapes = floats(op, *operands)
     if any(shape != shapes[0] for shape in shapes):
         text = " and ".join(str(shape) for shape in shapes)
@@ -165,7 +165,7 @@ def copies(operands: tuple[Operand, ...]) -> int:
 
 
 def block_bytes(operand: Operand, width: int, count: int) -> int:
-    """Bytes of so many arrays, each one block of rows of an operand; or four long blocks, where they are more."""
+    """Bytes of `count` arrays of one block of rows each, or of four long blocks, if those are more."""
     array = as_meta(operand)
     size = prod(array.bound)
     arrays = max(count * min(size, max(BLOCK, width)), 4 * min(size, max(LONG_BLOCK, width)))

@@ -1,15 +1,17 @@
 """The table of operations, by name.
 
-An operation is declared in one place: in `OPS`, at the end of the file in `kernels` that has its kernel and its rule.
-There stands all that is known of it, as the fields of an `Op`:
+An operation is declared in one place: in `OPS`, at the end of the file in `kernels` with its kernel and its rule. The
+fields of the `Op` state everything known about it:
 
-- a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function
-  `kernel(xp, *arrays, **options)`, written in terms of the namespace `xp`;
-- a *rule*, which says at once, from the operands' shapes and dtypes, what shape, dtype and layout the
-  result will have, and how many bytes of temporary memory the kernel takes; it raises what NumPy would;
-- what the scheduler may do with it. A field that is left out costs time, and never changes a result. Without `out` and
-  `inplace` no buffer is used again; without `element_seconds` it goes to a stream unless it is tiny; without `cut` one
-  thread does all of it; without `ufunc` or `scalar_code` a captured step on the host does not fuse it.
+- a *kernel*, which computes the result: the name of a function that NumPy and CuPy both have, or a function `kernel(xp,
+  *arrays, **options)`, written in terms of the namespace `xp`;
+- a *rule*, which infers the result's shape, dtype and layout from those of the operands, and the bytes of temporary
+  memory that the kernel takes; it raises NumPy's errors;
+- permissions for the scheduler. A field that is left out costs time, but never changes a result. Without `out` and
+  `inplace`, no buffer is reused; without `element_seconds`, it goes to a stream unless it is tiny; without `cut`, one
+  thread does all of it; without `ufunc` or `scalar_code`, a captured step on the host does not fuse it.
+
+A universal function of NumPy and CuPy takes one line in `kernels/elementwise.py`; its name says the rest::
 
 A universal function of NumPy and CuPy takes one line, in `kernels/elementwise.py`, and its name says the rest::
 
@@ -29,8 +31,8 @@ array([1., 8.])
 >>> plan(op, (asc.ops.meta((2,), np.dtype("f8")),), {}).meta
 Meta((2,), float64, contiguous)
 
-With a line in `tensors/functions` users can call it; one in `autograd/rules` is its derivative. For elementwise
-operations most tests take operands from the declaration. Of any other, `tests/gpu/cases.py` asks for some.
+A line in `tensors/functions` makes it callable for users; one in `autograd/rules` is its derivative. For elementwise
+operations, most tests make operands from the declaration. For others, `tests/gpu/cases.py` asks for examples.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from .conftest import Card, issued
 pytestmark = pytest.mark.one_loop
 LOGITS = np.random.default_rng(0).normal(size=(8, 5)).astype(np.float32)
 GOOD, BAD = np.arange(8) % 5, np.arange(8) % 5 + 1
-WRONG = r"the targets reach from 1 to 5, and there are 5 classes: use 0 to 4"
+WRONG = r"the targets range from 1 to 5, but there are 5 classes: use 0 to 4"
 
 
 @pytest.mark.parametrize("streams", [1, 3])

@@ -200,5 +200,5 @@ async def test_a_class_out_of_range_fails_where_it_is_awaited(s, weighted):
     for wrong in (-1, 3):
         target = await s.put(np.array([0, wrong]))
         loss = nn.cross_entropy(x, target, weight) if weighted else nn.nll_loss(x, target)
-        with pytest.raises(IndexError, match="the targets reach from .* and there are 3 classes"):
+        with pytest.raises(IndexError, match="the targets range from .* but there are 3 classes"):
             await loss

@@ -198,7 +198,7 @@ async def test_what_has_another_place_in_pytorch_is_refused_by_position(s):
 @pytest.mark.parametrize("wrong", [-1, 5])
 async def test_an_index_outside_the_rows_fails_where_it_is_awaited(s, wrong):
     layer = nn.Embedding(5, 2)
-    with pytest.raises(IndexError, match="embedding: the indices reach from .*: use 0 to 4"):
+    with pytest.raises(IndexError, match="embedding: the indices range from .*: use 0 to 4"):
         await layer(await s.put(np.array([0, wrong, 2])))
     with pytest.raises(ValueError, match="must be .count, width."):
         nn.embedding(asc.zeros(3, dtype=int), asc.ones(3))

@@ -204,7 +204,7 @@ async def test_what_the_numbers_forbid_raises_where_it_is_awaited(s):
 
 async def test_shapes_and_dtypes_raise_at_the_line(s):
     x = await s.put(np.ones((2, 3)))
-    with pytest.raises(LinAlgError, match=r"inv: the last two dimensions must be square, and the shape is \(2, 3\)"):
+    with pytest.raises(LinAlgError, match=r"inv: the last two dimensions must be square, not of shape \(2, 3\)"):
         asc.linalg.inv(x)
     with pytest.raises(ValueError, match="do not match"):
         asc.linalg.solve(x @ x.mT, x.mT)

@@ -163,7 +163,7 @@ async def test_counts_of_views_and_with_weights(s):
     a, w = np.arange(40, dtype="u1")[::-3] % 7, values((40,), "f4")[::3]
     x, weights = (await s.put(np.arange(40, dtype="u1")))[::-3] % 7, (await s.put(values((40,), "f4")))[::3]
     assert_same(await asc.bincount(x, weights), np.bincount(a, w))
-    with pytest.raises(ValueError, match=r"the weights have shape \(13,\), and the numbers \(14,\)"):
+    with pytest.raises(ValueError, match=r"the weights have shape \(13,\), but the numbers \(14,\)"):
         asc.bincount(x, weights[1:])
     with pytest.raises(TypeError):
         asc.bincount(x, weights * 1j)
@@ -273,9 +273,9 @@ async def test_what_histograms_refuse(s):
         asc.histogram(x, "auto")
     with pytest.raises(TypeError, match="no order"):
         asc.histogram(x * 1j)
-    with pytest.raises(ValueError, match=r"the weights have shape \(2,\), and the elements \(3,\)"):
+    with pytest.raises(ValueError, match=r"the weights have shape \(2,\), but the elements \(3,\)"):
         asc.histogram(x, weights=x[1:])
-    with pytest.raises(TypeError, match=r"bool weights are not summed between given edges: use `w.astype"):
+    with pytest.raises(TypeError, match=r"bool weights cannot be summed between given edges: use `w.astype"):
         asc.histogram(x, [0, 1], weights=x > 1)  # as NumPy, though at the line
     sums = await asc.histogram(x, [0, 1, 2], weights=(x > 1).astype(asc.int64)).hist
     assert_same(sums, np.array([0, 1]))

@@ -1,4 +1,4 @@
-"""Activations and their derivatives, in blocks as in `blocks`. Those of gelu are in `gelu`."""
+"""Activations and their derivatives, in blocks as in `blocks`. gelu is in `gelu`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from .blocks import blocks, flat, long_blocks
 from .elementwise import kept
 from .scratch import scratch
 
-_ZEROS = 1 << 14  # in a row: more than NumPy would copy into its buffer
+_ZEROS = 1 << 14  # in a row; a longer row than NumPy would copy into its buffer
 
 
 def relu(xp: Any, x: Any, *, out: Any = None) -> Any:
     """The larger of x and 0.
 
-    NumPy takes a third of the time for rows of zeros that it takes for the number 0, and gives the same bits.
+    With rows of zeros NumPy takes a third of the time that it takes with the number 0, for the same bits.
     """
     if xp is not np or x.size < _ZEROS or not x.flags.c_contiguous:
         return xp.maximum(x, 0, out=out)
@@ -32,7 +32,7 @@ def relu(xp: Any, x: Any, *, out: Any = None) -> Any:
 
 
 def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
-    """The gradient where the result was positive, and 0 elsewhere, be it infinite there."""
+    """The gradient where the result was positive, and 0 elsewhere, even where the gradient is infinite."""
     out, result, grads, values = flat(xp, out, grad, y)
     for block in long_blocks(xp, y.size):
         v = values[block]
@@ -42,7 +42,7 @@ def relu_backward(xp: Any, grad: Any, y: Any, *, out: Any = None) -> Any:
 
 
 def sigmoid(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """1 / (1 + exp(-x)): what overflows there gives 0."""
+    """1 / (1 + exp(-x)). If exp overflows, the result is 0."""
     out, result, values = flat(xp, out, x)
     for block in blocks(xp, x.size, alive=2):
         y = xp.negative(values[block], out=result[block])
@@ -53,7 +53,7 @@ def sigmoid(xp: Any, x: Any, *, out: Any = None) -> Any:
 
 
 def leaky_relu(xp: Any, x: Any, *, negative_slope: float, out: Any = None) -> Any:
-    """max(x, 0) + negative_slope min(x, 0): choosing by a mask takes ten times as long."""
+    """max(x, 0) + negative_slope min(x, 0). Choosing by a mask takes ten times as long."""
     out, result, values = flat(xp, out, x)
     for block in blocks(xp, x.size, alive=3):
         low = xp.minimum(values[block], 0)
@@ -91,7 +91,7 @@ def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: flo
     return out
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def relu_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -101,7 +101,7 @@ def relu_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 OPS = (
-    # In a captured step `maximum` gives the same bits on short blocks, and needs no rows of zeros there.
+    # In a captured step `maximum` gives the same bits on short blocks, without rows of zeros.
     elementwise(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
     elementwise(relu_backward, blockwise_rule, "The gradient of relu."),
     elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x))."),

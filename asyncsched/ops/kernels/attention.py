@@ -1,7 +1,7 @@
-"""Scaled dot-product attention, of packed operands or of three, in blocks of heads and queries.
+"""Scaled dot-product attention, of one packed operand or of three, in blocks of heads and queries.
 
-The weights of a few heads, or of some queries of one, are made, used and dropped, so memory grows with the length, not
-with its square, but for a mask or the causal one; the derivative makes them anew.
+The weights of a few heads, or of some queries of one head, are computed, used and dropped. So memory grows with the
+length, not with its square, except for a mask, given or causal. The derivative computes the weights anew.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from .blocks import BLOCK, ROWS, blocks, directly, exponentials, totals
 from .products import vecdot
 from .scratch import scratch
 
-Index = tuple[Any, ...]  # of some heads
+Index = tuple[Any, ...]  # an index of some heads
 
-# Weights of a head that are made at a time: a processor's own cache has them. Of fewer queries products take longer.
+# Weights of a head that are computed at a time: they fit a processor's own cache. With fewer queries, products take
+# longer.
 _SCORES = 1 << 19
 _DEVICE_SCORES = 1 << 22
 _QUERIES = 128
-# So many arrays of scores might be in a block: there is one, and in what is left are queries, keys and values.
+# A block has room for so many arrays of scores: one of scores, and the rest for queries, keys and values.
 _ALIVE = 3
-# By estimate, one for another thread takes at least this long: of shorter ones most is the interpreter's work.
+# The least time of a group for another thread, by estimate: shorter ones are mostly the interpreter's work.
 _GROUP_SECONDS = 5e-5
 
 
 def attention(
     xp: Any, packed: Any, mask: Any, *, shapes: Any, causal: bool, scale: float | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; the mask 0 is none."""
+    """softmax(q k^T scale + mask) v, with q, k and v one after the other in a flat array; 0 means no mask."""
     q, k, v = _parts(packed, shapes)
     return attention_unpacked(xp, q, k, v, mask, causal=causal, scale=scale, out=out)
 
@@ -44,7 +45,7 @@ def attention(
 def attention_unpacked(
     xp: Any, q: Any, k: Any, v: Any, mask: Any, *, causal: bool, scale: float | None = None, out: Any = None,
 ) -> Any:  # fmt: skip
-    """The same of three arrays: what is not packed need not be copied."""
+    """The same for three arrays, which need not be copied into one."""
     out = xp.empty((*q.shape[:-1], v.shape[-1]), q.dtype) if out is None else out
     k, v, mask = _attended(xp, k, v, mask)
     q, k, v = _for_products(xp, q), _for_products(xp, k), _for_products(xp, v)
@@ -71,9 +72,9 @@ def _parts(packed: Any, shapes: Any) -> list[Any]:
 
 
 def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
-    """Keys, values and a mask up to the last key that anybody attends to, as where lengths of sequences are masked.
+    """Keys, values and a mask up to the last key that any query attends to, as with masked sequence lengths.
 
-    Others have no weight. (On a GPU the answer would have to be waited for.)
+    The other keys have no weight. (On a GPU, the question would wait for the device.)
     """
     if xp is not np or not isinstance(mask, np.ndarray) or mask.dtype != bool or not mask.size:
         return k, v, mask
@@ -85,7 +86,7 @@ def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
 
 
 def _for_products(xp: Any, array: Any) -> Any:
-    """The array, or a copy where neither its rows nor its columns are in one piece: BLAS takes no such matrices."""
+    """The array, or a copy if neither its rows nor its columns are contiguous: BLAS takes no such matrices."""
     return array if array.itemsize in array.strides[-2:] else xp.ascontiguousarray(array)
 
 
@@ -94,7 +95,7 @@ def _scale(q: Any, scale: float | None = None) -> float:
 
 
 def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
-    """What is added to the scores, or None."""
+    """The array to add to the scores, or None."""
     bias = None
     if hasattr(mask, "dtype"):  # not the number 0
         number = q.dtype.type
@@ -107,7 +108,7 @@ def _bias(xp: Any, q: Any, k: Any, mask: Any, causal: bool) -> Any:
 
 
 def _by_heads(xp: Any, q: Any, k: Any, bias: Any) -> Any:
-    """The same in the shape of all scores, so that those of some heads can be taken."""
+    """The bias in the shape of all scores, so that it can be cut by heads."""
     return None if bias is None else xp.broadcast_to(bias, (*q.shape[:-1], k.shape[-2]))
 
 
@@ -115,7 +116,7 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: flo
     """Write the result of all heads to `out`."""
     bias, count = _bias(xp, q, k, mask, causal), prod(q.shape[:-1]) * k.shape[-2]
     if xp is np and count <= BLOCK and parallel.number(parallel.seconds_of(count, q.itemsize)) < 2:
-        _attend_to(xp, q * scale, k, v, bias, out)  # at once, which is most of the time for one query of each head
+        _attend_to(xp, q * scale, k, v, bias, out)  # in one step, which is best for one query per head
         return
     bias, steps = _by_heads(xp, q, k, bias), _queries(xp, q.shape[-2], k.shape[-2])
 
@@ -173,7 +174,7 @@ def _attend_backward(
 
 
 def _queries(xp: Any, count: int, keys: int) -> list[slice]:
-    """Blocks of as many queries of a head as are done together: all, unless the weights are too many for a cache."""
+    """Blocks of queries that are processed together: all, unless their weights do not fit a cache."""
     most = max(_QUERIES, (_SCORES if xp is np else _DEVICE_SCORES) // max(1, keys))
     return parallel.ranges(count, -(-count // most), ROWS)
 
@@ -186,9 +187,9 @@ def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
 def _share(
     xp: Any, q: Any, k: Any, some: Callable[[Iterator[tuple[Index, int]]], None], *, alive: int, times: int = 1
 ) -> None:
-    """Call `some` with all groups of heads, each so many times, by number: at once, or in parts on several threads.
+    """Call `some` with all groups of heads, each `times` times, numbered: in one call, or in parts on several threads.
 
-    A group is of a block's heads: of some along one axis, and of all along those behind it.
+    A group has a block's heads: some along one axis, and all along the axes behind it.
     """
     shape = q.shape[:-2]
     every = prod(shape)
@@ -203,7 +204,7 @@ def _share(
     *outer, length = shape[:axis] or (1,)
     step = max(1, most // max(1, inner))
     groups = -(-length // step)
-    count = prod(outer) * groups * times if every else 0  # which may be many: no list is made of them
+    count = prod(outer) * groups * times if every else 0  # may be large, so no list of it is made
     rest = (slice(None),) * (len(shape) - axis)
 
     def places(part: slice) -> Iterator[tuple[Index, int]]:
@@ -219,7 +220,7 @@ def _share(
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
-    """The weights of some heads up to a factor for each query, and that: what it is applied to later is smaller."""
+    """The weights of some heads up to a factor for each query, and that factor, for a smaller array later."""
     shape = (*queries.shape[:-1], keys.shape[-2])
     weights = _scores(xp, queries, keys, bias, scratch(xp, 0, shape, queries.dtype))
     if not weights.size:
@@ -229,7 +230,8 @@ def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
         if far is None:
             return weights, np.reciprocal(total, out=total)[..., None]
         _scores(xp, queries, keys, bias, weights)
-    # Where all is masked all weights are 0: the peak is a number even there, and the sum of others at least 1.
+    # If everything is masked, all weights are 0: the peak is a number even then, and the sum of other rows is at least
+    # 1.
     weights -= xp.maximum(weights.max(axis=-1, keepdims=True), xp.finfo(weights.dtype).min)
     xp.exp(weights, out=weights)
     return weights, 1 / xp.maximum(totals(xp, weights), 1)[..., None]
@@ -242,11 +244,11 @@ def _scores(xp: Any, queries: Any, keys: Any, bias: Any, out: Any) -> Any:
     return out
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def attention_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Attention of q (..., L, E), k (..., S, E) and v (..., S, Ev), or of a flat operand of them; a mask or 0."""
+    """Attention of q (..., L, E), k (..., S, E) and v (..., S, Ev), or of one flat operand with them; a mask or 0."""
     given = floats(op, *operands[:-1])
     q, k, v = options.get("shapes", given)
     if min(len(q), len(k), len(v)) < 2 or q[:-2] != k[:-2] or k[:-1] != v[:-1] or q[-1] != k[-1]:
@@ -265,21 +267,21 @@ def _attention_bytes(op: Op, scores: Known, width: int, operands: tuple[Operand,
     if isinstance(mask, Meta):
         aligned = zip(reversed(mask.bound), reversed(scores), strict=False)
         if len(mask.bound) > len(scores) or any(length not in (1, whole) for length, whole in aligned):
-            raise ValueError(f"{op.name}: the mask has shape {mask.bound} and must broadcast to {scores}")
+            raise ValueError(f"{op.name}: the mask has shape {mask.bound}, and must broadcast to {scores}")
         if mask.dtype.kind not in "bf":
             raise TypeError(f"{op.name}: the mask must be boolean (True: attend) or floating-point, not {mask.dtype}")
         bias += prod(mask.bound)
-    # As on a card, where they are more.
+    # As on a card, where there are more.
     length: int = max(rows.stop - rows.start for rows in _queries(None, *scores[-2:]))
     area = length * scores[-1]
     heads = max(1, min(prod(scores[:-2]), BLOCK * 8 // _ALIVE // max(area, 1)))
     scaled = 3 * heads * sum(scores[-2:]) * width * as_meta(operands[0]).dtype.itemsize
-    # The bias is made in double precision, whatever the operands are in.
+    # the bias is made in double precision, for any operands
     return copies(operands) + scaled + 4 * (heads * area + bias) * 8
 
 
 OPS = (
     with_products(attention, attention_rule, "softmax(q k^T scale + mask) v, of packed q, k and v.", launches=12),
-    with_products(attention_unpacked, attention_rule, "The same of q, k and v."),
+    with_products(attention_unpacked, attention_rule, "softmax(q k^T scale + mask) v, of q, k and v."),
     with_products(attention_backward, attention_backward_rule, "The gradient of attention.", launches=29),
 )

@@ -1,14 +1,14 @@
-"""Blocks of rows, for kernels that go over arrays several times; and helpers of such kernels.
+"""Blocks of rows, for kernels that pass over arrays several times; and helpers of such kernels.
 
-NumPy goes over memory once for each step of a formula. Here the steps are taken on a block of rows at a time, which
-stays in the cache, so that main memory is passed over once. A GPU gets larger blocks, since each step is a launch.
+NumPy passes over memory once for each step of a formula. Here all steps are done on one block of rows after the other.
+The block stays in the cache, so main memory is passed over once. A GPU gets larger blocks, since each step is a launch.
 
-Several threads need long steps as well. After each step a thread takes the GIL again. If another thread has it just
-then, the first one sleeps, and waking it takes as long as some steps do. Measured with two threads: of steps of 2 us
-they do no more together than one thread, of 10 us 1.5 times as much, of 20 us 1.8 times as much.
+Several threads also need long steps. After each step a thread takes the GIL again. If another thread has it at that
+moment, the first one sleeps, and waking it takes as long as several steps. Measured: two threads do as much as one with
+steps of 2 us, 1.5 times as much with 10 us, 1.8 times as much with 20 us.
 
-Worst are steps that keep the GIL. NumPy keeps it where a result has at most 500 elements, also in `matmul`, which may
-pass over all rows of a block for so few. `dot` releases it, and gives the same bits.
+Worst are steps that keep the GIL. NumPy keeps it if a result has at most 500 elements, also in `matmul`, which may pass
+over all rows of a block for so few. `dot` releases it, and gives the same bits.
 """
 
 from __future__ import annotations
@@ -23,41 +23,42 @@ import numpy as np
 
 from .. import halves, parallel
 
-BLOCK = 98_304  # elements worked on at a time: three or four arrays of as many go into a processor's own cache
-LONG_BLOCK = 4 * BLOCK  # where several threads do so: it goes into the cache that they share
-ROWS = 16  # a block, or a part, has a multiple of so many rows: the kernels of a BLAS give the last ones other bits
-_MOST_ONES = 8_192  # that are kept for products with them
-_LONG = 2048  # elements of a row from which on its sum is one of pieces
-_WIDE = 512  # elements of a row from which on NumPy's loops over rows are better off without its buffers
-ADDED = 8_192  # elements from which on rows are added by flat places, for so many at a time: these stay in cache
-LEAST, MOST = 1e-6, 1e30  # sums of exponentials that are ordinary numbers
-LEAST_LOG, MOST_LOG = 1e-3, 1e6  # those whose logarithm is small, so that little is rounded off it
-# On a GPU: what a launch takes, it passes over some megabytes. A guess, small enough for what is not charged.
+BLOCK = 98_304  # elements of a block: three or four arrays of this size fit a processor's own cache
+LONG_BLOCK = 4 * BLOCK  # the same for several threads: it fits the cache that they share
+ROWS = 16  # a block, or a part, has a multiple of so many rows: BLAS kernels give remaining rows other bits
+_MOST_ONES = 8_192  # kept for products with them
+_LONG = 2048  # elements of a row; a longer row is summed in pieces
+_WIDE = 512  # elements of a row; with longer rows, NumPy's loops are faster without its buffers
+ADDED = 8_192  # elements; with more, rows are added by flat places, for so many at a time: these stay in the cache
+LEAST, MOST = 1e-6, 1e30  # between these, a sum of exponentials is an ordinary number
+LEAST_LOG, MOST_LOG = 1e-3, 1e6  # between these, its logarithm is small, so that little is rounded off
+# For a GPU: a launch takes as long as passing over some megabytes. A guess, small enough for memory that is not
+# charged.
 DEVICE_BLOCK = 1 << 20
 _BUFFERED = nullcontext()
 
 
 def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int = BLOCK) -> list[slice]:
-    """Slices of `count` rows of `width` elements: at most a block each, or one row; more if few arrays are alive."""
+    """Slices of `count` rows of `width` elements: each at most a block, or one row; more if few arrays are in use."""
     most = max(1, (elements * 8 // alive if xp is np else DEVICE_BLOCK) // max(1, width))
     if 0 < count <= most - ROWS:
         return [slice(0, count)]
-    step = ceil(count / ceil(count / most)) if count else 1  # of one length, since a short one is not worth its calls
+    step = ceil(count / ceil(count / most)) if count else 1  # of equal length, since a short one is not worth its calls
     if step > ROWS:
         step = min(ceil(step / ROWS), most // ROWS) * ROWS
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def long_blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[slice]:
-    """The same for short steps, with no more than three arrays that are made for them."""
+    """The same for short steps that use at most three temporary arrays."""
     return blocks(xp, count, width, alive=alive, elements=LONG_BLOCK if parallel.threads() > 1 else BLOCK)
 
 
 def unbuffered(xp: Any, width: int) -> AbstractContextManager[None]:
-    """Inside, NumPy applies a number to each of rows of this width twice as fast, to the same bits.
+    """A context in which NumPy applies a number to each of rows of this width twice as fast, with the same bits.
 
-    Before its inner loop it copies operands that are repeated into a buffer, to make the loop longer than a row. It
-    does not where a row is longer than the buffer.
+    Before its inner loop NumPy copies repeated operands into a buffer, to make the loop longer than a row. It does not
+    if a row is longer than the buffer.
     """
     return _BUFFERED if xp is not np or width < _WIDE else _unbuffered()
 
@@ -78,13 +79,13 @@ def without_buffers(function: Any, width: int, *arrays: Any, **options: Any) -> 
 
 
 def flat(xp: Any, out: Any, *arrays: Any) -> Any:
-    """The result, and the result and the arrays as one row each."""
+    """The result; and the result and the arrays, each as one row."""
     out = xp.empty(arrays[0].shape, arrays[0].dtype) if out is None else out
     return out, out.reshape(-1), *[array.reshape(-1) for array in arrays]
 
 
 def as_rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
-    """The result, and the result and the arrays as rows, of the last axis unless a width is given."""
+    """The result; and the result and the arrays as rows: of the last axis, unless a width is given."""
     shape = arrays[0].shape
     width = shape[-1] if width is None else width
     count = arrays[0].size // max(width, 1)
@@ -93,7 +94,7 @@ def as_rows(xp: Any, out: Any, *arrays: Any, width: int | None = None) -> Any:
 
 
 def as_matrix(x: Any) -> Any:
-    """The array with all axes but the last as one."""
+    """The array with all axes but the last merged into one."""
     return x if x.ndim == 2 else x.reshape(prod(x.shape[:-1]), x.shape[-1])
 
 
@@ -105,12 +106,13 @@ def sums(xp: Any, rows: Any) -> Any:
 def totals(xp: Any, array: Any) -> Any:
     """The sums along the last axis, as a product with ones: BLAS takes a sixth of the time of `sum`.
 
-    It adds up one number after the other. So of long rows pieces are summed, and then their sums: this rounds as little
-    as NumPy's `sum`, where a mean may be a thousand times what differs from it. (Each by itself: of a product of many
-    pieces the bits of some would depend on how many there are.)
+    BLAS adds up one number after the other. So long rows are summed in pieces, and then the pieces' sums: this rounds
+    as little as NumPy's `sum`, if a mean may be a thousand times the deviations. (Each piece is summed by itself: in
+    one product of many pieces, the bits of some would depend on their number.)
     """
     width = array.shape[-1]
-    if xp is not np and array.dtype != np.float16:  # a GPU has a kernel for sums; but of halves some add up in halves
+    # A GPU has a kernel for sums; but some of them add halves up in halves
+    if xp is not np and array.dtype != np.float16:
         return array.sum(axis=-1)
     if xp is not np or width < _LONG:
         ones = _ones(xp, width, array.dtype)
@@ -124,17 +126,17 @@ def totals(xp: Any, array: Any) -> Any:
 
 
 def directly(xp: Any, x: Any) -> bool:
-    """Whether exponentials are taken as they are: not of half precision, nor where asking for a sum would wait."""
+    """Whether exponentials are computed directly: not in half precision, nor where reading a sum would wait."""
     return xp is np and x.dtype.itemsize > 2
 
 
 def exponentials(v: Any, out: Any, least: float = LEAST, most: float = MOST) -> tuple[Any, Any, Any]:
-    """exp(v), the sums along the last axis, and a mask of those that are to be taken anew; None for no such.
+    """exp(v), the sums along the last axis, and a mask of the rows to compute again; None if there are none.
 
     The textbook subtracts the largest element of a row first, so that nothing overflows. On the host that takes as long
-    as the exponentials do, and is not needed while their sum is an ordinary number: so they are taken as they are, and
-    the rows whose sum says otherwise once more as in the textbook. Such a sum is also what keeps the precision:
-    elements that underflow are below 1e-31 of it.
+    as the exponentials do, and it is unnecessary if their sum is an ordinary number. So exponentials are computed
+    directly, and rows with any other sum again as in the textbook. An ordinary sum also keeps the precision: elements
+    that underflow are below 1e-31 of it.
     """
     e = np.exp(v, out=out)
     total = totals(np, e)
@@ -145,7 +147,7 @@ def exponentials(v: Any, out: Any, least: float = LEAST, most: float = MOST) -> 
 
 @cache
 def _piece(width: int) -> int:
-    """Into pieces of what length a row is cut: of one that leaves nothing over, if there is such."""
+    """The length of the pieces of a row: one that divides the row evenly, if possible."""
     return next((piece for piece in range(256, 63, -1) if width % piece == 0), 128)
 
 

@@ -1,8 +1,8 @@
 """Errors that depend on the data, such as an index out of range: raised at once on the host, and later on a GPU.
 
-To read a number of a GPU is to wait for it. So a kernel names the numbers that decide and a function that judges them,
-and goes on as if they were right; the CUDA device copies them to the host behind the kernel, and judges them when the
-device has come so far (`devices.cuda.deferred_errors`).
+To read a GPU's number is to wait for it. So a kernel states the numbers that decide and a function that judges them,
+and goes on as if they were right. The CUDA device copies the numbers to the host behind the kernel, and judges them
+when the device has got there (`devices.cuda.deferred_errors`).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 
 from ..index_keys import TENSOR, Key, axes_of
 
-Judge = Callable[..., Exception | None]  # given the numbers
+Judge = Callable[..., Exception | None]  # called with the numbers
 Check = tuple[Sequence[Any], Judge]
 
 _here = threading.local()
 
 
 def require(xp: Any, numbers: Sequence[Any], judge: Judge) -> None:
-    """Check some arrays of one number: raise the exception that `judge` returns for them, now or (on a GPU) later."""
+    """Check arrays of one number each: raise the exception that `judge` returns for them, now or (on a GPU) later."""
     found = getattr(_here, "found", None)
     if xp is not np and found is not None:
         found.append((numbers, judge))
@@ -35,7 +35,7 @@ def require(xp: Any, numbers: Sequence[Any], judge: Judge) -> None:
 
 
 def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
-    """Raise IndexError for an index that is out of range, which CuPy would wrap. NumPy raises by itself."""
+    """Raise IndexError for an index that is out of range, which CuPy would wrap. NumPy raises itself."""
     if xp is np:
         return
     on_device = isinstance(indices, xp.ndarray)
@@ -45,7 +45,7 @@ def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
 
 
 def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any]) -> None:
-    """The same for the index arrays among the parts of a key."""
+    """The same for the index arrays in a key."""
     if xp is np:
         return
     arrays = iter(indices)
@@ -59,7 +59,7 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
 
 
 def require_below(xp: Any, numbers: Any, count: int, wrong: Callable[[int, int], Exception]) -> None:
-    """Check that numbers, if there are any, are from 0 to before a count; `wrong` gets the least and the largest."""
+    """Check that all numbers are from 0 to before `count`. `wrong` is called with the least and the largest."""
     if numbers.size:
         require(xp, (numbers.min(), numbers.max()), partial(_below, count, wrong))
 
@@ -77,7 +77,7 @@ def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
 
 @contextmanager
 def deferred() -> Iterator[list[Check]]:
-    """Within, on this thread, what a kernel on a GPU requires is gathered."""
+    """Collect on this thread the checks that kernels require on a GPU, for the length of the block."""
     before = getattr(_here, "found", None)
     found: list[Check] = []
     _here.found = found

@@ -1,9 +1,9 @@
-"""Loops of kernels that numba compiles, where that is installed: the extra `[numba]`.
+"""Kernels as loops that numba compiles, if it is installed: the extra `[numba]`.
 
-Compiling takes seconds, and loading what an earlier process compiled half of one. So that is done on a thread of its
-own, one thing after the other, when the first array comes for which it pays; the thread ends when there is nothing left
-to do. Until it is done, and where it fails or no thread can start, the plain kernel runs. A loop releases the GIL while
-it runs, and uses one thread: the stream's.
+Compiling takes seconds, and loading the results of an earlier process half a second. So a thread of its own does it,
+one loop after the other, when the first array comes that is large enough; the thread ends when nothing is left to
+compile. Until then, and if it fails or no thread can start, the plain kernel runs. A loop releases the GIL while it
+runs, and uses one thread: the stream's.
 """
 
 from __future__ import annotations
@@ -21,30 +21,30 @@ import numpy as np
 from ..._locks import Lock
 from ..._log import Log
 
-WORTH = 1 << 14  # elements: what is smaller is soon done anyway
-_KEPT_RUNS = 64  # a guess, as of `cluster.work`
+WORTH = 1 << 14  # elements; smaller arrays are done quickly anyway
+_KEPT_RUNS = 64  # a guess, as in `cluster.work`
 
 Loop = Callable[..., Any]
 
 
 class Loops(list[Loop]):
-    """What does a run of a captured step, once it is compiled. It is not, if everybody drops this before."""
+    """The compiled loop of a captured step's run; empty until compiled. Not compiled if it is dropped before."""
 
 
 _loops: dict[str, Loop] = {}
 _started = False
 _starting = Lock()
-_runs: WeakValueDictionary[Any, Loops] = WeakValueDictionary()  # by what they are compiled of, those that are in use
-_kept: deque[Loops] = deque(maxlen=_KEPT_RUNS)  # compiled lately: for whoever captures the same again
-_wanted: deque[Callable[[], None]] = deque()  # what the compiler is to do
+_runs: WeakValueDictionary[Any, Loops] = WeakValueDictionary()  # those in use, by what they are compiled from
+_kept: deque[Loops] = deque(maxlen=_KEPT_RUNS)  # recently compiled ones, in case the same step is captured again
+_wanted: deque[Callable[[], None]] = deque()  # the compiler's work
 _compiler: threading.Thread | None = None
-_busy = False  # whether the compiler will look at what is wanted once more
-_asking = Lock()  # of the three above
+_busy = False  # whether the compiler will look into `_wanted` once more
+_asking = Lock()  # guards the three above
 _log = Log(__name__)
 
 
 def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
-    """What is compiled for these arrays; None where the plain kernel is to run."""
+    """The compiled loop for these arrays; None if the plain kernel must run."""
     if xp is not np or arrays[0].size < WORTH:
         return None
     if not all(array.dtype == np.float32 and array.flags.c_contiguous for array in arrays):
@@ -55,12 +55,12 @@ def loop(name: str, xp: Any, *arrays: Any) -> Loop | None:
 
 
 def compiled(name: str) -> bool:
-    """Whether there is a loop of this name by now."""
+    """Whether the loop of this name is compiled."""
     return name in _loops
 
 
 def later(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Loops:
-    """Have a run of a captured step compiled: empty, until it is. Equal runs have the same."""
+    """Have a run of a captured step compiled. Returns an empty list until it is; equal runs share one."""
     key = source, *[value.tobytes() for value in constants.values()], *dimensions, results
     found = _runs.get(key)
     if found is None:
@@ -71,7 +71,7 @@ def later(source: str, constants: dict[str, Any], dimensions: list[int], results
 
 
 def finish() -> bool:
-    """Wait until all is compiled, for tests and benches. Whether there is something to run."""
+    """Wait until everything is compiled, for tests and benches. Returns whether any loop exists."""
     if not _started:
         _start()
     while _busy and _compiler is not None and _compiler.is_alive():
@@ -86,10 +86,10 @@ def _start() -> None:
 
 
 def _ask(work: Callable[[], None]) -> bool:
-    """Have the compiler do this in its turn. Whether it will: not where no thread can start."""
+    """Let the compiler do this in its turn. Returns False if no thread can start."""
     global _compiler, _busy
     with _asking:
-        if not _busy or _compiler is None or not _compiler.is_alive():  # the last in the child of a fork
+        if not _busy or _compiler is None or not _compiler.is_alive():  # not alive in the child of a fork
             thread = threading.Thread(target=_work, name="asyncsched compiler", daemon=True)
             try:
                 thread.start()
@@ -132,7 +132,7 @@ def _compile_run(wanted: ref[Loops], *given: Any) -> None:
 def _compile() -> None:
     try:
         from .loops import LOOPS
-    except Exception:  # whatever numba or LLVM may raise: there is another way
+    except Exception:  # any error of numba or LLVM: the plain kernel remains
         _log.warning("numba could not compile the operations of networks: they run without it", exc_info=True)
     else:
         _loops.update(LOOPS)

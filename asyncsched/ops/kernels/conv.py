@@ -1,21 +1,24 @@
 """Convolution and its derivatives.
 
 A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
-columns. That is done tile by tile: for some rows of windows of an image, or for some small images, so that what is made
-in between stays in the cache. Tiles are cut by shape alone, threads take some each, and what is summed over tiles is
-summed in one order: on one BLAS thread each, any number of threads gives the same bits.
+columns. It is computed tile by tile, so that intermediate arrays stay in the cache: a tile is some rows of windows of
+an image, or some small images. Tiles are cut only by shape, each thread takes some, and sums over tiles are added in
+one order: with one BLAS thread each, any number of threads gives the same bits.
 
-The gradient of the images is what each window has of it, added where it came from. Where windows lie side by side, the
-gradient gets zeros at the end of each row, so that a whole plane is one run to add: NumPy is slow at short ones.
+For the gradient of the images, each window's part is added at its position. If windows are side by side, the gradient
+gets zeros at the end of each row, so that a whole plane is one contiguous sum: NumPy is slow with short rows.
 
 On a CUDA card tiles are large, and each has three launches in each direction: its windows as columns or back (see
-`on_card`), the product, and what brings the channels to their place.
+`on_card`), the product, and a copy that brings the channels to their place.
 
-Not taken: columns written by numba, with which a whole convolution took 1.5 times as long as with NumPy's strided copy;
-products for each place in a window on shifted images, with no copies (by estimate, to add them up takes longer);
-Winograd's sums down the columns as operations of NumPy: a third fewer multiplications, and passes that take longer; by
-columns, the gradient of the images as the convolution with the weight turned, which took 1.2 times as long; a product
-for each row of an image, of which the columns lie in memory already: 3% quicker, and a training step of a small CNN 5%.
+Rejected:
+
+- columns written by numba: a whole convolution took 1.5 times as long as with NumPy's strided copy;
+- a product for each position in a window on shifted images, without copies: by estimate, adding them up takes longer;
+- Winograd's sums down the columns as NumPy operations: a third fewer multiplications, but longer passes;
+- with columns, the gradient of the images as a convolution with the flipped weight: 1.2 times as long;
+- a product for each row of an image, whose columns are in memory already: 3% quicker, a training step of a small CNN
+  5%.
 """
 
 from __future__ import annotations
@@ -35,14 +38,14 @@ from . import on_card
 from .scratch import scratch
 from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
 
-_SUMS = 8  # sums that a gradient of the weight is added up in, ...
-_SUM_BYTES = 1 << 20  # ... of together at most so much, unless two are more
+_SUMS = 8  # the gradient of a weight is added up in so many sums, ...
+_SUM_BYTES = 1 << 20  # ... which together have at most so many bytes, unless two have more
 
 
 def conv2d(
     xp: Any, x: Any, weight: Any, *bias: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
 ) -> Any:
-    """The products of a window and the weight, summed: (images, out channels, rows, columns)."""
+    """The sums of products of windows and weight: (images, out channels, rows, columns)."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty((len(x), len(weight), *windows.fit(x.shape)), x.dtype) if out is None else out
     if not x.size or not weight.size:
@@ -60,7 +63,7 @@ def conv2d(
 def conv2d_input_grad(
     xp: Any, grad: Any, weight: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
 ) -> Any:
-    """The gradient of the images: each window's part added where it came from."""
+    """The gradient of the images: each window's part, added at its position."""
     windows = Windows(weight.shape[2:], stride, padding, dilation)
     out = xp.empty(shape, grad.dtype) if out is None else out
     if not grad.size or not weight.size:
@@ -74,7 +77,7 @@ def conv2d_input_grad(
             del parts
         return out
     by, rows = tile_size(weight.shape, len(grad), count)
-    runs = stride == (1, 1) and bool(np.isfinite(weight).all())  # since zeros meet weights
+    runs = stride == (1, 1) and bool(np.isfinite(weight).all())  # zeros are multiplied by weights
     work = partial(_sum_windows, windows, grad, matrix, even(count[0], rows), runs, out)
     parallel.each(even(len(grad), by), MULTIPLICATION_SECONDS * grad.size * len(matrix), work)
     return out
@@ -83,7 +86,7 @@ def conv2d_input_grad(
 def conv2d_weight_grad(
     xp: Any, grad: Any, x: Any, *, shape: Any, stride: Pair, padding: Pair, dilation: Pair, out: Any = None
 ) -> Any:
-    """The gradient of the weight: products of the windows and the gradient, summed over windows and images."""
+    """The gradient of the weight: products of windows and gradient, summed over windows and images."""
     windows = Windows(shape[2:], stride, padding, dilation)
     out = xp.empty(shape, grad.dtype) if out is None else out
     if not grad.size or not x.size:
@@ -103,7 +106,7 @@ def conv2d_weight_grad(
         return out
     number = _sums_for(shape, len(cut), out.dtype.itemsize)
     sums = np.zeros((number, prod(shape[1:]), len(out)), out.dtype)
-    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]  # each is added to its sum in order
+    groups = [cut[part] for part in even(len(cut), -(-len(cut) // number))]  # each group is added to its sum in order
     seconds = MULTIPLICATION_SECONDS * grad.size * prod(shape[1:])
     parallel.each(list(zip(groups, sums, strict=False)), seconds, partial(_add_products, windows, grad, x))
     for one in sums[1:]:
@@ -113,13 +116,16 @@ def conv2d_weight_grad(
 
 
 def _sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
-    """How many sums the gradient of a weight of this shape is added up in, of so many tiles."""
+    """In how many sums the gradient of a weight of this shape is added up, for so many tiles."""
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
 def _in_place(cut: Sequence[Tile], across: int) -> bool:
-    """Whether the windows that tiles have of each image are worth a product of their own: it writes the result there,
-    and the bias is the weight of one more input. Else a product is of all images, and is moved there."""
+    """Whether the windows that a tile has of each image are worth a product of their own.
+
+    Such a product writes to the result directly, with the bias as the weight of one more input. Otherwise one product
+    is of all images, and its result is moved.
+    """
     return bool(cut) and (cut[0].images.stop == 1 or (cut[0].rows.stop - cut[0].rows.start) * across >= FEW)
 
 
@@ -143,7 +149,7 @@ def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[A
 
 
 def _add_products(windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile], Any]) -> None:
-    """The gradient of the weight by some tiles, added to a sum: (inputs of a window, out channels)."""
+    """Add the gradient of the weight from some tiles to a sum: (inputs of a window, out channels)."""
     cut, total = part
     for tile in cut:
         seen = columns(np, windows, x[tile.images], tile.rows, grad.shape[3])
@@ -156,11 +162,11 @@ def _add_products(windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile
 def _sum_windows(
     windows: Windows, grad: Any, matrix: Any, cut: Sequence[slice], runs: bool, out: Any, images: slice
 ) -> None:
-    """The gradient of some images, by way of what each window has of it.
+    """The gradient of some images, from the parts of all windows.
 
     Args:
-        cut: rows of windows that are taken together.
-        runs: whether a row of windows has zeros where it would go on across the edge, so that all rows are one run.
+        cut: rows of windows that are processed together.
+        runs: whether zeros follow each row of windows up to the edge, so that all rows are contiguous.
     """
     grad, out = grad[images], out[images]
     form = windows.padded(out.shape)
@@ -180,9 +186,9 @@ def _sum_windows(
 
 
 def _channels_first(xp: Any, grad: Any, line: int) -> Any:
-    """(images, channels, rows, columns) as a matrix (channels, windows), with zeros after each row up to a `line`.
+    """(images, channels, rows, columns) as a matrix (channels, windows), with zeros after each row up to `line`.
 
-    A view of a single image with none, else in scratch memory; on a CUDA card there never are zeros.
+    It is a view for a single image without zeros, else in scratch memory. On a CUDA card there are never zeros.
     """
     images, channels, rows, across = grad.shape
     if xp is not np:
@@ -195,7 +201,7 @@ def _channels_first(xp: Any, grad: Any, line: int) -> Any:
     return found.reshape(channels, -1)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -207,7 +213,7 @@ def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
             " (out channels, channels, rows, columns); groups of channels are not supported"
         )
     if bias and bias[0] != weight[:1]:
-        raise ValueError(f"conv2d: the bias has shape {bias[0]} and must have {weight[:1]}")
+        raise ValueError(f"conv2d: the bias has shape {bias[0]}, and must have {weight[:1]}")
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = windows.checked_fit(op.name, x)
     elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
@@ -245,8 +251,9 @@ def _windows(weight: Known, options: Options) -> Windows:
 
 
 def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
-    """The number of elements in what is made for one tile: its lines, the columns or first the padded images, and a
-    result or its gradient.
+    """The number of elements of the intermediate arrays of one tile.
+
+    They are its lines, then its columns or before them the padded images, and a result or its gradient.
     """
     images, rows = tile_size(weight, x[0], count)
     seen = x[1] * rows_needed(windows, rows)
@@ -257,7 +264,7 @@ def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> i
 
 
 def _card_bytes(weight: Known, images: int, count: Known, dtype: np.dtype[Any]) -> int:
-    """Bytes of what is made for one tile on a CUDA card: the columns, and a result or its gradient."""
+    """Bytes of the intermediate arrays of one tile on a CUDA card: the columns, and a result or its gradient."""
     some, rows = tile_size(weight, images, count, card=True)
     return (prod(weight[1:]) + weight[0]) * some * rows * count[1] * dtype.itemsize
 

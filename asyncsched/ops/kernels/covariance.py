@@ -1,4 +1,4 @@
-"""What `cov` and `corrcoef` need that no other operation gives."""
+"""The operations that only `cov` and `corrcoef` need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .checks import require
 
 
 def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
-    """One weight for each observation: the product of those given, if they are what they must be."""
+    """One weight for each observation: the product of the given weights, which are checked."""
     found = weights[0].astype(np.float64)
     if names[0] == "fweights":
         require(xp, (xp.all(found == xp.rint(found)),), _whole)
@@ -38,25 +38,25 @@ def _nothing(found: int) -> Exception | None:
 
 
 def clip_parts(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """Complex numbers with both their parts limited to between -1 and 1."""
+    """Complex numbers with both parts limited to the range from -1 to 1."""
     out = xp.empty_like(x) if out is None else out
     xp.clip(x.real, -1, 1, out=out.real)
     xp.clip(x.imag, -1, 1, out=out.imag)
     return out
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def observation_weights_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A number for each observation, in double precision; at work are truths, and frequencies that are rounded."""
+    """A float64 number for each observation. Workspace: masks, and rounded frequencies."""
     result = meta(lengths(operands[0]), np.dtype(np.float64))
     rounded = result.nbytes if "fweights" in options["names"] else 0
     return Inferred(result, rounded + result.bound[0])
 
 
 def clip_parts_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Like the operand."""
+    """The form of the operand."""
     return same_as(operands[0])
 
 

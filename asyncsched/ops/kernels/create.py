@@ -1,4 +1,4 @@
-"""Arrays made of numbers alone."""
+"""Arrays made from numbers only."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .elementwise import into
 
 
 def full(xp: Any, value: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
-    """Filled with a value."""
+    """An array filled with a value."""
     return xp.full(shape, value, dtype=dtype) if out is None else into(xp, out, value)
 
 
 def full_like(xp: Any, x: Any, value: Any, *, dtype: Any = None, out: Any = None) -> Any:
-    """Filled with a value, in the layout of `x`."""
+    """An array filled with a value, in the layout of `x`."""
     return xp.full_like(x, value, dtype=dtype) if out is None else into(xp, out, value)
 
 
 def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
-    """Numbers that are known one by one. On a GPU a kernel has each: no copy of an array of the host's is captured."""
+    """Numbers that are known one by one. On a GPU they are a kernel's arguments, so a capture copies no host array."""
     if xp is np:
         return np.array(numbers, dtype).reshape(shape)
     flat = xp.empty(len(numbers), dtype)
@@ -34,7 +34,7 @@ def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
 
 
 def constant(value: int) -> Kernel:
-    """Zeros or ones."""
+    """A kernel for zeros or ones."""
 
     def fill(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
         if out is not None:
@@ -50,7 +50,7 @@ def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> 
     return xp.eye(n_rows, n_cols, k, dtype=dtype)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def filled_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -74,7 +74,7 @@ def filled_like_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
 
 
 def arange_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Evenly spaced from `start` to before `stop`."""
+    """Numbers evenly spaced from `start` to before `stop`."""
     start, stop, step = options["start"], options["stop"], options["step"]
     if step == 0:
         raise ZeroDivisionError("arange: step must not be zero")
@@ -86,7 +86,7 @@ def arange_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def linspace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`num` numbers from the first operand to the second; NumPy works in the inexact dtype, then converts."""
+    """`num` numbers from the first operand to the second. NumPy computes in the inexact dtype, then converts."""
     num, dtype = options["num"], options.get("dtype")
     if num < 0:
         raise ValueError(f"linspace: number of samples, {num}, must be non-negative")

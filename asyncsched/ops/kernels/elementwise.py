@@ -1,4 +1,4 @@
-"""Operations that work element by element, most of them one universal function of NumPy and CuPy."""
+"""Elementwise operations. Most are one universal function of NumPy and CuPy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def astype(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
 
 
 def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
-    """`where`, with scalars cast as it casts them: without a check."""
+    """`where`. Scalars are cast without a check, as NumPy does."""
     if out is None:
         return xp.where(condition, x, y)
     into(xp, out, _cast(xp, y, out.dtype))
@@ -31,16 +31,16 @@ def where(xp: Any, condition: Any, x: Any, y: Any, *, out: Any = None) -> Any:
 
 
 def kept(xp: Any, values: Any, mask: Any, *, out: Any = None) -> Any:
-    """Floating-point values where the mask is true, and 0 elsewhere, be they infinite or NaN there.
+    """Floating-point values where the mask is true, and 0 elsewhere, even where they are infinite or NaN.
 
-    Their bits times 0 or 1: a product of the numbers would leave NaN, and `where` takes ten times as long.
+    Multiplies their bits by 0 or 1: multiplying the numbers would leave NaN, and `where` takes ten times as long.
     """
-    keep = getattr(xp, "kept", None)  # of a namespace that notes what is done to one element
+    keep = getattr(xp, "kept", None)  # of a namespace that records the operations on one element
     if keep is not None:
         return keep(values, mask, out=out)
     bits = f"i{values.dtype.itemsize}"
     out = xp.empty(values.shape, values.dtype) if out is None else out
-    if values.dtype.itemsize > 8:  # no integer is as long
+    if values.dtype.itemsize > 8:  # no integer is that long
         into(xp, out, values)
         xp.copyto(out, 0, where=~mask)
     else:
@@ -59,7 +59,7 @@ def imag(xp: Any, x: Any) -> Any:
 
 
 def into(xp: Any, out: Any, value: Any) -> Any:
-    """Fill `out` with a value or an array, cast as assignment casts."""
+    """Fill `out` with a value or an array, cast as by assignment."""
     xp.copyto(out, value, casting="unsafe")
     return out
 
@@ -68,7 +68,7 @@ def _cast(xp: Any, value: Any, dtype: Any) -> Any:
     return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def ufunc_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -81,12 +81,12 @@ def ufunc_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 
 
 def comparison_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A comparison: as any ufunc, but every Python integer is welcome, however large."""
+    """A comparison: as any ufunc, but it accepts every Python integer, however large."""
     return ufunc_rule(op, operands, options)._replace(int_bounds=None)
 
 
 def by_sample_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Element by element, with no ufunc to ask: the dtype is that of a sample's result."""
+    """Elementwise without a ufunc to ask: the dtype is that of a sample's result."""
     dtype = resolve(op, np)(*[sample(operand) for operand in operands], **options).dtype
     return Inferred(meta(broadcast(operands), dtype, all_contiguous(operands)))
 
@@ -129,7 +129,7 @@ def tril_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def where_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Elements of the second or third operand; weak scalars are cast without a check, as NumPy does."""
+    """Elements of the second or third operand. Weak scalars are cast without a check, as NumPy does."""
     found = by_sample_rule(op, operands, options)
     condition = as_meta(operands[0])
     return found._replace(workspace=cast_bytes(condition, np.dtype(bool)))
@@ -153,7 +153,7 @@ def _ufunc(
 
 
 OPS = (
-    _ufunc("abs", "The magnitude; of complex numbers a real one.", Cost.VECTOR, ufunc="absolute", code="abs({0})"),
+    _ufunc("abs", "The magnitude, a real number.", Cost.VECTOR, ufunc="absolute", code="abs({0})"),
     _ufunc("acos", "The inverse cosine, in radians.", Cost.LONG_FUNCTION, ufunc="arccos"),
     _ufunc("acosh", "The inverse hyperbolic cosine.", Cost.LONG_FUNCTION, ufunc="arccosh"),
     _ufunc("add", "The sum x1 + x2.", Cost.VECTOR, code="{0} + {1}"),
@@ -163,7 +163,7 @@ OPS = (
     _ufunc("atan2", "The angle of the point (x2, x1), in radians.", Cost.LONG_FUNCTION, ufunc="arctan2"),
     _ufunc("atanh", "The inverse hyperbolic tangent.", Cost.LONG_FUNCTION, ufunc="arctanh"),
     _ufunc("bitwise_and", "The bits set in both.", Cost.VECTOR),
-    _ufunc("bitwise_invert", "Every bit inverted; of booleans, not.", Cost.VECTOR, ufunc="invert"),
+    _ufunc("bitwise_invert", "Every bit inverted; for booleans, `not`.", Cost.VECTOR, ufunc="invert"),
     _ufunc("bitwise_left_shift", "The bits of x1 moved left by x2 places.", Cost.VECTOR, ufunc="left_shift"),
     _ufunc("bitwise_or", "The bits set in either.", Cost.VECTOR),
     _ufunc("bitwise_right_shift", "The bits of x1 moved right by x2 places.", Cost.VECTOR, ufunc="right_shift"),
@@ -173,7 +173,7 @@ OPS = (
     _ufunc("copysign", "The magnitude of x1 with the sign of x2.", Cost.SCALAR),
     _ufunc("cos", "The cosine of angles in radians.", Cost.LONG_FUNCTION),
     _ufunc("cosh", "The hyperbolic cosine.", Cost.FUNCTION),
-    _ufunc("divide", "The quotient x1 / x2; of integers a floating-point one.", Cost.SHORT, code="{0} / {1}"),
+    _ufunc("divide", "The quotient x1 / x2, in floating point.", Cost.SHORT, code="{0} / {1}"),
     _ufunc("exp", "The exponential.", Cost.FUNCTION, code="exp({0})", bound=Bound(6e-7, 1.2e-38)),
     _ufunc("expm1", "The exponential minus one, exact near zero.", Cost.FUNCTION),
     _ufunc("floor", "The largest integer not above each element, in the same dtype.", Cost.VECTOR),
@@ -184,8 +184,8 @@ OPS = (
     _ufunc("log1p", "The natural logarithm of 1 + x, exact near zero.", Cost.FUNCTION),
     _ufunc("log2", "The logarithm to base 2.", Cost.FUNCTION),
     _ufunc("logaddexp", "The logarithm of the sum of exponentials."),
-    _ufunc("maximum", "The larger of both; NaN where either is.", Cost.VECTOR),
-    _ufunc("minimum", "The smaller of both; NaN where either is.", Cost.VECTOR),
+    _ufunc("maximum", "The larger of both; NaN where either is NaN.", Cost.VECTOR),
+    _ufunc("minimum", "The smaller of both; NaN where either is NaN.", Cost.VECTOR),
     _ufunc("multiply", "The product x1 * x2.", Cost.VECTOR, code="{0} * {1}"),
     _ufunc("negative", "The negation.", Cost.VECTOR, code="-{0}"),
     _ufunc("nextafter", "The next number after x1 towards x2.", Cost.LONG_FUNCTION),
@@ -193,7 +193,7 @@ OPS = (
     _ufunc("pow", "The power x1 ** x2.", Cost.FUNCTION, ufunc="power"),
     _ufunc("reciprocal", "One divided by each element.", Cost.SCALAR, code="one / {0}"),
     _ufunc("remainder", "The remainder of x1 / x2, with the sign of x2.", Cost.LONG_FUNCTION),
-    _ufunc("sign", "-1, 0 or 1; of complex numbers x / abs(x).", Cost.SHORT),
+    _ufunc("sign", "-1, 0 or 1; for complex numbers x / abs(x).", Cost.SHORT),
     _ufunc("sin", "The sine of angles in radians.", Cost.LONG_FUNCTION),
     _ufunc("sinh", "The hyperbolic sine.", Cost.FUNCTION),
     _ufunc("sqrt", "The square root.", Cost.SCALAR, code="sqrt({0})"),
@@ -217,12 +217,12 @@ OPS = (
     elementwise("not_equal", comparison_rule, "Whether x1 != x2.", Cost.VECTOR),
     elementwise("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
     elementwise("round", by_sample_rule, "The nearest integer, ties to even.", Cost.SCALAR),
-    elementwise("clip", clip_rule, "The elements limited to between two others.", Cost.SCALAR),
+    elementwise("clip", clip_rule, "The elements limited to a range.", Cost.SCALAR),
     elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
-    Op("real", real, view_rule, view=True, doc="The real part: a view; of real numbers the tensor itself."),
-    Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; of real numbers new zeros."),
+    Op("real", real, view_rule, view=True, doc="The real part: a view; for real numbers the tensor itself."),
+    Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; for real numbers new zeros."),
     Op("tril", "tril", tril_rule, doc="The lower triangle, zeros above diagonal k."),
     Op("triu", "triu", tril_rule, doc="The upper triangle, zeros below diagonal k."),
 )  # fmt: skip
@@ -230,7 +230,7 @@ _BY_NAME = {op.name: op for op in OPS}
 
 
 def power_op(base: Meta, exponent: Operand) -> Op:
-    """What the operator `**` is: for some Python exponents NumPy's differs from `pow`, in speed or in bits."""
+    """The operation for `**`: for some Python exponents NumPy's operator differs from `pow`, in speed or in bits."""
     kind = base.dtype.kind
     if type(exponent) is int:
         return _BY_NAME["square" if exponent == 2 else "reciprocal" if exponent == -1 and kind in "fc" else "pow"]
@@ -240,6 +240,6 @@ def power_op(base: Meta, exponent: Operand) -> Op:
 
 
 # Complex numbers are multiplied out for 2 and -1, but from NumPy 2.3 on not for 2.0 and -1.0. (Before, NumPy's `**`
-# broke its rules of promotion where the exponent was a NumPy scalar or had no axes, or the base a truth. Not so here.)
+# broke its promotion rules for an exponent that is a NumPy scalar or has no axes, and for a boolean base. Not so here.)
 _FAST_POWERS: dict[str, dict[float, str]] = {"f": {2.0: "square", 0.5: "sqrt", -1.0: "reciprocal"}}
 _FAST_POWERS["c"] = _FAST_POWERS["f"] if np.lib.NumpyVersion(np.__version__) < "2.3.0" else {0.5: "sqrt"}

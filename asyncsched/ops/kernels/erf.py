@@ -1,7 +1,7 @@
-"""The error function and its inverse, and the tail of it that gelu is made of.
+"""The error function, its inverse, and the tail of it that gelu uses.
 
-On the host they are computed in double precision, in blocks as in `blocks`, and rounded once to the dtype of the
-result; on CUDA they are CuPy's.
+On the host they are computed in float64, in blocks as in `blocks`, and rounded once to the result's dtype; on CUDA they
+are CuPy's.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _ERFC_SERIES = (
     -4.277340064396911e-12, -2.07922492859799e-13, 1.8134502003176963e-13, 1.973425574544739e-14,
     -7.287943737592673e-15, -1.5169878690228116e-15,
 )  # fmt: skip
-_SINGLE_TERMS = 11  # of the series for single precision, where the next is below the rounding
-_NEAR = 0.75  # below it erf(x) / x is a polynomial in x^2, since 1 - erfc(x) would lose the digits of small numbers
-_FAR = 6.0  # from where on erf rounds to 1
+_SINGLE_TERMS = 11  # terms of the series in single precision, where the next one is below the rounding
+_NEAR = 0.75  # below, erf(x) / x is a polynomial in x^2, since 1 - erfc(x) would lose the digits of small numbers
+_FAR = 6.0  # beyond, erf rounds to 1
 # That polynomial: the Chebyshev interpolant on [0, 0.75^2], computed with 50 digits. Highest power first.
 _NEAR_SERIES = (
     1.1472499701094691e-08, -1.5940066854661717e-07, 1.643068417974155e-06, -1.4924196305569617e-05,
     0.00012055289567541706, -0.0008548326188759752, 0.005223977615420539, -0.026866170644428485, 0.11283791670952596,
     -0.37612638903183715, 1.1283791670955126,
 )  # fmt: skip
-_ALIVE = 8  # arrays of a block at once
+_ALIVE = 8  # arrays of a block in use at once
 
 
 def erf(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -46,12 +46,12 @@ def erf(xp: Any, x: Any, *, out: Any = None) -> Any:
 
 
 def erfinv(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """Its inverse: infinite at -1 and 1, NaN beyond."""
+    """The inverse error function: infinite at -1 and 1, NaN beyond."""
     return _each(xp, "erfinv", _erfinv, x, out)
 
 
 def half_erfc(xp: Any, z: Any) -> Any:
-    """erfc(z) / 2 and exp(-z^2), for z >= 0, which is written over."""
+    """erfc(z) / 2 and exp(-z^2), for z >= 0; overwrites `z`."""
     bell = xp.exp(-xp.square(z))
     t = z - 3
     t /= z + 3
@@ -64,7 +64,7 @@ def half_erfc(xp: Any, z: Any) -> Any:
 
 
 def _each(xp: Any, name: str, function: Any, x: Any, out: Any) -> Any:
-    """A function of blocks of float64, or CuPy's of this name, in the layout of the operand.
+    """Apply a function in blocks of float64, or CuPy's function of this name, in the layout of the operand.
 
     CuPy's computes in the dtype of its operand, half precision in single.
     """
@@ -72,7 +72,7 @@ def _each(xp: Any, name: str, function: Any, x: Any, out: Any) -> Any:
     out = xp.empty_like(x, dtype=_dtype(name, x.dtype)) if out is None else out
     if xp is not np:
         function = getattr(import_module("cupyx.scipy.special"), name)
-        noted = getattr(xp, "call", None)  # of a namespace that notes what is done to one element
+        noted = getattr(xp, "call", None)  # of a namespace that records the operations on one element
         if noted is not None:
             return noted(function, x.astype(out.dtype), out=out)
         if x.dtype == out.dtype:
@@ -99,9 +99,9 @@ def _erf(x: Any) -> Any:
 
 
 # The quantiles of the normal distribution: M. J. Wichura, "Algorithm AS 241: The Percentage Points of the Normal
-# Distribution", Applied Statistics 37 (1988), PPND16, three quotients of polynomials that are off by about 1e-16 of the
-# result. Numerators and denominators, highest power first.
-_MIDDLE = (  # of 0.425^2 - (x / 2)^2, while that is not negative
+# Distribution", Applied Statistics 37 (1988), PPND16: three quotients of polynomials with an error of about 1e-16 of
+# the result. Numerators and denominators, highest power first.
+_MIDDLE = (  # in 0.425^2 - (x / 2)^2, while that is not negative
     (
         2509.0809287301226727, 33430.575583588128105, 67265.770927008700853, 45921.953931549871457,
         13731.693765509461125, 1971.5909503065514427, 133.14166789178437745, 3.387132872796366608,
@@ -111,7 +111,7 @@ _MIDDLE = (  # of 0.425^2 - (x / 2)^2, while that is not negative
         5394.1960214247511077, 687.1870074920579083, 42.313330701600911252, 1.0,
     ),
 )  # fmt: skip
-_TAIL = (  # of r - 1.6, where r = sqrt(-log((1 - |x|) / 2)) is at most 5
+_TAIL = (  # in r - 1.6, where r = sqrt(-log((1 - |x|) / 2)) is at most 5
     (
         7.7454501427834140764e-4, 0.0227238449892691845833, 0.24178072517745061177, 1.27045825245236838258,
         3.64784832476320460504, 5.7694972214606914055, 4.6303378461565452959, 1.42343711074968357734,
@@ -121,7 +121,7 @@ _TAIL = (  # of r - 1.6, where r = sqrt(-log((1 - |x|) / 2)) is at most 5
         0.68976733498510000455, 1.6763848301838038494, 2.05319162663775882187, 1.0,
     ),
 )  # fmt: skip
-_FAR_TAIL = (  # of r - 5
+_FAR_TAIL = (  # in r - 5
     (
         2.01033439929228813265e-7, 2.71155556874348757815e-5, 0.0012426609473880784386, 0.026532189526576123093,
         0.29656057182850489123, 1.7848265399172913358, 5.4637849111641143699, 6.6579046435011037772,
@@ -134,7 +134,7 @@ _FAR_TAIL = (  # of r - 5
 
 
 def _erfinv(x: Any) -> Any:
-    """The quantile of (1 + x) / 2, over the square root of two: of 1 - |x| and of x no digit is lost."""
+    """The quantile of (1 + x) / 2, over the square root of two. Neither 1 - |x| nor x loses a digit."""
     r = np.abs(x)
     middle, ends = r <= 0.85, r == 1
     np.subtract(1, r, out=r)
@@ -159,7 +159,7 @@ def _quotient(x: Any, polynomials: tuple[tuple[float, ...], tuple[float, ...]]) 
 
 
 def _horner(xp: Any, x: Any, coefficients: Any) -> Any:
-    """The polynomial whose coefficients are these, highest power first."""
+    """The polynomial with these coefficients, highest power first."""
     first, *rest = coefficients
     value = xp.full_like(x, first)
     for coefficient in rest:
@@ -170,18 +170,18 @@ def _horner(xp: Any, x: Any, coefficients: Any) -> Any:
 
 @cache
 def _erfc_polynomial(single: bool) -> list[float]:
-    """The series as coefficients of powers, highest first."""
+    """The series as coefficients of powers, highest power first."""
     from numpy.polynomial.chebyshev import cheb2poly
 
     powers: list[float] = cheb2poly(_ERFC_SERIES[: _SINGLE_TERMS if single else None]).tolist()
     return powers[::-1]
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def erf_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """In the dtype of SciPy's result, made in blocks in double precision."""
+    """In the dtype of SciPy's result, computed in blocks of float64."""
     array = as_meta(operands[0])
     size = array.nbytes // array.dtype.itemsize
     copied = 0 if array.contiguous else array.nbytes
@@ -190,8 +190,10 @@ def erf_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 def _dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The first of SciPy's loops that takes such numbers without loss. That of `erf` in single took no others before
-    SciPy 1.18, and takes none here."""
+    """The dtype of the first of SciPy's loops that takes such numbers without loss.
+
+    Before SciPy 1.18 the loop of `erf` in single precision took no other dtype; here it never does.
+    """
     for wide in (np.float32, np.float64):
         if np.can_cast(dtype, wide) and not (name == "erf" and wide is np.float32 and dtype != wide):
             return np.dtype(wide)

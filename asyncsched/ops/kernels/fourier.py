@@ -1,7 +1,7 @@
 """Fourier transforms.
 
-CuPy keeps the plans it made, with their work areas, per thread, and two streams must not use one at once: so on CUDA
-these operations share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
+CuPy keeps its plans, with their work areas, for each thread, and two streams must not use one at once. So on CUDA these
+operations share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..declare import Inferred, Kernel, Meta, Op, Operand, Options, meta
 from ..op import resolve
 from ..rules import Known, as_meta, no_axis, sample
 
-PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task, and which no task is charged for
+PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task and are charged to no task
 
 
 def transform(name: str) -> Kernel:
@@ -37,7 +37,7 @@ def transform(name: str) -> Kernel:
 
 
 def forget_plans(xp: Any) -> None:
-    """Drop CuPy's plans if they hold too much."""
+    """Drop CuPy's plans if they hold more than `PLAN_BYTES`."""
     if xp is not np:
         cache = xp.fft.config.get_plan_cache()
         if cache.get_curr_memsize() > PLAN_BYTES:
@@ -54,19 +54,19 @@ def frequencies(name: str) -> Kernel:
 
 
 def _with_first(xp: Any, x: Any, axis: int, name: str) -> Any:
-    """The operand, or one zero along an axis where it has nothing: NumPy reads what happens to lie in memory there."""
+    """The operand; with one zero along an axis if that is empty, where NumPy would read undefined memory."""
     if name not in ("irfft", "hfft", "irfftn") or x.shape[axis]:
         return x
     return xp.zeros([1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)], x.dtype)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 class Half(Enum):
-    """Which side of a transform has only the half that is not redundant."""
+    """Which side of a transform stores only half, since the other half is redundant."""
 
-    NONE = "both are whole"
+    NONE = "both sides are whole"
     OF_RESULT = "the result"
     OF_OPERAND = "the operand"
 
@@ -74,7 +74,7 @@ class Half(Enum):
 def transform_rule(
     op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, conjugates: bool = False
 ) -> Inferred:
-    """A transform along one axis, of `n` points, or along several: the operand is cut off there or padded with zeros.
+    """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros.
 
     `conjugates` is for a kernel that makes a conjugated copy first.
     """
@@ -94,18 +94,18 @@ def transform_rule(
         largest = max(largest, prod(shape))
         dtype = _dtype(op, array, options, len(places)) if last else dtype
     wide = np.result_type(dtype, np.complex64).itemsize
-    # What is not in double is cast, and cast back: most of it, which of it hangs on the norm.
+    # An operand that is not in double is cast and cast back: most of it; the norm decides which part.
     in_double = array.dtype == (np.float64 if half is Half.OF_RESULT else np.complex128)
     work = plan if in_double else plan + 2 * largest * 16
-    steps = (len(places) > 1) + conjugates  # between axes, and what is conjugated before
+    steps = (len(places) > 1) + conjugates  # between axes, and a conjugated copy
     copied = 0 if array.contiguous else elements * wide
     result = meta(tuple(shape), dtype, array.contiguous)
-    # On CUDA it is the work area of a plan.
+    # on CUDA it is the work area of a plan
     return Inferred(result, largest * wide * steps + max(largest * wide, work) + copied)
 
 
 def frequencies_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: bool = False) -> Inferred:
-    """The frequencies of a transform, or the half of them that are not negative: made in double."""
+    """The frequencies of a transform, or those that are not negative; computed in double."""
     n, dtype = options["n"], np.dtype(options["dtype"])
     if n < 1:
         raise ValueError(f"{op.name}: the number of points must be positive, not {n}")
@@ -114,7 +114,7 @@ def frequencies_rule(op: Op, operands: tuple[Operand, ...], options: Options, *,
 
 
 def _places(op: Op, shape: Known, options: Options, half: Half) -> list[tuple[int, int | None]]:
-    """The axes, and how many points there are along each: None for those of the operand."""
+    """The axes, and the number of points along each: None for the operand's own."""
     if "axis" in options:
         no_axis(shape, op.name)
         return [(normalize_axis_index(options["axis"], len(shape)), options["n"])]
@@ -129,9 +129,9 @@ def _places(op: Op, shape: Known, options: Options, half: Half) -> list[tuple[in
 
 
 def _plan_bytes(n: int) -> int:
-    """Bytes of what NumPy's FFT allocates for a length: roots of unity and a copy of a line, in double.
+    """Bytes that NumPy's FFT allocates for a length: roots of unity and a copy of a line, in double.
 
-    If a prime factor is large it is a convolution (Bluestein's), of more than twice the length, in some arrays.
+    If a prime factor is large, it is a convolution (Bluestein's) of more than twice the length, with several arrays.
     """
     rest, prime, largest = n, 2, 1
     while prime * prime <= rest:
@@ -143,7 +143,7 @@ def _plan_bytes(n: int) -> int:
 
 
 def _dtype(op: Op, array: Meta, options: Options, axes: int) -> np.dtype[Any]:
-    """The dtype of the result: half precision may stay along one axis, and was widened before along two."""
+    """The dtype of the result: half precision may stay along one axis, but is widened along two."""
     axes = min(axes, 2)
     along = {"axis": 0, "n": None} if "axis" in options else {"axes": tuple(range(axes)), "s": None}
     dtype: np.dtype[Any] = resolve(op, np)(sample(array, (2,) * axes), norm="backward", **along).dtype

@@ -1,4 +1,4 @@
-"""gelu, which is x times the normal distribution function of x, and its derivative, in blocks as in `blocks`."""
+"""gelu (x times the normal distribution function of x) and its derivative, in blocks as in `blocks`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .blocks import blocks, flat, long_blocks
 from .erf import half_erfc
 from .scratch import scratch
 
-# P of `_single_odds`, P(s) = A s + B + C / (s + D / (s + E)): Phi is a logistic function of an odd one. Fitted to the
-# error of x Phi(x) on [-6, 6], where that is 2e-7 before rounding; beyond, x P(x^2) is below -20, and so Phi 0 or 1. A
-# polynomial as good has seven coefficients and takes five passes more; a quotient costs 1.5 of them.
+# P of `_single_odds`, P(s) = A s + B + C / (s + D / (s + E)): Phi(x) is the logistic function of an odd function of x.
+# Fitted to the error of x Phi(x) on [-6, 6], which is 2e-7 before rounding; beyond, x P(x^2) is below -20, and so Phi
+# is 0 or 1. An equally good polynomial has seven coefficients and takes five passes more; a quotient costs 1.5 passes.
 _LOGISTIC = (-0.03318243298375354, -2.5838231477156128, 12.452528792746625, 319.80730027472623, 25.37510156077624)
 # As arrays: a Python number costs half a microsecond more, with the GIL held.
 _SINGLE_LOGISTIC = [np.array(c, np.float32) for c in _LOGISTIC]
 _ONE = np.array(1, np.float32)
-_FAR = 100  # where Phi(-x) is 0, as it is at infinity
+_FAR = 100  # beyond it, Phi(-x) counts as 0
 
 
 def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """x Phi(x), in single precision on the host by a compiled loop, or by quotients and an exponential."""
+    """x Phi(x). In single precision on the host by a compiled loop, or by quotients and an exponential."""
     run = compiled.loop("gelu" if approximate == "none" else "gelu_tanh", xp, x)
     if run is None and (xp is not np or x.dtype != np.float32 or approximate == "tanh"):
         return gelu_exact(xp, x, approximate=approximate, out=out)
@@ -42,7 +42,7 @@ def gelu(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
 
 
 def gelu_exact(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """The same to rounding, in the tails too: max(x, 0) - |x| Phi(-|x|)."""
+    """x Phi(x), accurate to rounding also in the tails: max(x, 0) - |x| Phi(-|x|)."""
     out, result, values = flat(xp, out, x)
     for block in blocks(xp, x.size):
         v, y = values[block], result[block]
@@ -68,7 +68,7 @@ def gelu_backward(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = No
 
 
 def gelu_backward_exact(xp: Any, grad: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
-    """The gradient of gelu to rounding."""
+    """The gradient of gelu, accurate to rounding."""
     out, result, grads, values = flat(xp, out, grad, x)
     for block in blocks(xp, x.size, alive=12):
         v = values[block]
@@ -96,8 +96,10 @@ def _normal_slope(xp: Any, x: Any) -> Any:
 
 
 def _single_odds(x: Any, square: Any) -> Any:
-    """1 / Phi(x) = 1 + exp(x P(x^2)), off by less than 6e-7 of x where x is divided by it. With vectors of 8 numbers
-    NumPy's tanh takes twice as long as its exp, and as long with 16."""
+    """1 / Phi(x) = 1 + exp(x P(x^2)); x divided by it has an error of less than 6e-7 of x.
+
+    NumPy's tanh takes twice as long as its exp with vectors of 8 numbers, and as long with 16.
+    """
     odds = scratch(np, 1, x.shape, x.dtype)
     a, b, c, d, e = _SINGLE_LOGISTIC
     np.square(x, square)
@@ -155,7 +157,7 @@ def _tanh_slope(xp: Any, x: Any) -> Any:
 
 
 def _bounded_square(xp: Any, x: Any) -> Any:
-    """x^2, at most 100: from where on the factor is 0 or 1, and a larger one may overflow."""
+    """x^2, but at most 100: beyond it the factor is 0 or 1, and a larger square may overflow."""
     square = xp.clip(x, -10, 10, out=scratch(xp, 0, x.shape, x.dtype))
     return xp.square(square, out=square)
 

@@ -20,9 +20,9 @@ _zeros = constant(0)
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
-    """Zeros, with `x` added where the key says: the transpose of indexing. Places named twice get both.
+    """Zeros, with `x` added at the key: the transpose of indexing. A place named twice gets both values.
 
-    On CUDA by atomics, in an order that differs from run to run.
+    On CUDA it uses atomics, whose order differs from run to run.
     """
     out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
     place = decode_key(key, indices)
@@ -43,7 +43,7 @@ def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int
 
 
 def _add_rows(out: Any, rows: Any, x: Any) -> None:
-    """What `np.add.at(out, rows, x)` does, in the same order: it is several times faster with single elements."""
+    """The same as `np.add.at(out, rows, x)`, in the same order, but with single elements: several times faster."""
     width = prod(out.shape[1:])
     rows, lines = rows.reshape(-1).astype(np.intp, copy=False), x.reshape(rows.size, width)
     columns, step = np.arange(width), max(ADDED // width, 1)
@@ -63,9 +63,9 @@ def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, 
 
 
 def cumulative_prod_gradient(xp: Any, x: Any, g: Any, *, axis: int, out: Any = None) -> Any:
-    """The product of what is before times a sum over what is after, found from the end: without dividing by zeros.
+    """The product before each element times a sum over the elements after it, computed from the end.
 
-    The k-th of n is x[0] ... x[k-1] (g[k] + x[k+1] (g[k+1] + x[k+2] (...))).
+    It never divides by zero. The k-th of n is x[0] ... x[k-1] (g[k] + x[k+1] (g[k+1] + x[k+2] (...))).
     """
     result = xp.empty(x.shape, xp.result_type(x, g)) if out is None else out
     lines, values, gradients = [xp.moveaxis(a, axis, 0) for a in (result, x, g)]
@@ -81,30 +81,30 @@ def cumulative_prod_gradient(xp: Any, x: Any, g: Any, *, axis: int, out: Any = N
 
 
 def choice_backward(xp: Any, grad: Any, x: Any, y: Any, *, out: Any = None) -> Any:
-    """The gradient where x is not below y, half of it where they are equal, and 0 elsewhere, be it infinite there."""
+    """The gradient where x > y, half of it where they are equal, and 0 elsewhere, even where it is infinite."""
     out = xp.empty(grad.shape, grad.dtype) if out is None else out
     result, grads, operands = out.reshape(-1), grad.reshape(-1), [_line(xp, array, grad.shape) for array in (x, y)]
     for block in blocks(xp, grad.size, alive=4):
         a, b = [array[block] if np.ndim(array) else array for array in operands]
         kept(xp, grads[block], ~(a < b), out=result[block])
         ties = a == b
-        if xp is not np or ties.any():  # on a GPU, asking would wait for it
+        if xp is not np or ties.any():  # on a GPU, the question would wait for the device
             xp.divide(result[block], xp.add(ties, 1, dtype="i1"), out=result[block])
     return out
 
 
 def _line(xp: Any, array: Any, shape: Any) -> Any:
-    """With one axis, of as many elements as the shape has; a number as it is."""
+    """The array broadcast to `shape`, with one axis; a number is returned as it is."""
     if np.ndim(array) == 0:
         return array
     return (array if array.shape == shape else xp.broadcast_to(array, shape)).reshape(-1)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Zeros of a shape, with the first operand added where the key says."""
+    """Zeros of a shape, with the first operand added at the key."""
     result = meta(options["shape"], as_meta(operands[0]).dtype)
     if len(operands) == 1:
         place, workspace = viewed(result, lambda array: array[decode_view_key(options["key"])]).meta.shape, 0
@@ -118,14 +118,14 @@ def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def _flat_places(x: Meta, rows: Meta, width: int) -> int:
-    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they lie scattered."""
+    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they are not contiguous."""
     if prod(x.bound) < ADDED:
         return 0
     return (3 * max(ADDED, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
 
 
 def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Zeros of a shape, with each element of the first operand added at its index; a number for each index in all."""
+    """Zeros of a shape, with each element added at its index. Workspace: a number for each index."""
     shape = options["shape"]
     indices = as_meta(operands[1])
     broadcast(operands)
@@ -133,24 +133,24 @@ def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Opti
 
 
 def choice_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Like the first operand, to whose shape the others broadcast, made in blocks."""
+    """The form of the first operand, to whose shape the others broadcast; made in blocks."""
     grad, shape = as_meta(operands[0]), lengths(operands[0])
     if broadcast(operands) != shape or grad.dtype.kind != "f":
-        raise ValueError(f"{op.name}: the gradient is {grad}, and the operands {operands[1:]} must broadcast to it")
+        raise ValueError(f"{op.name}: the gradient is {grad}; the operands {operands[1:]} must broadcast to it")
     arrays = [operand for operand in operands if isinstance(operand, Meta)]
     spread = sum(prod(shape) * a.dtype.itemsize for a in arrays if not a.contiguous or a.bound not in (shape, ()))
     return Inferred(meta(shape, grad.dtype), spread + 4 * min(prod(shape), 2 * BLOCK))  # masks of a byte each
 
 
 def cumulative_prod_gradient_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Like both operands; a few lines across the axis are alive at once."""
+    """The form of both operands. Workspace: a few lines across the axis."""
     result = meta(broadcast(operands), np.result_type(*[as_meta(operand).dtype for operand in operands]))
     lines = prod(result.bound) // max(result.bound[options["axis"]], 1)
     return Inferred(result, 3 * lines * result.dtype.itemsize)
 
 
 OPS = (
-    with_out(scatter, scatter_rule, "Zeros, with elements added where an index says.", checks=True),
+    with_out(scatter, scatter_rule, "Zeros, with elements added at an index.", checks=True),
     with_out(
         scatter_along_axis, scatter_along_axis_rule, "Zeros, with each element added at its index on an axis.",
         checks=True,

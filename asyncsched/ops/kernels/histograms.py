@@ -1,4 +1,4 @@
-"""Elements counted: by their value, or by the bin they fall into."""
+"""Counts of elements: by value, or by bin."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..rules import INTP, as_meta, cast_bytes, lengths, sample
 from . import releasing_gil
 from .checks import require
 
-_BLOCK = 65_536  # elements that NumPy's histogram takes at a time
+_BLOCK = 65_536  # elements that NumPy's histogram reads at a time
 
 
 def bincount(xp: Any, x: Any, weights: Any = None, *, minlength: int = 0) -> Any:
-    """How often each number is there, or the sum of its weights. NumPy would hold the GIL for all of it."""
+    """How often each number occurs, or the sum of its weights. NumPy's own function would hold the GIL throughout."""
     if xp is not np or x.size < releasing_gil.LARGE:
         return xp.bincount(x, weights, minlength=minlength)
     most = int(x.max())
     if x.min() < 0 or most > np.iinfo(np.intp).max:
-        raise ValueError("'list' argument must have no negative elements")  # as NumPy has it
+        raise ValueError("'list' argument must have no negative elements")  # NumPy's message
     found = np.zeros(max(minlength, most + 1), np.intp if weights is None else np.float64)
     for part in releasing_gil.pieces(x.size, 1):
         np.add.at(found, x[part].astype(np.intp, copy=False), 1 if weights is None else weights[part])
@@ -32,7 +32,7 @@ def bincount(xp: Any, x: Any, weights: Any = None, *, minlength: int = 0) -> Any
 
 
 def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
-    """Into which bin each element falls. CuPy's looks for no error."""
+    """The bin that each element falls into. CuPy's function checks for no error."""
     if xp is not np:
         up, down = xp.all(bins[1:] >= bins[:-1]), xp.all(bins[1:] <= bins[:-1])
         require(xp, (up | down,), _monotonic)
@@ -42,7 +42,7 @@ def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
 def histogram(
     xp: Any, x: Any, *arrays: Any, bins: int | None, low: Any, high: Any, ends: Any, density: bool, weighted: bool
 ) -> tuple[Any, Any]:
-    """How many elements are in each bin, or the sum of their weights; and the edges of the bins."""
+    """The number of elements in each bin, or the sum of their weights; and the edges of the bins."""
     edges: Any = arrays[0] if bins is None else bins
     weights = arrays[-1] if weighted else None
     x = x.astype(np.uint8) if x.dtype == bool else x
@@ -58,7 +58,7 @@ def histogram(
 
 
 def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
-    """Of bins of one width, from the least element to the largest: numbers that never come to the host."""
+    """The edges of bins of one width, from the least element to the largest. On a GPU they never come to the host."""
     dtype = _edges_dtype(x.dtype, span)
     first, last = [xp.asarray(end, dtype=dtype) for end in span or ((x.min(), x.max()) if x.size else (0, 1))]
     require(xp, (xp.isfinite(first) & xp.isfinite(last),), _finite)
@@ -70,7 +70,7 @@ def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
 
 
 def _counted(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
-    """The last bin has its right edge, too. What is in none is counted in one more."""
+    """The counts or sums of weights. The last bin includes its right edge. Elements in no bin go to an extra one."""
     n = len(edges) - 1
     at = xp.where(x == edges[-1], n - 1, xp.searchsorted(edges, x, side="right") - 1)
     at = xp.where((x >= edges[0]) & (x <= edges[-1]), at, n)
@@ -96,23 +96,23 @@ def _increasing(truth: int) -> Exception | None:
 
 
 def _finite(truth: int) -> Exception | None:
-    return None if truth else ValueError("histogram: the range of the elements is not finite: give it, as `range=`")
+    return None if truth else ValueError("histogram: the range of the elements is not finite: give one by `range=`")
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def bincount_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A count for each number up to the largest, which the data decides.
+    """A count for each number up to the largest, which depends on the data.
 
-    Charged for as many as there are elements (for numbers of one byte: as there are numbers), and corrected when done.
+    Until it is done, as many counts are charged as there are elements, or different numbers of one byte.
     """
     array, shapes = as_meta(operands[0]), [lengths(operand) for operand in operands]
     if len(shapes[0]) != 1:
-        raise ValueError(f"bincount: one dimension is needed, not shape {shapes[0]}: use `t.flatten()`")
-    dtype = resolve(op, np)(*map(sample, operands)).dtype  # what are no integers it refuses
+        raise ValueError(f"bincount: the tensor must have one dimension, not shape {shapes[0]}: use `t.flatten()`")
+    dtype = resolve(op, np)(*map(sample, operands)).dtype  # raises for dtypes other than integers
     if any(shape != shapes[0] for shape in shapes):
-        raise ValueError(f"bincount: the weights have shape {shapes[1]}, and the numbers {shapes[0]}")
+        raise ValueError(f"bincount: the weights have shape {shapes[1]}, but the numbers {shapes[0]}")
     if options["minlength"] < 0:
         raise ValueError("bincount: 'minlength' must not be negative")
     elements = array.bound[0]
@@ -126,12 +126,12 @@ def bincount_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """An index for each element, found in a copy of both in one dtype."""
+    """An index for each element. Workspace: copies of both operands in one dtype."""
     array, bins = as_meta(operands[0]), as_meta(operands[1])
     if "c" in (array.dtype.kind, bins.dtype.kind):
         raise TypeError("digitize: complex numbers have no order: use `asc.abs` or `asc.real`")
     if len(bins.bound) != 1:
-        raise ValueError(f"digitize: the bins need one dimension, and have shape {bins.bound}")
+        raise ValueError(f"digitize: the bins must have one dimension, not shape {bins.bound}")
     dtype = np.result_type(array.dtype, bins.dtype)
     copied = cast_bytes(array, dtype) or (0 if array.contiguous else array.nbytes)
     result = meta(array.bound, INTP)
@@ -139,19 +139,19 @@ def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[list[Meta], int]:
-    """Counts and edges. At work are blocks of elements, and copies of what does not lie in one piece."""
+    """Counts and edges. Workspace: blocks of elements, and copies of operands that are not contiguous."""
     array, bins, span = as_meta(operands[0]), options["bins"], _span(options["low"], options["high"], options["ends"])
     if array.dtype.kind == "c":
         raise TypeError("histogram: complex numbers have no order: use `asc.abs` or `asc.real`")
     weights = as_meta(operands[-1]) if options["weighted"] else None
     if weights is not None and weights.bound != array.bound:
-        raise ValueError(f"histogram: the weights have shape {weights.bound}, and the elements {array.bound}")
+        raise ValueError(f"histogram: the weights have shape {weights.bound}, but the elements {array.bound}")
     if bins is None:
         edges = as_meta(operands[1])
         if len(edges.bound) != 1 or not edges.bound[0]:
-            raise ValueError(f"histogram: the edges of the bins need one dimension, and have shape {edges.bound}")
-        if weights is not None and weights.dtype == bool and weights.nbytes:  # NumPy refuses them in its sums
-            raise TypeError("histogram: bool weights are not summed between given edges: use `w.astype(asc.int64)`")
+            raise ValueError(f"histogram: the edges of the bins must have one dimension, not shape {edges.bound}")
+        if weights is not None and weights.dtype == bool and weights.nbytes:  # NumPy refuses to sum them
+            raise TypeError("histogram: bool weights cannot be summed between given edges: use `w.astype(asc.int64)`")
     elif bins < 1:
         raise ValueError(f"histogram: bins={bins} must be positive")
     else:
@@ -168,30 +168,30 @@ def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, 
 
 
 def _each(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: np.dtype[Any] | None, span: Any) -> int:
-    """Bytes for each element of a block: of those in order, or of which bin each is in."""
+    """Bytes for each element of a block: the sorted elements, or the bin of each."""
     weight = weights.itemsize if weights else 0
     if edges is None:
         return 2 * dtype.itemsize + (2 * INTP.itemsize + 2 * weight if weights else 0)
-    some = dtype.itemsize + weight if span else 0  # those in the range
+    some = dtype.itemsize + weight if span else 0  # the elements in the range
     return 2 * edges.itemsize + INTP.itemsize + 10 + (edges.itemsize if edges != dtype else 0) + some
 
 
 def _span(low: Any, high: Any, ends: str | None) -> tuple[Any, Any] | None:
-    """A range as NumPy is given it: of Python numbers, or of a dtype."""
+    """A range in NumPy's form: of Python numbers, or of a dtype."""
     if low is None:
         return None
     return (low, high) if ends is None else tuple(np.array([low, high], ends))
 
 
 def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:
-    """NumPy's, which raises for a range that is none."""
+    """NumPy's dtype for edges. Raises for an invalid range."""
     elements = np.ones(1, np.uint8 if dtype.kind == "b" else dtype)
     return np.histogram_bin_edges(elements, 1, span).dtype
 
 
-_HISTOGRAM = "How many elements fall into each bin, and the edges of the bins."
+_HISTOGRAM = "The number of elements in each bin, and the edges of the bins."
 OPS = (
-    Op("bincount", bincount, bincount_rule, doc="How often each number is there."),
-    Op("digitize", digitize, digitize_rule, checks=True, doc="Into which bin each element falls."),
+    Op("bincount", bincount, bincount_rule, doc="How often each number occurs."),
+    Op("digitize", digitize, digitize_rule, checks=True, doc="The bin that each element falls into."),
     packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
 )

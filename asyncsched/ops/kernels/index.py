@@ -1,7 +1,7 @@
 """Kernels of indexing and searching.
 
-CuPy takes an index that is out of range modulo the length; so it is looked at here, see `checks`. And it counts what a
-mask selects, for which it waits; where the shape is known without, the places are found on the device.
+CuPy takes an index that is out of range modulo the length, so indices are checked here, see `checks`. And CuPy waits to
+count the elements that a mask selects. If the result's shape is known without that, the places are found on the device.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
 
 
 def argwhere(xp: Any, x: Any) -> Any:
-    """The indices of nonzero elements, a row for each; of truths, since others NumPy counts with the GIL held."""
+    """The indices of nonzero elements, one row each. Others than bools NumPy would count with the GIL held."""
     return xp.stack(xp.nonzero(x.astype(bool, copy=False)), axis=-1)
 
 
 def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = None) -> Any:
-    """Slices along an axis. NumPy would buffer `out` to leave it whole on a bad index, so those are found first."""
+    """Slices along an axis. Bad indices are found first: otherwise NumPy would buffer `out` to leave it whole."""
     length = x.size if axis is None or x.ndim == 0 else x.shape[axis]
     require_within(xp, indices, length, 0 if axis is None or x.ndim == 0 else axis % x.ndim)
     if out is None or xp is not np or np.size(indices) == 0 or not _all_within(indices, length):
@@ -57,24 +57,24 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 
 
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
-    """Rows of a table. Other than for `take`, -1 is none of them."""
+    """Rows of a table. Unlike in `take`, -1 is out of range."""
     indices = xp.asarray(indices)
     require_below(xp, indices, len(weight), partial(_no_rows, len(weight)))
     if out is None:
         return xp.take(weight, indices, axis=0)
-    return np.take(weight, indices, axis=0, out=out, mode="wrap")  # else it would be buffered
+    return np.take(weight, indices, axis=0, out=out, mode="wrap")  # without mode="wrap" NumPy would buffer `out`
 
 
 def _no_rows(count: int, least: int, most: int) -> Exception:
     return IndexError(
-        f"embedding: the indices reach from {least} to {most}, and there are {count} rows: use 0 to {count - 1}"
+        f"embedding: the indices range from {least} to {most}, but there are {count} rows: use 0 to {count - 1}"
     )
 
 
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
-    """Where to insert."""
+    """Where to insert values into a sorted array."""
     if sorter is not None and xp is not np:
-        require_below(xp, sorter, len(ordered), lambda *_: ValueError("Sorter index out of range."))  # as NumPy has it
+        require_below(xp, sorter, len(ordered), lambda *_: ValueError("Sorter index out of range."))  # NumPy's message
     return xp.searchsorted(ordered, values, side=side, sorter=sorter)
 
 
@@ -103,11 +103,11 @@ def setitem(
     op: Op | None = None,
     out: Any = None,
 ) -> Any:
-    """A new version of `x`, or `x` itself as `out`, with `value` assigned. Of several writes to a place the last stays.
+    """A new version of `x` with `value` assigned; `x` itself if it is `out`.
 
-    The last is that in C order. NumPy and CuPy have other orders: by layout, and by chance. With a path the key is that
-    of a view of `x`, and the new version is in C order. With a universal function as `op` all of the view is assigned
-    what that gives of it and the value.
+    Of several writes to a place the last stays, in C order. (NumPy's own order depends on the layout, CuPy's on
+    chance.) With a path, the key is that of a view of `x`, and the new version is in C order. With a universal function
+    as `op`, all of the view is assigned `op(view, value)`.
     """
     shape = through(xp, x, path).shape if path else x.shape
     require_key(xp, shape, key, indices)
@@ -124,21 +124,21 @@ def setitem(
     elif xp is not np and is_one_mask(key, indices):
         assign_where(xp, part, value, indices[0], key)
     else:
-        # By numbers alone, NumPy would assign to an element, which from 2.4 on takes no value with axes of one.
+        # With numbers only, NumPy would assign to an element, which from 2.4 on takes no value with axes of length one.
         at = decode_key(key, indices)
         part[at if any(map(np.ndim, indices)) or Ellipsis in key else (*at, Ellipsis)] = value
     return out
 
 
 def last_written(xp: Any, *indices: Any, shape: Any, key: Key) -> Any:
-    """Which of the writes that a key stands for are the last to their places."""
+    """Which of a key's writes are the last to their places."""
     require_key(xp, shape, key, indices)
     last, numbers = _last_writes(xp, shape, key, indices)
     return last == numbers
 
 
 def _last_writes(xp: Any, shape: Any, key: Key, indices: Any) -> tuple[Any, Any]:
-    """For each write the number of the last to its place, in C order from 1, and its own."""
+    """For each write the number of the last write to its place, and its own number, in C order from 1."""
     shape, key = without_slices(shape, key, _forms(indices))
     at, last = decode_key(key, indices), xp.zeros(shape, np.uint64)
     picked = last[at].shape
@@ -151,13 +151,13 @@ def _last_writes(xp: Any, shape: Any, key: Key, indices: Any) -> tuple[Any, Any]
 
 
 def _of_last_writes(xp: Any, shape: Any, value: Any, key: Key, indices: Any) -> Any:
-    """What to assign so that all writes to a place write the same: what the last of them would."""
+    """The values to assign so that all writes to a place write the value of the last one."""
     last = _last_writes(xp, shape, key, indices)[0].astype(np.intp) - 1
     target = select(shape, key, _forms(indices)).shape
     picked = tuple([n if n is not None else known for n, known in zip(target, last.shape, strict=True)])
     value = xp.broadcast_to(value.reshape(value.shape[max(value.ndim - last.ndim, 0) :]), picked)
     places = list[Any]()
-    for n in reversed(last.shape):  # `unravel_index` would wait for the device, to see that all are inside
+    for n in reversed(last.shape):  # `unravel_index` would wait for the device, to check that all are inside
         places.insert(0, last % max(n, 1))
         last = last // max(n, 1)
     for axis, n in enumerate(picked):
@@ -171,13 +171,13 @@ def _forms(indices: Any) -> tuple[Any, ...]:
 
 
 def is_one_mask(key: Key, indices: Any) -> bool:
-    """Whether a mask stands among slices alone."""
+    """Whether the key is one mask, beside slices only."""
     masked = len(indices) == 1 and indices[0].dtype == bool and indices[0].size > 0 and indices[0].ndim > 0
     return masked and not any(isinstance(part, int) for part in key)
 
 
 def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
-    """Assign to the places that one mask selects. If their number is wrong, that is an error, on a GPU a later one."""
+    """Assign to the places that one mask selects. A wrong number of values is an error; on a GPU it comes later."""
     place = key.index(TENSOR)
     part = out[decode_view_key((*key[:place], *[_ALL] * mask.ndim, *key[place + 1 :]))]
     at = part.ndim - mask.ndim - len(key[place + 1 :]) if Ellipsis in key[:place] else place
@@ -208,7 +208,7 @@ def _all_within(indices: Any, length: int) -> bool:
     return bool(array.min() >= -length) and bool(array.max() < length)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def getitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -227,7 +227,7 @@ def getitem_advanced_rule(op: Op, operands: tuple[Operand, ...], options: Option
 
 
 def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A new version of the first operand, with the second assigned where the key says."""
+    """A new version of the first operand, with the second assigned at the key."""
     array, value, key, path = as_meta(operands[0]), operands[1], options["key"], options.get("path")
     part = array
     for step, given in path or ():
@@ -250,14 +250,14 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def check_in_place(part: Meta, computed: Meta) -> None:
-    """Raise for what an update in place would have to change the shape or the dtype for."""
+    """Raise if an update in place would have to change the shape or the dtype."""
     if (part.shape, part.dtype) != (computed.shape, computed.dtype):
         was, found = [f"{form.dtype}{form.shape}" for form in (part, computed)]
         raise TypeError(f"in place, {was} cannot become {found}: write x = ...")
 
 
 def last_written_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A truth for each place that the tensors select; along slices all are alike. At work are numbers of all writes."""
+    """A bool for each place that the tensors select; along slices all are alike. Workspace: numbers of all writes."""
     shape, key = without_slices(options["shape"], options["key"], operands)
     found = select(shape, key, operands)
     workspace = found.workspace + (prod(shape) + 3 * prod(found.bound)) * 8
@@ -275,7 +275,7 @@ def argwhere_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def take_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Whole slices along an axis; NumPy makes the result in C order, from a C-contiguous copy if need be."""
+    """Whole slices along an axis. NumPy makes the result in C order, from a C-contiguous copy if necessary."""
     array, indices = as_meta(operands[0]), as_meta(operands[1])
     shape, axis = axis_of(array.bound, options.get("axis"))
     if not np.can_cast(indices.dtype, INTP, "same_kind"):
@@ -289,7 +289,7 @@ def take_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 def embedding_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Rows of the first operand, (count, width)."""
     if len(lengths(operands[0])) != 2:
-        raise ValueError(f"embedding: the weight has shape {lengths(operands[0])} and must be (count, width)")
+        raise ValueError(f"embedding: the weight has shape {lengths(operands[0])} but must be (count, width)")
     return take_rule(op, operands, {"axis": 0})
 
 
@@ -326,7 +326,7 @@ def searchsorted_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
 
 
 def check_value(value: tuple[int, ...], target: Shape) -> None:
-    """Whether `value` can be assigned: it broadcasts to the target, and leading ones are dropped."""
+    """Raise if `value` cannot be assigned: it must broadcast to the target, after leading ones are dropped."""
     extra = max(len(value) - len(target), 0)
     fits = all(length == 1 for length in value[:extra])
     aligned = zip(reversed(value), reversed(target), strict=False)
@@ -338,10 +338,10 @@ OPS = (
     Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
     Op("getitem_advanced", getitem_advanced, getitem_advanced_rule, checks=True, doc="An index with tensors: a copy."),
     with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, assigns=True, checks=True),
-    Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are not written over."),
+    Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are the last to their places."),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
     Op("take_along_axis", take_along_axis, take_along_axis_rule, checks=True, doc="An element for each index."),
-    Op("argwhere", argwhere, argwhere_rule, doc="The indices of elements not zero, a row for each."),
+    Op("argwhere", argwhere, argwhere_rule, doc="The indices of nonzero elements, a row for each."),
     Op("searchsorted", searchsorted, searchsorted_rule, checks=True, doc="Where to insert into a sorted tensor."),
     with_out(embedding, embedding_rule, "Rows of a weight, by their numbers.", checks=True),
 )  # fmt: skip

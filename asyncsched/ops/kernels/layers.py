@@ -17,7 +17,7 @@ from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
-_FAR = 64  # a mean's square over the variance, up to which the mean is near enough
+_FAR = 64  # the square of the mean over the variance; up to this, the mean is accurate enough
 
 
 def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
@@ -31,10 +31,10 @@ def layer_norm(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any 
 
 
 def layer_norm_exact(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out: Any = None) -> Any:
-    """The same, as NumPy has it."""
+    """The same, in NumPy's steps."""
     out, result, rows = as_rows(xp, out, x, width=weight.size)
     weight, bias = weight.reshape(-1), bias.reshape(-1)
-    # Beside other threads fewer calls are worth more than the cache: nothing is made for a step, but of half precision.
+    # With other threads running, fewer calls matter more than the cache. Only half precision needs temporaries.
     alive = 4 if parallel.threads() > 1 and out.dtype != xp.float16 else 8
     with unbuffered(xp, rows.shape[1]):
         for block in long_blocks(xp, *rows.shape, alive=alive):
@@ -94,7 +94,7 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 
 
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
-    """grad^T x, of all rows."""
+    """grad^T x, over all rows."""
     return matmul(xp, as_matrix(grad).T, as_matrix(x), out=out)
 
 
@@ -109,9 +109,10 @@ def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
 
 
 def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
-    """Rows of mean 0, written to `y`, and for each the factor that gives it variance 1.
+    """Rows of mean 0, written to `y`; also returns for each row the factor that gives it variance 1.
 
-    A mean that is many times the spread is off by as much, from its rounding alone: there what is left is taken off.
+    If a mean is many times the spread, its rounding error is as large as the spread. Then the remaining mean is
+    subtracted, too.
     """
     width = rows.shape[1]
     if rows.dtype != y.dtype:
@@ -123,7 +124,7 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     scale = vecdot(xp, y, y)
     scale /= width
     far = mean * mean > _FAR * scale
-    if xp is not np or np.count_nonzero(far):  # on a GPU the answer would have to be waited for
+    if xp is not np or np.count_nonzero(far):  # on a GPU, the question would wait for the device
         y -= xp.where(far, totals(xp, y) / width, 0).astype(y.dtype, copy=False)[:, None]
         scale = vecdot(xp, y, y) / width
     scale += eps
@@ -131,11 +132,11 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
 
 
 def _room(xp: Any, block: Any) -> Any:
-    """Where rows are standardized: where they go, and of half precision, whose sums overflow, in single."""
+    """The array for standardized rows: the result itself; for half precision, whose sums overflow, float32."""
     return xp.empty(block.shape, xp.float32) if block.dtype == xp.float16 else block
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def layer_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -167,7 +168,7 @@ def linear_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
             f"linear: x has shape {shape} and the weight {weight}: they must be (..., features) and (out, features)"
         )
     if bias and bias[0] != weight[:1]:
-        raise ValueError(f"linear: the bias has shape {bias[0]} and must have {weight[:1]}")
+        raise ValueError(f"linear: the bias has shape {bias[0]}, and must have {weight[:1]}")
     result = meta((*shape[:-1], weight[0]), as_meta(operands[0]).dtype)
     return Inferred(result, copies(operands), work=prod(result.bound) * weight[1])
 
@@ -176,13 +177,13 @@ def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     """The gradient of the weight; the operands are grad (..., out) and x (..., in)."""
     grad, x = floats(op, *operands)
     if not grad or not x or grad[:-1] != x[:-1]:
-        raise ValueError(f"{op.name}: the shapes {grad} and {x} must be equal but for the last axis")
+        raise ValueError(f"{op.name}: the shapes {grad} and {x} must be equal except for the last axis")
     work = prod(as_meta(operands[0]).bound) * x[-1]
     return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
 
 
 def linear_bias_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of the bias, from grad (..., out), whose rows get a one each."""
+    """The gradient of the bias, from grad (..., out). Workspace: a one for each row."""
     (shape,), grad = floats(op, *operands), as_meta(operands[0])
     no_axis(shape, op.name)
     return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
@@ -195,10 +196,10 @@ _LAYER_NORM = with_products(
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
     with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", launches=28),
-    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "That of the weight.", launches=21),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=21),
     product(with_out(linear, linear_rule, "x weight^T + bias.", launches=2), Cut.PRODUCT_NT),
     product(
         with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
     ),
-    with_products(linear_bias_grad, linear_bias_grad_rule, "That of the bias.", launches=1),
+    with_products(linear_bias_grad, linear_bias_grad_rule, "The gradient of the bias.", launches=1),
 )

@@ -1,6 +1,6 @@
-"""What numba compiles: operations of networks in single precision as one loop each. Imported by `compiled` alone.
+"""Loops that numba compiles: operations of networks in single precision, one loop each. Only `compiled` imports this.
 
-NaN goes through all of them, which is why `fastmath` allows some liberties alone.
+NaN passes through all of them, so `fastmath` is limited to some liberties.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numba import njit, types
 from .blocks import LEAST, LEAST_LOG, MOST, MOST_LOG
 
 _f = np.float32
-_LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; not: that nothing is NaN or infinite
+_LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; NaN and infinity stay possible
 _IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(4)]
 _OUT = [types.Array(types.float32, ndim, "C") for ndim in range(4)]
 _TARGETS = types.Array(types.int64, 1, "C", readonly=True)
@@ -29,14 +29,14 @@ _sum = njit(fastmath=_LIBERTIES, error_model="numpy")
 
 # -- functions of one number ---------------------------------------------------------------------------------------
 
-# Written out as polynomials: numba has none for the processor's vectors, and calls for each element what NumPy does for
+# Written out as polynomials: numba has no vector versions, and calls a function for each element where NumPy does
 # sixteen at a time.
-_part = njit(fastmath={"contract"}, error_model="numpy")  # in the order written
+_part = njit(fastmath={"contract"}, error_model="numpy")  # in the written order
 
 
 @_part
 def less(a: Any, b: Any) -> Any:
-    """a - b, as it stands: a loop whose sums may be in any order could put it off until both are large."""
+    """a - b in this order: a loop whose sums may be in any order could defer it until both are large."""
     return a - b
 
 
@@ -48,7 +48,7 @@ _E2, _E3, _E4, _E5, _E6, _E7 = [_f(c) for c in _POLYNOMIAL]
 
 @_part
 def exp_near(v: Any) -> Any:
-    """e^v for -87.3 < v < 88.3, as in Cephes: 2^n times a polynomial of what is left."""
+    """e^v for -87.3 < v < 88.3, as in Cephes: 2^n times a polynomial of the remainder."""
     n = np.floor(v * _LOG2E + _f(0.5))
     r = (v - n * _LN2_HIGH) - n * _LN2_LOW
     p = ((((_E7 * r + _E6) * r + _E5) * r + _E4) * r + _E3) * r + _E2
@@ -58,7 +58,7 @@ def exp_near(v: Any) -> Any:
 
 @_part
 def exp(x: Any) -> Any:
-    """e^x; 0 where it would be less than 1e-38, and 1.7e38 where it would be more."""
+    """e^x, limited: 0 instead of results below 1e-38, and 1.7e38 instead of larger ones."""
     v = _LEAST_EXP if x < _LEAST_EXP else x
     y = exp_near(_MOST_EXP if v > _MOST_EXP else v)
     return _f(0) if x < _LEAST_EXP else y
@@ -66,7 +66,7 @@ def exp(x: Any) -> Any:
 
 @_part
 def exp_to_infinity(x: Any) -> Any:
-    """e^x, also where that is more: as a square."""
+    """e^x without the upper limit: computed as a square."""
     half = x > _f(80)
     y = exp(x * _f(0.5) if half else x)
     return y * y if half else y
@@ -77,14 +77,14 @@ _T0, _T1, _T2, _T3 = [_f(c) for c in _TANH_OVER]
 _T4, _T5, _T6 = _f(0.0030360983153184112), _f(0.1302255336823433), _f(0.9999998719479379)
 _TANH_UNDER = (2.4486609330362513e-4, 0.024222763997786688, 0.46355838509634517)
 _U0, _U1, _U2 = [_f(c) for c in _TANH_UNDER]
-_TANH_END = _f(7.90531110763549805)  # where the quotient is 1
+_TANH_END = _f(7.90531110763549805)  # from here on the quotient is 1
 
 
 @_part
 def tanh(x: Any) -> Any:
-    """As a quotient of polynomials, which Eigen has for single precision; off by some units in the last place.
+    """tanh as a quotient of polynomials, Eigen's for single precision. The error is some units in the last place.
 
-    Over a common factor, so that the last coefficients are about 1: what is tiny passes through unharmed.
+    Both are divided by a common factor, so that the last coefficients are about 1: tiny numbers pass unchanged.
     """
     z = -_TANH_END if x < -_TANH_END else x
     z = _TANH_END if z > _TANH_END else z
@@ -102,7 +102,7 @@ _TAIL = (
     0.0010884406358028093, 0.009350653518210808, 0.048852570896540104, 0.10875639619174501, 1.090507986454959,
 )  # fmt: skip
 _G8, _G7, _G6, _G5, _G4, _G3, _G2, _G1, _G0 = [_f(c) for c in _TAIL]
-_FAR = _f(13)  # where a Phi(-a) is 0 in single precision
+_FAR = _f(13)  # from here on a Phi(-a) is 0 in single precision
 
 
 @_part
@@ -137,13 +137,15 @@ def gelu_tanh(x: Any, out: Any) -> None:
         out[i] = _f(0) if v < _f(-10) else y
 
 
-_FIRST = 64  # elements of a row, whose mean is near enough that of all
+_FIRST = 64  # elements of a row, whose mean is close enough to that of all
 
 
 @_loop(_IN[2], _IN[1], _IN[1], types.float64, _OUT[2])
 def layer_norm(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
-    """Mean and variance in one pass, of what is left of a row after a first guess of its mean; another pass where the
-    guess was so far off that squares would cancel."""
+    """Mean and variance in one pass, after a first guess of the mean is subtracted from the row.
+
+    Another pass follows if the guess was so far off that squares would cancel.
+    """
     count, width = x.shape
     first = min(width, _FIRST)
     of_all, of_first = _f(1) / _f(width), _f(1) / _f(first)
@@ -160,7 +162,7 @@ def layer_norm(x: Any, weight: Any, bias: Any, eps: Any, out: Any) -> None:
         off = total * of_all
         mean = guess + off
         variance = squares * of_all - off * off
-        if not off * off <= _f(4) * variance:  # NaN too
+        if not off * off <= _f(4) * variance:  # also true for NaN
             squares = _f(0)
             for j in range(width):
                 squares += (x[i, j] - mean) * (x[i, j] - mean)
@@ -192,7 +194,7 @@ def _exponentials(x: Any, i: Any, shift: Any, row: Any) -> Any:
 @_loop(_IN[2], _OUT[2])
 def softmax(x: Any, out: Any) -> None:
     count, width = x.shape
-    row = np.empty(width, np.float32)  # not in `out`, which may be `x`
+    row = np.empty(width, np.float32)  # not `out`, which may be `x`
     for i in range(count):
         total = _exponentials(x, i, _f(0), row)
         if not (total >= _f(LEAST) and total <= _f(MOST)):
@@ -212,7 +214,7 @@ def _sum_of_exponentials(x: Any, i: Any, shift: Any) -> Any:
 
 @_sum
 def _shifted_sum(x: Any, i: Any) -> Any:
-    """What was subtracted from a row, and the sum of its exponentials then."""
+    """The number subtracted from a row, and the sum of exponentials after that."""
     shift = _f(0)
     total = _sum_of_exponentials(x, i, shift)
     if not (total >= _f(LEAST_LOG) and total <= _f(MOST_LOG)):
@@ -243,18 +245,19 @@ def _larger(a: Any, b: Any) -> Any:
     return b if b > a or b != b else a
 
 
-_LANES = 8  # numbers of a vector: some processors have 16, but rows are short
+_LANES = 8  # numbers in a vector; some processors have 16, but rows are short
 
 
 @_loop(_IN[3], _OUT[3])
 def max_pool2d(x: Any, out: Any) -> None:
-    """Of windows of two by two, side by side: first of the columns, as in the plain kernel.
+    """Windows of two by two, side by side: first the maximum over columns, as in the plain kernel.
 
-    Two columns are a complex number: LLVM makes vectors where neighbours lie at one index. What is left of a row takes
-    it one by one, so vectors go on over the row's end. What they write there is written once more, with the next row.
+    Two columns are read as one complex number: LLVM makes vectors if neighbours have one index. The rest of a row would
+    be done one by one, so vectors go on past the row's end. The elements written there are written again with the next
+    row.
     """
     pairs, (planes, rows, columns) = x.view(np.complex64), out.shape
-    vectors = -(-columns // _LANES) * _LANES if columns > _LANES else columns  # less than a row over the end
+    vectors = -(-columns // _LANES) * _LANES if columns > _LANES else columns  # less than a row past the end
     for p in range(planes):
         for i in range(rows):
             last = p + 1 == planes and i + 1 == rows
@@ -270,8 +273,10 @@ def _max(a: Any, b: Any) -> Any:
 
 @_part
 def _shared(a: Any, b: Any, given: Any) -> Any:
-    """What is given to the larger of two, or to the first of equals: to both of them, as a complex number. A function,
-    since that is a comparison and a mask: of a branch every other guess would be wrong."""
+    """The gradient for the larger of two, or the first of equals: for both of them, as a complex number.
+
+    It compares and masks: a branch would be mispredicted half of the time.
+    """
     return complex(given if a >= b else _f(0), given if b > a else _f(0))
 
 
@@ -291,7 +296,7 @@ def _last_nan(x: Any, p: Any, top: Any, bottom: Any, left: Any, right: Any) -> A
 
 @_loop(_IN[3], _IN[3], _IN[3], _OUT[3])
 def max_pool2d_backward(x: Any, y: Any, grad: Any, out: Any) -> None:
-    """Of windows of two by two, side by side: to the first of the largest elements, but to the last NaN."""
+    """Windows of two by two, side by side: gradients go to the first of the largest elements, but to the last NaN."""
     pairs, given = x.view(np.complex64), out.view(np.complex64)
     out[:, 2 * y.shape[1] :] = 0
     for p in range(y.shape[0]):
@@ -314,7 +319,7 @@ def _if_larger(a: Any, b: Any, place: Any, at: Any) -> Any:
 
 @_loop(_PAIR, _PAIR, _PAIR, _IN[3], _IN[3], _IN[3], _OUT[3])
 def max_pool2d_backward_any(kernel: Any, stride: Any, padding: Any, x: Any, y: Any, grad: Any, out: Any) -> None:
-    """The same of any windows, the last first: so sums where they overlap are the plain kernel's, but those of NaN."""
+    """The same for any windows, the last first: so where they overlap, sums are the plain kernel's, except with NaN."""
     out[:] = 0
     height, width = x.shape[1:]
     for p in range(y.shape[0]):
@@ -346,7 +351,7 @@ LOOPS = {one.__name__: one for one in _ALL}
 
 
 def compiled_run(source: str, constants: dict[str, Any], dimensions: list[int], results: int) -> Any:
-    """A run of a captured step, as `ops.fused` writes it."""
+    """Compile a run of a captured step from the source that `ops.fused` writes."""
     space = {**constants, "one": _f(1), "exp": exp_to_infinity, "tanh": tanh, "sqrt": np.sqrt}
     exec(source, space)
     arrays = [*[_IN[ndim] for ndim in dimensions], *[_OUT[1]] * results]

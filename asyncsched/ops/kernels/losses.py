@@ -28,7 +28,7 @@ def cross_entropy_exact(
     xp: Any, logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
     run: compiled.Loop | None = None,
 ) -> Any:  # fmt: skip
-    """The same, as NumPy has it, unless a loop is given for the loss of each row."""
+    """The same in NumPy's steps, unless a loop is given for the loss of each row."""
     valid, target = _targets(xp, target, logits.shape[1], ignore_index)
     losses = xp.empty(len(logits), logits.dtype)
     if run is not None:
@@ -52,7 +52,7 @@ def cross_entropy_backward(
     valid, target = _targets(xp, target, classes, ignore_index)
     scale = valid.astype(_wide(logits)) * grad
     if reduction == "mean":
-        scale /= xp.maximum(valid.sum(dtype=scale.dtype), 1)  # where no row counts all gradients are 0
+        scale /= xp.maximum(valid.sum(dtype=scale.dtype), 1)  # if no row counts, all gradients are 0
     scale = scale.astype(logits.dtype, copy=False)
     out = xp.empty(logits.shape, logits.dtype) if out is None else out
     over = xp is np and np.may_share_memory(out, logits)
@@ -68,19 +68,19 @@ def cross_entropy_backward(
 
 
 def class_numbers(xp: Any, target: Any, *, classes: int, ignore_index: int) -> Any:
-    """Targets that are classes, and 0 for those that do not count."""
+    """Targets as class numbers, with 0 for rows that do not count."""
     found = _targets(xp, target, classes, ignore_index)[1]
-    # On a GPU their readers run before an error is known, and must not read out of bounds.
+    # On a GPU, kernels that read them run before an error is known, and must not read out of bounds.
     return found if xp is np else xp.clip(found, 0, max(classes - 1, 0))
 
 
 def _wide(x: Any) -> Any:
-    """The dtype to count and sum in: half precision ends at 65,504."""
+    """The dtype for counts and sums: half precision ends at 65,504."""
     return np.promote_types(x.dtype, np.float32)
 
 
 def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:
-    """The loss of each of a block of rows."""
+    """The loss of each row of a block."""
     if label_smoothing:
         y = log_softmax_rows(xp, v, scratch(xp, 1, v.shape, v.dtype))
         flat, place = _chosen(xp, y, target)
@@ -92,9 +92,9 @@ def _losses(xp: Any, v: Any, target: Any, label_smoothing: float) -> Any:
 
 
 def _chosen(xp: Any, rows: Any, target: Any) -> tuple[Any, Any]:
-    """An array and a key of it: by these, the element of each row that its target names.
+    """An array and a key to it that select, in each row, the element of its target.
 
-    For two index arrays CuPy makes the flat places itself, by more launches.
+    With two index arrays, CuPy would make the flat places itself, by more launches.
     """
     if xp is np:
         return rows, (xp.arange(len(rows)), target)
@@ -102,7 +102,7 @@ def _chosen(xp: Any, rows: Any, target: Any) -> tuple[Any, Any]:
 
 
 def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
-    """Which rows count, and the targets with 0 for those that do not."""
+    """Which rows count, and the targets with 0 for the other rows."""
     valid = target != ignore_index
     target = xp.where(valid, target, 0)
     require_below(xp, target, classes, partial(_no_classes, classes, ignore_index))
@@ -111,12 +111,12 @@ def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
 
 def _no_classes(classes: int, ignore_index: int, least: int, most: int) -> Exception:
     return IndexError(
-        f"the targets reach from {least} to {most}, and there are {classes} classes: use 0 to"
+        f"the targets range from {least} to {most}, but there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"
     )
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def cross_entropy_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -125,7 +125,7 @@ def cross_entropy_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
     if len(shape) != 2 or target.bound != shape[:1]:
         raise ValueError(
             f"cross_entropy: the logits have shape {shape} and the target {target.bound}: they must be (rows, classes)"
-            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` bring them there"
+            " and (rows,); `logits.reshape((-1, classes))` and `target.reshape((-1,))` give these shapes"
         )
     if target.dtype.kind not in "iu":
         raise TypeError(f"cross_entropy: the target must hold class numbers, of an integer dtype, not {target.dtype}")
@@ -143,20 +143,20 @@ def cross_entropy_backward_rule(op: Op, operands: tuple[Operand, ...], options: 
 
 
 def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Targets like the operand, of an integer dtype."""
+    """Targets like the operand, which must have an integer dtype."""
     target = as_meta(operands[0])
     if target.dtype.kind not in "iu":
         raise TypeError(f"the target must hold class numbers, of an integer dtype, not {target.dtype}")
     return Inferred(
         meta(target.shape, target.dtype, False), prod(target.bound) + target.nbytes
-    )  # which count, and a copy
+    )  # the mask of rows that count, and a copy
 
 
 _CROSS_ENTROPY = Op(
-    "cross_entropy", cross_entropy, cross_entropy_rule, doc="Less the logarithm of the target's softmax.",
+    "cross_entropy", cross_entropy, cross_entropy_rule, doc="The negative logarithm of the target's softmax.",
     checks=True, blas=Blas.INSIDE, launches=27,
 )  # fmt: skip
-_TARGETS = "Targets that are classes, 0 where they do not count."
+_TARGETS = "Targets as class numbers; 0 in rows that do not count."
 OPS = (
     bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
     with_products(

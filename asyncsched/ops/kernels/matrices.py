@@ -1,8 +1,9 @@
 """Linear algebra.
 
-NumPy's own functions where there are some; CuPy's names and arguments are fewer.
+The kernels are NumPy's own functions if it has some; CuPy has fewer names and arguments.
 
-On CUDA an error of LAPACK's is asked for (`cupyx.errstate`), which waits for the device: CuPy would go on with NaN.
+On CUDA, LAPACK's errors are requested (`cupyx.errstate`), which waits for the device: otherwise CuPy would go on with
+NaN.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .reduce import reduced, reduced_axes
 
 
 def lapack(name: str) -> Kernel:
-    """A function of `linalg` that both have."""
+    """A function of `linalg` that both namespaces have."""
 
     def kernel(xp: Any, *arrays: Any, **options: Any) -> Any:
         with _strict(xp):
@@ -44,7 +45,7 @@ def cholesky(xp: Any, x: Any, *, upper: bool = False) -> Any:
 
 
 def eigvals(xp: Any, x: Any) -> Any:
-    """Eigenvalues: complex, also where NumPy, which looks at them, would give real ones."""
+    """Eigenvalues, always complex. (NumPy returns real ones if all happen to be real.)"""
     with _strict(xp):
         return _complex(xp, xp.linalg.eigvals(x))
 
@@ -80,16 +81,18 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
 
 
 def cofactors(xp: Any, x: Any) -> Any:
-    """The gradient of the determinant, also of singular matrices: by the singular values, of which one is left out."""
+    """The gradient of the determinant, also for singular matrices: by the singular values without one at a time."""
     with _strict(xp):
         u, values, vh = xp.linalg.svd(x)
         sign = xp.linalg.det(u) * xp.linalg.det(vh)
-    others = xp.where(xp.eye(x.shape[-1], dtype=bool), 1, values[..., None, :]).prod(axis=-1)  # for each, of the rest
+    # For each singular value, the product of the others
+    others = xp.where(xp.eye(x.shape[-1], dtype=bool), 1, values[..., None, :]).prod(axis=-1)
     return xp.matmul(u.conj() * (sign[..., None] * others)[..., None, :], vh.conj())
 
 
 def solve(xp: Any, x: Any, right: Any) -> Any:
-    """Solutions of linear equations: a right hand side of one dimension is a vector, any other matrices."""
+    """Solutions of linear equations. A right-hand side of one dimension is a vector; any other is a stack of
+    matrices."""
     if xp is np or right.ndim == 1 or x.ndim == right.ndim:
         with _strict(xp):
             return xp.linalg.solve(x, right)
@@ -107,7 +110,7 @@ def svdvals(xp: Any, x: Any) -> Any:
 
 
 def matrix_power(xp: Any, x: Any, *, n: int) -> Any:
-    """A power: the first is a copy."""
+    """A power; the first power is a copy."""
     if n == 1:
         return x.copy(order="K")
     with _strict(xp):
@@ -147,14 +150,14 @@ def _complex(xp: Any, array: Any) -> Any:
 
 
 def _large(xp: Any, x: Any, values: Any, rtol: Any) -> Any:
-    """Which singular values of matrices are not negligible; there may be a tolerance for each matrix."""
+    """Which singular values of matrices are not negligible. There may be a tolerance for each matrix."""
     relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
     relative = relative[..., None] if getattr(relative, "ndim", 0) else relative
     return values > relative * xp.max(values, axis=-1, keepdims=True)
 
 
 def _strict(xp: Any) -> Any:
-    """Where what LAPACK cannot do raises LinAlgError, as it does in NumPy."""
+    """A context in which LAPACK's failures raise LinAlgError, as in NumPy."""
     if xp is np:
         return nullcontext()
     import cupyx
@@ -162,69 +165,67 @@ def _strict(xp: Any) -> Any:
     return cupyx.errstate(linalg="raise")
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 _DOUBLE = np.dtype(np.float64)
 
 
 def matrix_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
+    """From square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
     array, dtype = _square(op.name, operands[0])
     return Inferred(meta(array.bound, dtype), 2 * _copied(array, dtype))
 
 
 def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Square matrices to a number each: `det`."""
+    """From square matrices to a number each: `det`."""
     array, dtype = _square(op.name, operands[0])
     return Inferred(meta(array.bound[:-2], dtype), _copied(array, dtype))
 
 
 def cofactors_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Square matrices to square matrices. At work are those to be inverted, or their decomposition and its products."""
+    """From square matrices to square matrices. Workspace: matrices to invert, or a decomposition and its products."""
     array, dtype = _square(op.name, operands[0])
     return Inferred(meta(array.bound, dtype), 8 * prod(array.bound) * dtype.itemsize + 4 * _copied(array, dtype))
 
 
 def spectrum_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
-    """Square matrices to as many numbers: real ones if the matrices are symmetric, else complex ones."""
+    """From square matrices to n numbers each: real ones if the matrices are symmetric, else complex ones."""
     array, dtype = _square(op.name, operands[0])
     result = meta(array.bound[:-1], _real_dtype(dtype) if symmetric else _complex_dtype(dtype))
     return Inferred(result, _copied(array, dtype) + 2 * result.nbytes)
 
 
 def singular_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Matrices to as many real numbers as the shorter side has."""
+    """From matrices to real numbers, as many as the shorter side has."""
     array, dtype = _stacked(op.name, operands[0])
     result = meta((*array.bound[:-2], min(array.bound[-2:])), _real_dtype(dtype))
     return Inferred(result, _copied(array, dtype))
 
 
 def rank_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Matrices to an integer each, by their singular values. A tolerance may be the second operand."""
+    """From matrices to an integer each, by their singular values. A tolerance may be the second operand."""
     found = singular_values_rule(op, operands[:1], options)
     shape = _with_tolerance(op.name, lengths(operands[0])[:-2], operands[1:])
     return Inferred(meta(shape, INTP), found.workspace + 3 * found.meta.nbytes)
 
 
 def pseudo_inverse_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """(..., n, m) to (..., m, n): the singular value decomposition, and products of its parts."""
+    """(..., n, m) to (..., m, n), by the singular value decomposition and products of its parts."""
     array = as_meta(operands[0])
     if prod(array.bound) == 0 and len(array.bound) > 1:
         return Inferred(meta((*array.bound[:-2], array.bound[-1], array.bound[-2]), array.dtype))
     array, dtype = _stacked(op.name, operands[0])
     *batch, n, m = array.bound
     if _with_tolerance(op.name, tuple(batch), operands[1:]) != tuple(batch):
-        raise ValueError(
-            f"{op.name}: a tolerance of shape {lengths(operands[1])} is for more matrices than {tuple(batch)}"
-        )
+        raise ValueError(f"{op.name}: the tolerance has shape {lengths(operands[1])}, but the matrices {tuple(batch)}")
     parts, workspace = svd_parts(op.name, operands[:1], {"full_matrices": False})
     used = sum(part.nbytes for part in parts) + array.nbytes + workspace
     return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
 
 
 def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """(..., n, n) and (n,) or (..., n, k): as many solutions as right hand sides."""
+    """(..., n, n) with (n,) or (..., n, k): as many solutions as right-hand sides."""
     array, dtype = _square(op.name, operands[0], operands[1])
     n, right = array.bound[-1], lengths(operands[1])
     if not right or right[-1 if len(right) == 1 else -2] != n:
@@ -236,7 +237,7 @@ def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def power_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Products of square matrices, or of their inverses if the exponent is negative; a sample tells the dtype."""
+    """Products of square matrices, or of their inverses for a negative exponent. A sample gives the dtype."""
     array, n = as_meta(operands[0]), options["n"]
     _check_square(op.name, array.bound)
     dtype = resolve(op, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
@@ -260,14 +261,14 @@ def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
     array, shape = as_meta(operands[0]), lengths(operands[0])
     axes = reduced_axes(options.get("axis"), len(shape))
     dtype = resolve(op, np)(sample(array, (1,)), **{**options, "axis": None, "keepdims": False}).dtype
-    if not prod([shape[axis] for axis in axes]):  # of nothing: NumPy has no smallest element of that, or raises
+    if not prod([shape[axis] for axis in axes]):  # without elements NumPy has no smallest one, or raises
         resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
     result = meta(reduced(shape, axes, options), dtype, array.contiguous)
     return Inferred(result, _temporary(array, dtype) + array.nbytes)
 
 
 def trace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The sum along a diagonal; a sample tells the dtype."""
+    """The sum along a diagonal. A sample gives the dtype."""
     array = as_meta(operands[0])
     diagonal = _diagonal_shape(array, options["offset"])
     dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
@@ -294,7 +295,7 @@ def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     if any(not -len(shape) <= axis < len(shape) for shape in shapes):
         raise np.exceptions.AxisError(axis, min(map(len, shapes)))
     if any(shape[axis] != 3 for shape in shapes):
-        raise ValueError(f"cross: vectors of three numbers are needed along axis {axis}, not shapes {shapes}")
+        raise ValueError(f"cross: give vectors of three numbers along axis {axis}, not shapes {shapes}")
     dtype = resolve(op, np)(*[sample(operand, (3,)) for operand in operands], axis=-1).dtype
     metas = [as_meta(operand) for operand in operands]
     shape = broadcast(tuple([meta((*s[:axis], *s[axis:][1:], 3), dtype) for s in shapes]))
@@ -310,7 +311,7 @@ def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 def eigen_parts(
     name: str, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False
 ) -> tuple[list[Meta], int]:
-    """Eigenvalues and eigenvectors: of symmetric matrices the values are real, of others all is complex."""
+    """Eigenvalues and eigenvectors. For symmetric matrices the values are real, otherwise everything is complex."""
     array, dtype = _square(name, operands[0])
     values, vectors = (_real_dtype(dtype), dtype) if symmetric else (_complex_dtype(dtype),) * 2
     parts = [meta(array.bound[:-1], values), meta(array.bound, vectors)]
@@ -318,7 +319,7 @@ def eigen_parts(
 
 
 def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """An orthonormal matrix and a triangular one."""
+    """A matrix with orthonormal columns, and a triangular one."""
     if options["mode"] not in ("reduced", "complete"):
         raise ValueError(f"qr: mode must be 'reduced' or 'complete', not {options['mode']!r}")
     array, dtype = _stacked(name, operands[0])
@@ -353,7 +354,7 @@ def _stacked(name: str, *operands: Operand) -> tuple[Meta, np.dtype[Any]]:
     """The first operand, a stack of matrices, and the dtype in which NumPy computes."""
     array = as_meta(operands[0])
     if len(array.bound) < 2:
-        raise LinAlgError(f"{name}: an array of {len(array.bound)} dimensions was given, and at least two are needed")
+        raise LinAlgError(f"{name}: give an array of at least two dimensions, not of {len(array.bound)}")
     return array, _computed(name, [as_meta(operand).dtype for operand in operands])
 
 
@@ -364,7 +365,7 @@ def _square(name: str, *operands: Operand) -> tuple[Meta, np.dtype[Any]]:
 
 def _check_square(name: str, shape: Known) -> None:
     if len(shape) < 2 or shape[-1] != shape[-2]:
-        raise LinAlgError(f"{name}: the last two dimensions must be square, and the shape is {shape}")
+        raise LinAlgError(f"{name}: the last two dimensions must be square, not of shape {shape}")
 
 
 def _computed(name: str, dtypes: list[np.dtype[Any]]) -> np.dtype[Any]:
@@ -383,19 +384,19 @@ def _complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _copied(array: Meta, dtype: np.dtype[Any]) -> int:
-    """Bytes of the copy of one matrix that LAPACK writes over, and of a cast of all of them if there is one."""
+    """Bytes of the copy of one matrix that LAPACK writes over, and of a cast of all matrices if there is one."""
     n, m = array.bound[-2:]
     return (n * m + 4 * (n + m)) * dtype.itemsize + cast_bytes(array, dtype)
 
 
 def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
-    """Bytes of the magnitudes of all elements and of their powers, which is more than a decomposition copies."""
+    """Bytes of the magnitudes of all elements and of their powers: more than a decomposition copies."""
     elements = prod(array.bound)
     return 2 * elements * max(dtype.itemsize, array.dtype.itemsize, _DOUBLE.itemsize)
 
 
 def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:
-    """What a tolerance for each matrix broadcasts with the stack to."""
+    """The shape that a tolerance for each matrix and the stack broadcast to."""
     return broadcast_shapes(f"{name}: outer dimensions", batch, lengths(tolerance[0])) if tolerance else batch
 
 
@@ -403,7 +404,7 @@ def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> 
 
 
 def _decomposes(op: Op) -> Op:
-    """What runs alone has all of LAPACK's threads, which decide its bits: inside `exact()` it has a stream's."""
+    """A decomposition. Alone it runs on all of LAPACK's threads, which affects its bits; in `exact()` on a stream's."""
     op = replace(op, element_seconds=Cost.DECOMPOSITION, plans={}, kernels={})
     return replace(op, exact=replace(op, blas=Blas.INSIDE, plans={}, kernels={}), plans={}, kernels={})
 
@@ -422,7 +423,7 @@ OPS = (
     _of_matrices("det", lapack("det"), number_rule, "The determinant of square matrices."),
     _of_matrices("cofactors", cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
     _of_matrices("eigvals", eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
-    _of_matrices("eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric ones."),
+    _of_matrices("eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric matrices."),
     _of_matrices("svdvals", svdvals, singular_values_rule, "The singular values of matrices, descending."),
     _of_matrices("matrix_rank", matrix_rank, rank_rule, "How many singular values are not negligible."),
     _of_matrices("pinv", pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
@@ -434,7 +435,7 @@ OPS = (
     Op("diagonal", diagonal, diagonal_rule, view=True, doc="A diagonal of matrices: a view."),
     _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
     _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
-    _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same of symmetric ones."),
+    _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
     _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
     _several("svd", lapack("svd"), svd_parts, "The singular value decomposition."),
     _several("slogdet", lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),

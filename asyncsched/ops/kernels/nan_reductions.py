@@ -1,7 +1,7 @@
-"""Reductions that leave NaN out, in the steps in which NumPy takes them, so that the bits are its own.
+"""Reductions without NaN, in the same steps as NumPy's, so that the bits are its own.
 
-NumPy's functions warn where nothing is left, and CuPy's wait for the device to do so: here neither does. Whole numbers
-have no NaN, and go to the plain reduction.
+If no element is left, NumPy's functions warn, and CuPy's wait for the device to do so; these do neither. Integers have
+no NaN, and go to the plain reduction.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .reduce import arg_reduction_rule, mean_rule, reduction_rule, variance_rule
 
 
 def filling(name: str, fill: float) -> Kernel:
-    """The reduction of that name, of a copy with a number in the place of NaN."""
+    """The reduction of that name, applied to a copy with `fill` in place of NaN."""
 
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
         function = reducing(xp, name) if name in ("sum", "prod") else getattr(xp, name)
@@ -29,7 +29,7 @@ def filling(name: str, fill: float) -> Kernel:
 
 
 def extreme(name: str, fill: float) -> Kernel:
-    """`max` or `min`: by the universal function that takes the other number where one is NaN. CuPy reduces by none."""
+    """`max` or `min`, by the universal function that prefers the number to a NaN. CuPy cannot reduce by it."""
     ufunc = getattr(np, f"f{name}")
 
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
@@ -44,7 +44,7 @@ def extreme(name: str, fill: float) -> Kernel:
 
 
 def arg_extreme(name: str, fill: float) -> Kernel:
-    """`argmax` or `argmin`; where nothing is left there is no index."""
+    """`argmax` or `argmin`. It raises for a line with nothing but NaN, which has no index."""
     reduce = filling(name, fill)
 
     def find(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
@@ -56,7 +56,7 @@ def arg_extreme(name: str, fill: float) -> Kernel:
 
 
 def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
-    """The sum over the number of what is left."""
+    """The sum of the elements that are not NaN, over their number."""
     if x.dtype.kind not in "fc":
         return xp.mean(x, axis=axis, keepdims=keepdims, out=out)
     count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
@@ -64,7 +64,7 @@ def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: A
 
 
 def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
-    """The squared deviations of what is left from its mean, summed, over their number less the correction."""
+    """The sum of squared deviations without NaN, over the number of elements less the correction."""
     if x.dtype.kind not in "fc":
         return xp.var(x, axis=axis, ddof=correction, keepdims=keepdims, out=out)
     missing = xp.isnan(x)
@@ -103,10 +103,10 @@ def _over(xp: Any, total: Any, count: Any) -> Any:
 
 
 def _left(none: int) -> Exception | None:
-    return ValueError("All-NaN slice encountered: give such slices a number first, with `asc.where`") if none else None
+    return ValueError("All-NaN slice encountered: put a number into them first, by `asc.where`") if none else None
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -115,13 +115,13 @@ def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def nanmean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same, after counting what is left."""
+    """The same, after counting the elements that are not NaN."""
     found = _copied(mean_rule(op, operands, options), operands[0])
     return found._replace(workspace=found.workspace + prod(found.meta.bound) * 8)
 
 
 def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The deviations, two masks, and of complex numbers the conjugates. Of whole numbers as `var`."""
+    """Workspace: the deviations, two masks, and the conjugates of complex numbers. For integers as `var`."""
     array = as_meta(operands[0])
     if array.dtype.kind not in "fc":
         return variance_rule(op, operands, options)
@@ -131,7 +131,7 @@ def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def arg_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """An index, from a copy."""
+    """An index, found in a copy."""
     return _copied(arg_reduction_rule(op, operands, options), operands[0])
 
 
@@ -142,17 +142,13 @@ def _copied(found: Inferred, operand: Operand) -> Inferred:
 
 
 OPS = (
-    with_out(filling("sum", 0), filling_rule, "The sum of what is not NaN.", Cost.LONG_FUNCTION, name="nansum"),
-    with_out(filling("prod", 1), filling_rule, "The product of what is not NaN.", Cost.LONG_FUNCTION, name="nanprod"),
-    with_out(extreme("max", -inf), reduction_rule, "The largest but for NaN.", Cost.SCALAR, name="nanmax"),
-    with_out(extreme("min", inf), reduction_rule, "The smallest but for NaN.", Cost.SCALAR, name="nanmin"),
-    with_out(nanmean, nanmean_rule, "The mean of what is not NaN.", Cost.LONG_FUNCTION),
-    with_out(nanvar, nanvar_rule, "The variance of what is not NaN.", Cost.LONG_FUNCTION),
-    with_out(nanstd, nanvar_rule, "The standard deviation of what is not NaN.", Cost.LONG_FUNCTION),
-    with_out(
-        arg_extreme("argmax", -inf), arg_rule, "Where the first largest is, but for NaN.", name="nanargmax", checks=True
-    ),
-    with_out(
-        arg_extreme("argmin", inf), arg_rule, "Where the first smallest is, but for NaN.", name="nanargmin", checks=True
-    ),
+    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum"),
+    with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod"),
+    with_out(extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax"),
+    with_out(extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin"),
+    with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION),
+    with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION),
+    with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION),
+    with_out(arg_extreme("argmax", -inf), arg_rule, "The index of the first largest.", name="nanargmax", checks=True),
+    with_out(arg_extreme("argmin", inf), arg_rule, "The index of the first smallest.", name="nanargmin", checks=True),
 )

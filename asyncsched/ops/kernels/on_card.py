@@ -1,13 +1,14 @@
-"""Windows on images on a CUDA card: for each way to go over them one kernel, compiled by CuPy where it is first run.
+"""Windows on images on a CUDA card: one kernel for each way to pass over them, which CuPy compiles at its first run.
 
-On the host a pass over memory costs, so windows are taken in tiles that stay in a cache, with many short steps. On a
-card a launch costs what a pass over some megabytes does. So the tiles are large (`windows.CARD_COLUMNS`), and each step
-is one launch. A thread makes one element of the result and gathers what that needs: nothing is written by two threads,
-no sum depends on who comes first, no padding is ever stored, and no zero of a padding meets a weight.
+On the host a pass over memory is expensive, so windows are processed in tiles that stay in a cache, with many short
+steps. On a card, a launch takes as long as passing over some megabytes. So tiles are large (`windows.CARD_COLUMNS`),
+and each step is one launch. Each thread makes one element of the result from the elements that it needs. So no two
+threads write to one place, no sum depends on their order, no padding is ever stored, and no zero of the padding is
+multiplied by a weight.
 
-Not taken: CuPy's own functions (padding, strided copies, a sum over the places of a window), with 4 to 11 launches for
-each of these, and two to four times the memory; products of a batch of small matrices, one for each image, for which
-CuPy makes three arrays of pointers first, by a launch each.
+Rejected: CuPy's own functions (padding, strided copies, a sum over the positions of a window), with 4 to 11 launches
+for each of these and two to four times the memory; products of a batch of small matrices, one for each image, for which
+CuPy first makes three arrays of pointers, by a launch each.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ import numpy as np
 
 from .windows import Windows
 
-_SHORT = 1 << 31  # elements: below, their places are counted in 32 bits, since a card divides those in half the time
-# How windows lie on images: "rows" of them from a "first" one on, and "across"; and the kernel, stride, padding and
-# dilation, each "down" the rows and "along" a row.
+_SHORT = 1 << 31  # elements; with fewer, positions are counted in 32 bits, which a card divides in half the time
+# The geometry of windows on images: "rows" of them from the "first" one on, each "across" long; and the kernel, stride,
+# padding and dilation, each "down" the rows and "along" a row.
 _FORM = (
     "images channels height width rows across first kernel_down kernel_along stride_down stride_along pad_down"
     " pad_along apart_down apart_along"
 )
 _ARGUMENTS = ", ".join(f"int32 {name}" for name in _FORM.split())
 
-# Kernels by name: what they read beside the form, and how an element `y` of the result is made. `Place` counts
-# elements, and `Sum` is the type in which they are added.
+# Kernels by name: their inputs beside the geometry, and the code for an element `y` of the result. `Place` is the type
+# of element counts, `Sum` that of sums.
 _KERNELS = {
-    # What windows see, as columns: (channels, places in a window, images, rows, across).
+    # The elements in windows, as columns: (channels, positions in a window, images, rows, across).
     "unfold": (
         "raw T x",
         """
@@ -46,7 +47,7 @@ _KERNELS = {
         y = inside ? x[((image * channels + channel) * height + h) * width + w] : T(0);
         """,
     ),
-    # The transpose: such columns added where they came from; to what is there, if there is `more`.
+    # The transpose: columns added at their positions; to the present values if there is `more`.
     "fold": (
         "raw T x, int32 more",
         """
@@ -68,7 +69,7 @@ _KERNELS = {
         y = T(total);
         """,
     ),
-    # The largest element of each window, and NaN where there is one.
+    # The largest element of each window; NaN if it has one.
     "pool": (
         "raw T x",
         """
@@ -91,7 +92,7 @@ _KERNELS = {
         y = T(largest);
         """,
     ),
-    # The gradient of each window, for the element that was chosen: the first of the largest, but the last NaN.
+    # The gradient of each window, for the chosen element: the first of the largest, but the last NaN.
     "pool_backward": (
         "raw T x, raw T found, raw T grad",
         """
@@ -139,7 +140,7 @@ def unfold(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def fold(xp: Any, windows: Windows, parts: Any, rows: slice, across: int, out: Any) -> None:
-    """Such columns added where they came from, on C-contiguous images `out`; written there, if those are the first."""
+    """Add columns at their positions on C-contiguous images `out`; the first columns overwrite `out`."""
     _run(xp, "fold", windows, (parts, int(rows.start > 0)), out, out.shape, rows, across)
 
 
@@ -168,7 +169,7 @@ def _run(
     rows: slice,
     across: int,
 ) -> None:
-    """Launch a kernel, which writes to all of a C-contiguous array; none, if that has no elements."""
+    """Launch a kernel that writes to all of a C-contiguous array; no launch for an array without elements."""
     if not out.size:
         return
     flat = [xp.ascontiguousarray(a).reshape(-1) if isinstance(a, xp.ndarray) else a for a in reads]
@@ -181,7 +182,7 @@ def _run(
 
 @lru_cache(maxsize=32)
 def _kernel(xp: Any, name: str, short: bool, half: bool) -> Any:
-    """A kernel of CuPy's. Halves are added in single precision."""
+    """One of the kernels, for CuPy. It adds halves up in single precision."""
     reads, lines = _KERNELS[name]
     types = f"typedef {'int' if short else 'long long'} Place; typedef {'float' if half else 'T'} Sum;"
     return xp.ElementwiseKernel(f"{reads}, {_ARGUMENTS}", "T y", types + lines, f"asyncsched_{name}", no_return=True)

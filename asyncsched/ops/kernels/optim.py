@@ -1,6 +1,6 @@
-"""Steps of optimisers: whole updates in one task, with one temporary array instead of one per step.
+"""Steps of optimisers: whole updates in one task, with one temporary array instead of one for each operation.
 
-Without `out` they make it first, which is an array also where there are no axes; what NumPy returns there is not.
+Without `out` they make it first, as an array even without axes; NumPy would return a scalar there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def adam_step(
     out = xp.empty_like(x) if out is None else out
     if xp is np:
         rate, scale = lr / (1 - b1 ** int(count)), 1 / sqrt(1 - b2 ** int(count))
-    else:  # the device knows the count, and the host would have to wait for it
+    else:  # the count is on the device, and the host would have to wait for it
         steps = count.astype(xp.float32 if x.dtype == xp.float16 else x.dtype)
         rate = (lr / _left(xp, b1, steps)).astype(x.dtype)
         scale = (1 / xp.sqrt(_left(xp, b2, steps))).astype(x.dtype)
@@ -51,8 +51,10 @@ def adam_step(
 
 
 def _left(xp: Any, b: float, steps: Any) -> Any:
-    """1 - b**steps. In single precision the power itself would lose most digits in the difference, as it is taken for
-    each element on a card."""
+    """1 - b**steps, accurate in single precision.
+
+    The power is taken for each element on a card; in single precision, the difference would lose most of its digits.
+    """
     return -xp.expm1(steps * (log(b) if b else -inf))
 
 
@@ -64,30 +66,30 @@ def rms_scaled(xp: Any, x: Any, square: Any, eps: float, *, out: Any = None) -> 
 
 
 def _like(xp: Any, x: Any, y: Any) -> Any:
-    """A new array in the layout of `x`, or in C order and the shape of `y` if that is a number."""
+    """A new array in the layout of `x`, or in C order and the shape of `y` if `x` is a number."""
     return xp.empty_like(x) if getattr(x, "ndim", 0) else xp.empty(y.shape, y.dtype)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def update_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Like the first operand, as all are but the numbers and a count, or in C order if that is a number.
+    """A result like the first operand, or in C order if that is a number. Workspace: one more array.
 
-    One more is at work.
+    All operands must be alike, except numbers and a count.
     """
     first, *more = arrays = [operand for operand in operands if isinstance(operand, Meta)]
     if more and more[-1].shape == () and more[-1].dtype.kind == "i":  # the count of steps
         arrays.pop()
     if any(array.shape != first.shape or array.dtype != first.dtype for array in arrays):
-        raise ValueError(f"{op.name}: the operands must be alike, and are {', '.join(map(repr, arrays))}")
+        raise ValueError(f"{op.name}: the operands must be alike, but are {', '.join(map(repr, arrays))}")
     in_order = first.contiguous if first is operands[0] else True
     return Inferred(meta(first.shape, first.dtype, in_order), first.nbytes)
 
 
 OPS = (
     elementwise(axpby, update_rule, "a x + b y, where a and b are numbers."),
-    elementwise(axpby_squared, update_rule, "The same with the square of y."),
+    elementwise(axpby_squared, update_rule, "a x + b y**2, where a and b are numbers."),
     elementwise(rms_scaled, update_rule, "x over the root of averaged squares."),
     elementwise(adam_step, update_rule, "A step of Adam."),
 )

@@ -1,6 +1,6 @@
-"""What comes of the order of elements, without sorting all of them: medians, quantiles, the largest few.
+"""Order statistics without a full sort: medians, quantiles, the largest few.
 
-On a GPU all are sorted: CuPy's partition takes no NaN, and its quantiles know few of the methods.
+On a GPU all elements are sorted: CuPy's partition takes no NaN, and its quantiles support few of the methods.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
 from .reduce import argsort, reduced
 
 # Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
-# n numbers in order is at place n q + alpha + q (1 - alpha - beta), counted from 1.
+# n sorted numbers is at position n q + alpha + q (1 - alpha - beta), counted from 1.
 _CONTINUOUS = {
     "interpolated_inverted_cdf": (0.0, 1.0),
     "hazen": (0.5, 0.5),
@@ -27,7 +27,7 @@ _CONTINUOUS = {
     "median_unbiased": (1 / 3, 1 / 3),
     "normal_unbiased": (3 / 8, 3 / 8),
 }
-# Others begin with the place as far between the first and the last. "linear" is (1, 1) of those above.
+# Others use the fraction of the way from the first position to the last. "linear" is (1, 1) of those above.
 _BETWEEN_ENDS: dict[str, Callable[[float], float]] = {
     "linear": float,
     "lower": floor,
@@ -35,12 +35,12 @@ _BETWEEN_ENDS: dict[str, Callable[[float], float]] = {
     "nearest": round,
     "midpoint": lambda at: (floor(at) + ceil(at)) / 2,
 }
-# Those that give elements as they are.
+# Methods whose results are elements.
 _TAKEN = ("inverted_cdf", "closest_observation", "lower", "higher", "nearest")
 
 
 def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
-    """Between which two places of n numbers in order, counted from 0, quantile q is, and how far from the first."""
+    """The two positions among n sorted numbers, counted from 0, around quantile q, and the fraction between them."""
     if method in _BETWEEN_ENDS:
         at = _BETWEEN_ENDS[method]((n - 1) * q)
     elif method in _CONTINUOUS:
@@ -50,7 +50,7 @@ def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
         at = ceil(n * q) - 1
     elif method == "averaged_inverted_cdf":
         at = n * q - 0.5 if n * q == floor(n * q) else ceil(n * q) - 1
-    else:  # closest_observation: of two as near that whose place, counted from 1, is even
+    else:  # closest_observation: of two equally close ones, that whose position, counted from 1, is even
         at = n * q - 1.5
         at = 2 * floor(at / 2) + 1 if at == floor(at) else ceil(at)
     at = min(max(at, 0), n - 1)
@@ -58,17 +58,17 @@ def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
 
 
 def parts_of(q: Any, form: Any, percent: bool) -> list[float]:
-    """How far from the first to the last, one by one."""
+    """The fractions of the way from the first to the last, one by one."""
     return [float(part) / 100 if percent else float(part) for part in np.ravel(_given(q, form)).tolist()]
 
 
 def _given(q: Any, form: Any) -> Any:
-    """What NumPy is given: a number as it is, or an array of a shape and dtype."""
+    """The form in which NumPy is given `q`: a number as it is, or an array of a shape and dtype."""
     return q if form is None else np.array(q, form[1]).reshape(form[0])
 
 
 def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
-    """The middle of the elements in order, or the mean of the two there."""
+    """The middle of the sorted elements, or the mean of the middle two."""
     if xp is np:
         return np.asarray(np.median(x, axis=axis, keepdims=keepdims))
     lines = _lines_in_order(xp, x, axis)
@@ -80,13 +80,13 @@ def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
 def quantile(
     xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, percent: bool, axis: Any, keepdims: bool, method: Any
 ) -> Any:
-    """The elements in order at parts of the way, or between two of them."""
+    """The sorted elements at some fractions of the way, or interpolated between two."""
     function, given = np.percentile if percent else np.quantile, _given(q, form)
     if xp is np:
         options = {"axis": axis, "keepdims": keepdims, "method": method, "weights": weights}
         return np.asarray(function(x, given, **options))
     if weights is not None:
-        raise NotImplementedError("quantile: there are no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
+        raise NotImplementedError("quantile: no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
     lines = _lines_in_order(xp, x, axis)
     dtype, before = _dtype(partial(function, q=given, method=method), x), np.shape(given)
     found = [_between(lines, place_of(lines.shape[-1], part, method), dtype) for part in parts_of(q, form, percent)]
@@ -101,12 +101,12 @@ def _between(lines: Any, place: tuple[int, int, float], dtype: Any) -> Any:
 
 
 def _axes(axis: Any, ndim: int) -> Known:
-    """None negative; other than in sums, what has no axes has no first one either."""
+    """Axes, none negative. Unlike in sums, an array without axes has no first one."""
     return tuple(range(ndim)) if axis is None else normalize_axis_tuple(axis, ndim)
 
 
 def _lines_in_order(xp: Any, x: Any, axis: Any) -> Any:
-    """A copy with the axes to reduce as one, the last, and sorted along that."""
+    """A copy in which the reduced axes are one, the last, and sorted."""
     axes = _axes(axis, x.ndim)
     kept = tuple([i for i in range(x.ndim) if i not in axes])
     lines = xp.transpose(x, kept + axes).copy(order="C")
@@ -116,7 +116,7 @@ def _lines_in_order(xp: Any, x: Any, axis: Any) -> Any:
 
 
 def _shaped(xp: Any, found: Any, lines: Any, before: Any, x: Any, axis: Any, keepdims: bool) -> Any:
-    """The result in its shape, and NaN for lines that have one, which sorting put last."""
+    """The result in its shape, with NaN for lines that contain one (sorting put it last)."""
     if lines.dtype.kind in "fc" and lines.shape[-1]:
         xp.copyto(found, nan, where=xp.isnan(lines[..., -1]))
     return found.reshape(before + reduced(x.shape, _axes(axis, x.ndim), {"keepdims": keepdims}))
@@ -127,14 +127,14 @@ def _dtype(function: Any, x: Any) -> Any:
 
 
 def argpartition(xp: Any, x: Any, *, kth: Any, axis: int | None = -1) -> Any:
-    """The indices that bring some elements to where sorting would, smaller ones before and larger ones behind."""
+    """The indices that move some elements to their sorted place: smaller ones before, larger ones behind."""
     if xp is np:
         return np.argpartition(x, kth, axis=axis)
     return argsort(xp, x if axis is not None else x.reshape(-1), axis=-1 if axis is None else axis)
 
 
 def topk(xp: Any, x: Any, *, k: int, axis: int, largest: bool, sorted: bool) -> Any:
-    """The indices of the largest or smallest. In order, equal ones by index; which of equal ones, nobody promises."""
+    """The indices of the largest or smallest, in order, equal ones by index. Which of equal ones is not promised."""
     n, before = x.shape[axis], (slice(None),) * (axis % x.ndim)
     if xp is not np:
         order = argsort(xp, x, axis=axis, descending=largest)
@@ -148,11 +148,11 @@ def topk(xp: Any, x: Any, *, k: int, axis: int, largest: bool, sorted: bool) -> 
     return np.ascontiguousarray(found)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def median_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A copy is partitioned. To look for NaN, NumPy copies it once more where its lines do not lie in one piece."""
+    """A copy is partitioned. To look for NaN, NumPy makes one more copy if the lines are not contiguous."""
     array = as_meta(operands[0])
     axes = _axes(options.get("axis"), len(array.bound))
     dtype = resolve(op, np)(np.ones((1,) * len(array.bound), array.dtype)).dtype
@@ -172,10 +172,10 @@ def quantile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     before = () if options["form"] is None else options["form"][0]
     shape = (*before, *reduced(lengths(array), axes, options))
     workspace = _partitioned(array, options["axis"], axes)
-    if len(operands) > 1:  # in order: indices, numbers, weights, and their running sums three times
+    if len(operands) > 1:  # indices, numbers, weights in order, and three times the running sums of the weights
         each = array.dtype.itemsize + as_meta(operands[1]).dtype.itemsize
         workspace += prod(array.bound) * (each + 4 * INTP.itemsize)
-    elif options["method"] in _TAKEN:  # from one more copy, if the lines do not come first
+    elif options["method"] in _TAKEN:  # from one more copy, if the lines are not the first axis
         workspace += array.nbytes if len(axes) < len(array.bound) and axes != (0,) else 0
     else:
         workspace += 5 * prod(shape) * max(dtype.itemsize, array.dtype.itemsize)
@@ -183,7 +183,7 @@ def quantile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 
 def argpartition_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Indices, made line by line."""
+    """Indices, computed line by line."""
     array, kth = as_meta(operands[0]), options["kth"]
     shape, axis = axis_of(lengths(array), options.get("axis"))
     n = shape[axis]
@@ -194,7 +194,7 @@ def argpartition_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
 
 
 def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Indices of so many, from those of all."""
+    """The indices of the chosen elements, taken from those of all."""
     array, k = as_meta(operands[0]), options["k"]
     no_axis(array.bound, op.name)
     axis = normalize_axis_index(options["axis"], len(array.bound))
@@ -202,7 +202,7 @@ def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     if not 0 <= k <= n:
         raise ValueError(f"topk: k={k} is out of range: the axis has {n} elements")
     result = meta((*array.bound[:axis], k, *array.bound[axis + 1 :]), INTP)
-    # Beside the result: the indices of all, and then for those chosen their numbers, and in which order they come.
+    # Beside the result: the indices of all; then, for the chosen ones, their numbers and their order.
     chosen = prod(result.bound) * (array.dtype.itemsize + INTP.itemsize * (2 if options["largest"] else 1))
     whole = prod(array.bound) * INTP.itemsize
     lines = _row(array, array.bound) + _line(array, array.bound, axis, INTP.itemsize)
@@ -213,12 +213,12 @@ def _check_weights(array: Meta, weights: tuple[int, ...], axis: Any, axes: Itera
     along = array.bound if axis is None else tuple([array.bound[i] for i in axes])
     if weights not in (array.bound, along):
         raise ValueError(
-            f"quantile: the weights have shape {weights}, and need {array.bound}, or {along} along the axis"
+            f"quantile: the weights have shape {weights}, but must have {array.bound}, or {along} along the axis"
         )
 
 
 def _partitioned(array: Meta, axis: Any, axes: Known) -> int:
-    """Bytes of a copy, of one more where several axes are brought together first, and of a line."""
+    """Bytes of a copy, of another one if several axes are merged first, and of a line."""
     last = tuple(range(len(array.bound) - len(axes), len(array.bound)))
     together = axis is not None and len(axes) > 1 and not (array.contiguous and tuple(sorted(axes)) == last)
     line = _line(array, array.bound, axes[0]) if len(axes) == 1 else 0
@@ -226,20 +226,20 @@ def _partitioned(array: Meta, axis: Any, axes: Known) -> int:
 
 
 def _row(array: Meta, shape: Known) -> int:
-    """Bytes of all elements, where they are taken as one line and do not lie in one piece."""
+    """Bytes of all elements, if they are taken as one line and are not contiguous."""
     return array.nbytes if len(shape) == 1 and not array.contiguous else 0
 
 
 def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
-    """Bytes of one of several lines that do not lie in one piece, and of `more` for each element."""
+    """Bytes of one of several lines, if they are not contiguous, and of `more` for each element."""
     in_one_piece = axis == len(shape) - 1 and (array.contiguous or len(shape) == 1)
     return 0 if in_one_piece else shape[axis] * (array.dtype.itemsize + more)
 
 
-_PARTITION = "The indices that bring the k-th elements to where sorting would."
+_PARTITION = "The indices that move the k-th elements to their sorted place."
 OPS = (
-    Op("median", median, median_rule, doc="The middle of the elements in order, along the axes."),
-    Op("quantile", quantile, quantile_rule, doc="The elements in order at parts of the way, along the axes."),
+    Op("median", median, median_rule, doc="The middle of the sorted elements along the axes."),
+    Op("quantile", quantile, quantile_rule, doc="The sorted elements at fractions of the way, along the axes."),
     Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
     Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
 )

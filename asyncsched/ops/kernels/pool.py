@@ -19,7 +19,7 @@ from .windows import Pair, Windows, even
 
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
-    """The largest element of each window: first of the rows in it, which lie together, then of the columns."""
+    """The largest element of each window: first over the rows in it, which are contiguous, then over the columns."""
     windows = Windows(kernel, stride, padding, (1, 1))
     rows, columns = windows.fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
@@ -28,7 +28,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
         return out
 
     def some(images: Any, result: Any) -> None:
-        padded = _padded(xp, images, padding, -xp.inf)  # less than anything
+        padded = _padded(xp, images, padding, -xp.inf)  # less than any element
         lines = _largest(xp, [padded[:, at : at + stride[0] * rows : stride[0]] for at in range(kernel[0])])
         _largest(xp, [lines[..., at : at + stride[1] * columns : stride[1]] for at in range(kernel[1])], result)
 
@@ -40,7 +40,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
 def max_pool2d_backward(
     xp: Any, x: Any, y: Any, grad: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
 ) -> Any:
-    """The gradient of each window, given to the element that was chosen from it."""
+    """The gradient of each window, added to the element that was chosen from it."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     if xp is not np:
@@ -50,13 +50,13 @@ def max_pool2d_backward(
     whole = (
         kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
     )
-    written = prod(kernel) if apart else 0  # at so many places first: what comes later (see `_choices`) is added
+    written = prod(kernel) if apart else 0  # so many positions are written first; later ones (see `_choices`) are added
 
     def some(images: Any, largest: Any, g: Any, result: Any) -> None:
         g = xp.ascontiguousarray(g)
         part = xp.empty_like(g)
         total = result if padding == (0, 0) else xp.empty(windows.padded(images.shape), x.dtype)
-        if not whole:  # else every element is in a window
+        if not whole:  # otherwise every element is in a window
             total[...] = 0
         for number, (place, chosen) in enumerate(_choices(xp, windows, images, largest)):
             there = total[place]
@@ -83,7 +83,7 @@ def _by_two(x: Any, kernel: Pair, stride: Pair, padding: Pair) -> bool:
 def max_pool2d_gather(
     xp: Any, x: Any, y: Any, other: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None
 ) -> Any:
-    """What other images have where the elements lie that were chosen: the transpose of `max_pool2d_backward`."""
+    """The elements of other images at the chosen positions: the transpose of `max_pool2d_backward`."""
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(y.shape, y.dtype) if out is None else out
 
@@ -99,10 +99,10 @@ def max_pool2d_gather(
 
 
 def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[tuple[Any, Any]]:
-    """For each place in a window, where on padded images it lies, and from which windows it was chosen.
+    """For each position in a window: the slices of padded images there, and the windows that chose it.
 
-    Chosen is the first of the largest elements, but the last NaN, as in PyTorch. Never the padding, which is NaN here:
-    so it equals nothing, in a window of -inf either.
+    Chosen is the first of the largest elements, but the last NaN, as in PyTorch. The padding is never chosen: it is NaN
+    here, so it equals nothing, not even in a window of -inf.
     """
     padded = _padded(xp, images, windows.padding, xp.nan)
     places = [place for _, _, place in windows.places(slice(0, largest.shape[1]), largest.shape[2])]
@@ -113,7 +113,7 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
         xp.equal(padded[place], largest, out=equal)
         yield place, xp.greater(equal, done, out=chosen)
         done |= equal
-    if xp is np and done.all():  # on a GPU, asking would wait for it
+    if xp is np and done.all():  # on a GPU, the question would wait for the device
         return
     missing = _padded(xp, xp.isnan(images), windows.padding, False)
     for place in reversed(places):
@@ -122,8 +122,10 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
 
 
 def _by_planes(xp: Any, some: Callable[..., None], *arrays: Any) -> None:
-    """Call a function for the last two axes of arrays (..., height, width), as many at a time as the first has in a
-    block, in equal parts for the threads there are."""
+    """Call a function for the last two axes of arrays (..., height, width).
+
+    Each call takes as many planes as one block of the first array has. The calls are shared equally by the threads.
+    """
     planes = [array.reshape(prod(array.shape[:-2]), *array.shape[-2:]) for array in arrays]
     count, seconds = len(planes[0]), parallel.seconds_of(arrays[0].size, arrays[0].itemsize)
     threads = max(1, min(count, parallel.number(seconds)))
@@ -152,7 +154,7 @@ def _largest(xp: Any, parts: list[Any], out: Any = None) -> Any:
     return out
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def max_pool2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -174,12 +176,12 @@ def max_pool2d_backward_rule(op: Op, operands: tuple[Operand, ...], options: Opt
 
 
 def max_pool2d_gather_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Other images where the largest elements lie; the operands are x, its result and those images."""
+    """Other images at the positions of the largest elements; the operands are x, its result and those images."""
     return like(operands[1], _pool_bytes(operands, options["padding"], 6))
 
 
 def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> int:
-    """Bytes of some arrays of padded images, of as many as are in a block. None of the arrays is larger."""
+    """Bytes of some arrays of padded images, for as many images as a block has. No array is larger."""
     array = as_meta(operands[0])
     height, width = array.bound[-2:]
     images = min(prod(array.bound[:-2]), max(1, LONG_BLOCK // max(1, height * width)))
@@ -190,5 +192,5 @@ def _pool_bytes(operands: tuple[Operand, ...], padding: Pair, arrays: int) -> in
 OPS = (
     with_out(max_pool2d, max_pool2d_rule, "The largest element of each window.", launches=1),
     with_out(max_pool2d_backward, max_pool2d_backward_rule, "The gradient of max_pool2d.", launches=1),
-    with_out(max_pool2d_gather, max_pool2d_gather_rule, "That of this gradient."),
+    with_out(max_pool2d_gather, max_pool2d_gather_rule, "The gradient of max_pool2d_backward."),
 )

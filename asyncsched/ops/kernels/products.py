@@ -35,7 +35,7 @@ from . import releasing_gil
 
 
 def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
-    """The product of vectors along an axis. CuPy has none of that name, so there it is one of matrices."""
+    """The product of vectors along an axis. CuPy has no `vecdot`, so there it is a product of matrices."""
     if xp is np:
         return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
     x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
@@ -43,7 +43,7 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
 
 
 def dot(xp: Any, x: Any, y: Any) -> Any:
-    """NumPy's `dot`: that of two matrices is cut for several threads, as `matmul` is."""
+    """NumPy's `dot`. A product of two matrices is cut for several threads, as in `matmul`."""
     if xp is not np:
         return halves.product(xp.dot, x, y, prod(np.shape(x)[-1:]))
     if threads() < 2 or not np.ndim(x) == np.ndim(y) == 2:
@@ -51,13 +51,13 @@ def dot(xp: Any, x: Any, y: Any) -> Any:
     dtype = np.result_type(x, y)
     if not has_blas(dtype):
         return np.dot(x, y)
-    # Converted and laid out once, and not by each part.
+    # converted and laid out once, not by each part
     x, y = [array.astype(dtype, order="K", copy=not array.flags.forc) for array in (x, y)]
     return cut.run(_MATMUL, resolve(_MATMUL, np), (x, y), np.empty((len(x), y.shape[1]), dtype), {})
 
 
 def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
-    """Both operands laid out as matrices, as NumPy does it, and their product."""
+    """Lay out both operands as matrices, as NumPy does, and multiply them."""
     if xp is np and threads() < 2:
         return np.tensordot(x, y, axes)
     first, second = tensordot_axes(axes, x.ndim, y.ndim)
@@ -73,7 +73,7 @@ def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
 
 
 def einsum(xp: Any, *arrays: Any, subscripts: str) -> Any:
-    """Products summed over axes. What would be a view of one operand is copied: the result is an array of its own."""
+    """Products summed over axes. A result that would be a view of an operand is copied."""
     function = partial(xp.einsum, subscripts)
     found = function(*arrays) if xp is np else halves.in_single(function, *arrays)
     return found.copy(order="K") if len(arrays) == 1 else found
@@ -84,11 +84,11 @@ def outer(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
     return xp.multiply(x[:, None], y[None, :], out=out)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def matmul_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`matmul`: one-dimensional operands gain a dimension for the product and lose it after."""
+    """`matmul`: an operand of one dimension gains one for the product and loses it afterwards."""
     first, second = lengths(operands[0]), lengths(operands[1])
     if not first or not second:
         raise ValueError("matmul: an operand does not have enough dimensions (at least 1 is needed)")
@@ -98,7 +98,7 @@ def matmul_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
         raise ValueError(f"matmul: shapes {first} and {second} do not match: {first[-1]} is not {inner}")
     shape = (*broadcast_shapes(f"{op.name}: outer dimensions", first[:-2], second[:-2]), *rows, *columns)
     dtypes = _loop_dtypes(np.matmul, operands)
-    # Without loop dimensions the result is always made in C order.
+    # without loop dimensions the result is always in C order
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
     return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
 
@@ -119,7 +119,7 @@ def vecdot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def tensordot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`tensordot`: both operands are laid out as matrices (copies unless that is how they lie), then multiplied."""
+    """`tensordot`: both operands are laid out as matrices (copied if necessary), then multiplied."""
     first, second = lengths(operands[0]), lengths(operands[1])
     summed_first, summed_second = tensordot_axes(options.get("axes", 2), len(first), len(second))
     if [first[axis] for axis in summed_first] != [second[axis] for axis in summed_second]:
@@ -150,7 +150,7 @@ def dot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`einsum`: each letter is an axis, an ellipsis those that broadcast in front."""
+    """`einsum`: each letter is an axis; an ellipsis stands for leading axes that broadcast."""
     inputs, output = einsum_letters(options["subscripts"], [len(lengths(operand)) for operand in operands])
     sizes: dict[str, int] = {}
     for letters, operand in zip(inputs, operands, strict=True):
@@ -168,7 +168,7 @@ def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def einsum_letters(subscripts: str, ndims: Sequence[int]) -> tuple[list[str], str]:
-    """A letter for each axis of each operand, and of the result; digits for those that an ellipsis stands for."""
+    """A letter for each axis of each operand, and of the result; digits for the axes of an ellipsis."""
     text, arrow, wanted = subscripts.replace(" ", "").partition("->")
     terms = text.split(",")
     if len(terms) != len(ndims):
@@ -210,7 +210,7 @@ def tensordot_axes(axes: int | tuple[Any, Any], ndim_first: int, ndim_second: in
         return tuple(range(ndim_first - axes, ndim_first)), tuple(range(axes))
     first, second = normalize_axis_tuple(axes[0], ndim_first), normalize_axis_tuple(axes[1], ndim_second)
     if len(first) != len(second):
-        raise ValueError("tensordot: shape-mismatch for sum: as many axes of the one as of the other are needed")
+        raise ValueError("tensordot: shape-mismatch for sum: give as many axes of one operand as of the other")
     return first, second
 
 
@@ -218,7 +218,7 @@ def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     """All products of the elements of two vectors."""
     shapes = [lengths(operand) for operand in operands]
     if any(len(shape) != 1 for shape in shapes):
-        raise ValueError(f"outer: two tensors of one dimension are needed, not shapes {shapes}")
+        raise ValueError(f"outer: give two tensors of one dimension, not of shapes {shapes}")
     dtype = resolve(op, np)(*[sample(operand, (1,)) for operand in operands]).dtype
     return Inferred(meta((shapes[0][0], shapes[1][0]), dtype))
 
@@ -227,7 +227,7 @@ def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 
 
 def _cut_inside(kernel: Kernel, rule: Any, doc: str) -> Op:
-    """A product whose kernel lays out matrices and cuts what it makes of them; NumPy's own inside `exact()`."""
+    """A product whose kernel lays out matrices and cuts their product; inside `exact()` it is NumPy's own."""
     name = kernel.__name__
     own = Op(name, kernel, rule, doc=doc, element_seconds=Cost.MULTIPLICATION, blas=Blas.PRODUCT)
     return bounded(own, name, *PRODUCT_BOUND)
@@ -241,7 +241,7 @@ _MATMUL = product(
         Cost.MULTIPLICATION,
         releasing_gil=releasing_gil.matmul,
         on_cupy=halves.matmul,
-        launches=7,  # of two matrices 1: of stacks that are broadcast CuPy makes arrays of pointers first
+        launches=7,  # 1 for two matrices; for broadcast stacks CuPy first makes arrays of pointers
     ),
     Cut.PRODUCT_NN,
 )

@@ -1,4 +1,4 @@
-"""Random numbers: NumPy's from the state of a generator, which is given back, or from a seed; CuPy's from a seed."""
+"""Random numbers. NumPy's come from a generator's state, which is returned, or from a seed; CuPy's from a seed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..packed import packed_op
 from ..rules import blockwise_rule, lengths
 from .blocks import blocks, flat
 
-_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw at once: equal numbers on every card
+_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw in parallel: equal numbers on every card
 _here = threading.local()
 
 
 def words(generator: np.random.Generator) -> tuple[int, ...]:
-    """The state of a generator as words."""
+    """The state of a generator, as words."""
     state: Any = generator.bit_generator.state
     numbers = state["state"]["state"], state["state"]["inc"]
     halves = [word for number in numbers for word in (number & (2**64 - 1), number >> 64)]
@@ -26,7 +26,7 @@ def words(generator: np.random.Generator) -> tuple[int, ...]:
 
 
 def draw(xp: Any, *arrays: Any, start: Any, method: str, tensors: Any, named: Any, shape: Any, dtype: Any) -> Any:
-    """The state after a draw, and what was drawn. The state before is `start`, or else the first array."""
+    """The state after a draw, and the drawn numbers. The state before is `start`, or else the first array."""
     state, operands = (start, arrays) if start is not None else (arrays[0], arrays[1:])
     generator = _generator([int(word) for word in state])
     found = getattr(generator, method)(**dict(named), **dict(zip(tensors, operands, strict=True)))
@@ -36,7 +36,7 @@ def draw(xp: Any, *arrays: Any, start: Any, method: str, tensors: Any, named: An
 def draw_seeded(
     xp: Any, seed: int, *operands: Any, method: str, tensors: Any, named: Any, shape: Any, dtype: Any
 ) -> Any:
-    """The same from a generator of its own, for where no state is kept."""
+    """A draw from a generator made for it, on devices where no state is kept."""
     generator, given, arrays = seeded(xp, seed), dict(named), dict(zip(tensors, operands, strict=True))
     if method in ("permutation", "choice"):
         return (_permutation if method == "permutation" else _choice)(xp, generator, arrays, shape=shape, **given)
@@ -76,7 +76,7 @@ def _choice(
 
 
 def _generator(state: list[int]) -> np.random.Generator:
-    """This thread's, set to a state: to make one takes longer than to draw."""
+    """This thread's generator, set to a state. To make a new one takes longer than to draw."""
     if not hasattr(_here, "generator"):
         _here.generator = np.random.Generator(np.random.PCG64(0))
     generator: np.random.Generator = _here.generator
@@ -90,7 +90,7 @@ def _generator(state: list[int]) -> np.random.Generator:
 
 
 def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
-    """Zero with probability p, else x / (1 - p). The same seed drops the same elements."""
+    """Zero with probability p, otherwise x / (1 - p). The same seed drops the same elements."""
     out, result, values = flat(xp, out, x)
     generator = seeded(xp, seed)
     for block in blocks(xp, x.size):
@@ -118,7 +118,7 @@ def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> An
 
 
 def seeded(xp: Any, seed: int) -> Any:
-    """CuPy's default takes 13 MB and a slow kernel to set up; this one counts."""
+    """A generator that counts. (CuPy's default one takes 13 MB and a slow kernel to set up.)"""
     if xp is np:
         return np.random.default_rng(seed)
     return xp.random.Generator(xp.random.Philox4x3210(seed, size=_DEVICE_STATES))
@@ -128,27 +128,27 @@ def _drawn(xp: Any, dtype: Any) -> Any:
     return xp.float64 if dtype == xp.float64 else xp.float32
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
-# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and half a word that is left over.
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and an unused half of a word.
 _WORDS = 6
 _STATE = meta((_WORDS,), np.dtype(np.uint64))
 
 
 def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
-    """The state of the generator after, and what is drawn."""
+    """The state of the generator after the draw, and the drawn numbers."""
     return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
 
 
 def draw_seeded_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """What is drawn alone."""
+    """The drawn numbers only."""
     result = meta(options["shape"], options["dtype"], False)
     return Inferred(result, _scratch(operands, options) + result.nbytes)
 
 
 def _scratch(operands: tuple[Operand, ...], options: Options) -> int:
-    """Bytes of the places that are permuted or chosen, and of numbers in double that are converted."""
+    """Bytes of the positions that are permuted or chosen, and of float64 numbers that are converted."""
     drawn: int = prod(options["shape"])
     if options["method"] in ("permutation", "choice"):
         return 16 * (sum(prod(lengths(operand)) for operand in operands) + 2 * drawn)
@@ -163,10 +163,10 @@ def dropout_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Random numbers: drawn in the dtype, or in single precision."""
+    """Random numbers, drawn in their dtype, or in single precision."""
     dtype = np.dtype(options["dtype"])
     if dtype.kind != "f":
-        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw such and use `astype`")
+        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: use a real one and `astype`")
     result = meta(options["shape"], dtype)
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
 

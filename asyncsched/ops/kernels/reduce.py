@@ -24,9 +24,9 @@ def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, 
 
 
 def averaging(name: str) -> Kernel:
-    """`mean`, `var` or `std`; in half precision they round twice if given `out`, so there it is filled afterwards.
+    """`mean`, `var` or `std`. In half precision they would round twice with `out`, so `out` is filled afterwards.
 
-    CuPy adds up the squares of halves as halves.
+    CuPy adds up the squares of halves in half precision.
     """
 
     def average(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
@@ -67,7 +67,7 @@ def cumulative(name: str) -> Kernel:
 
 
 def sort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None) -> Any:
-    """In order; `descending` keeps equal elements in their order, too."""
+    """The elements in order. `descending` keeps equal elements in their order, too."""
     kind = "stable" if stable else None
     if descending:
         result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
@@ -89,11 +89,12 @@ def argsort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable
     return x.shape[axis] - 1 - flipped
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def reduction_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A reduction over `axis` (an int, a tuple or None for all). A sample tells the dtype, and what emptiness does."""
+    """A reduction over `axis` (an int, a tuple or None for all). A sample gives the dtype, and errors for no
+    elements."""
     array = as_meta(operands[0])
     axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(op, np)(shrunk(array), **options).dtype
@@ -107,21 +108,21 @@ def count_nonzero_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
 
 
 def mean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A reduction that takes empty arrays with a warning, so the sample is never empty."""
+    """A mean warns for empty arrays, so the sample is never empty."""
     array = as_meta(operands[0])
     axes = reduced_axes(options.get("axis"), len(array.shape))
     dtype = resolve(op, np)(_ones_like(array), axis=options.get("axis")).dtype
     result = meta(reduced(lengths(array), axes, options), dtype, array.contiguous)
-    # Half precision is summed in single, and then written to its place.
+    # half precision is summed in single, then written to its place
     return Inferred(result, 2 * result.nbytes if array.dtype == np.float16 else 0)
 
 
 def variance_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`var` and `std`: NumPy makes the deviations from the mean, of the whole operand's size, and the mean."""
+    """`var` and `std`. Workspace: NumPy's deviations from the mean, as large as the operand, and the mean."""
     inferred = mean_rule(op, operands, {"axis": options.get("axis"), "keepdims": options.get("keepdims", False)})
     array = as_meta(operands[0])
     deviations = np.result_type(inferred.meta.dtype, array.dtype, np.float32)
-    # Complex deviations are squared part by part, in one more array of half their size.
+    # complex deviations are squared part by part, in one more array of half their size
     parts = 3 if deviations.kind == "c" else 2
     elements = prod(inferred.meta.bound) + prod(array.bound) * parts // 2
     return inferred._replace(workspace=elements * deviations.itemsize + inferred.workspace)
@@ -150,13 +151,13 @@ def cumulative_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
     dtype = resolve(op, np)(_ones_like(array), **options).dtype
     longer = shape[axis] + bool(options.get("include_initial"))
     result = meta((*shape[:axis], longer, *shape[axis + 1 :]), dtype, array.contiguous)
-    # Without `out=` the initial value is joined to a result made before.
+    # without `out=`, the initial value is joined to the finished result
     joined = options.get("include_initial") and not array.contiguous
     return Inferred(result, (result.nbytes if joined else 0) + room(result))
 
 
 def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """`n` times the difference of neighbours; two of the steps are alive at once."""
+    """The `n`-th difference of neighbours. Two of the steps are in memory at once."""
     array = as_meta(operands[0])
     shape, n = lengths(array), options.get("n", 1)
     no_axis(shape, op.name)
@@ -169,7 +170,7 @@ def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def sort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same elements in order: one line is buffered, and a stable sort merges through half of it."""
+    """The same elements in order. Workspace: a buffer for one line, and half a line for a stable sort to merge in."""
     array = as_meta(operands[0])
     axis = normalize_axis_index(options.get("axis", -1), len(array.shape))
     line = lengths(array)[axis] * array.dtype.itemsize
@@ -187,7 +188,7 @@ def argsort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 def reduced_axes(axis: Any, ndim: int) -> Known:
     """The axes that a reduction goes over, none negative."""
-    # NumPy lets an array without dimensions be reduced along its first or last.
+    # NumPy allows a reduction along the first or last axis of an array without dimensions
     if axis is None or (ndim == 0 and axis in (0, -1)):
         return tuple(range(ndim))
     return normalize_axis_tuple(axis, ndim)
@@ -225,8 +226,8 @@ OPS = (
         averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var", launches=3
     ),
     with_out(count_nonzero, count_nonzero_rule, "How many elements are not zero.", Cost.SCALAR, launches=2),
-    with_out("argmax", arg_reduction_rule, "Where the first largest element is.", Cost.SHORT, launches=1),
-    with_out("argmin", arg_reduction_rule, "Where the first smallest element is.", Cost.SHORT, launches=1),
+    with_out("argmax", arg_reduction_rule, "The index of the first largest element.", Cost.SHORT, launches=1),
+    with_out("argmin", arg_reduction_rule, "The index of the first smallest element.", Cost.SHORT, launches=1),
     with_out(cumulative("cumsum"), cumulative_rule, "Running sums.", Cost.SCALAR, name="cumulative_sum"),
     with_out(cumulative("cumprod"), cumulative_rule, "Running products.", Cost.LONG_FUNCTION, name="cumulative_prod"),
     Op("diff", "diff", diff_rule, doc="The n-th difference of neighbours along an axis."),

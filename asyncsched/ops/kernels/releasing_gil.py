@@ -1,9 +1,9 @@
-"""Functions of NumPy's that hold the GIL for their whole run, done so that other threads can run meanwhile.
+"""NumPy functions that hold the GIL for their whole run, done in ways that let other threads run.
 
-Most of NumPy's loops release the GIL. `repeat` does not. Neither does a universal function with at most 500 results, or
-as few lines along which it accumulates, however many elements it goes over. The event loop's thread and the other
-streams would stand still as long. So large work is done here by a function that releases the GIL and gives the same
-bits, where there is one. Elsewhere it is done in pieces of less than a millisecond, between which Python releases it.
+Most of NumPy's loops release the GIL. `repeat` does not. Nor does a universal function with at most 500 results, or an
+accumulation along at most 500 lines, however many elements it reads. Meanwhile the event loop's thread and the other
+streams would stand still. So for large work, this file calls another function that releases the GIL and gives the same
+bits, if there is one. Otherwise it works in pieces of less than a millisecond, between which Python releases the GIL.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy as np
 from .. import halves
 from ..meta import Meta
 
-LARGE: Final = 1 << 20  # elements gone over: with so many the GIL is held for about a millisecond
-PIECE: Final = 1 << 17  # elements of a result that are made at a time: they stay in cache until they are where they go
-_PRODUCTS: Final = 1 << 16  # elements of the operands of a product: of integers it takes milliseconds with more
-_FEW: Final = 500  # results of a universal function up to which NumPy holds the GIL
-_WIDE: Final = 64  # elements in one piece that a copy repeats, or repeats of one: fewer take it longer than `repeat`
+LARGE: Final = 1 << 20  # elements read; for so many the GIL is held for about a millisecond
+PIECE: Final = 1 << 17  # elements of a result per piece: they stay in the cache until they are copied to their place
+_PRODUCTS: Final = 1 << 16  # elements of a product's operands; with more, a product of integers takes milliseconds
+_FEW: Final = 500  # NumPy holds the GIL for a universal function with at most so many results
+_WIDE: Final = 64  # contiguous elements that a copy repeats, or repeats of one; with fewer, `repeat` is faster
 
 
 def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
-    """The matrix product. `dot` releases the GIL; of matrices and vectors in one piece it calls the same BLAS."""
+    """The matrix product. `dot` releases the GIL, and calls the same BLAS for contiguous matrices and vectors."""
     if xp is not np:
         return halves.matmul(xp.matmul, x, y, out=out)
     if x.size + y.size < _PRODUCTS or max(x.ndim, y.ndim) > 2 or x.dtype != y.dtype:
@@ -39,7 +39,7 @@ def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
 
 
 def vecdot(xp: Any, x: Any, y: Any, *, axis: int, out: Any = None) -> Any:
-    """The products of vectors along an axis: one by one, where they are few and each lies in one piece."""
+    """The products of vectors along an axis: one by one, if they are few and each is contiguous."""
     if x.size + y.size < LARGE or x.dtype != y.dtype or not (_in_lines(x, axis) and _in_lines(y, axis)):
         return xp.vecdot(x, y, axis=axis, out=out)
     shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
@@ -53,15 +53,15 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int, out: Any = None) -> Any:
 
 
 def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any = None) -> Any:
-    """NumPy's `cumsum` or `cumprod`: where there are few lines, one after the other."""
+    """NumPy's `cumsum` or `cumprod`: if there are few lines, one after the other."""
     if x.size < LARGE or x.size // x.shape[axis] > _FEW or not x.flags.c_contiguous:
         return function(x, axis=axis, dtype=dtype, out=out)
     length, after = x.shape[axis], prod(x.shape[axis % x.ndim + 1 :])
     if out is None:
         out = np.empty(x.shape, function(x[:0], axis=0, dtype=dtype).dtype)
-    alone = after == 1 and x.dtype == out.dtype  # with one axis and no cast it releases the GIL
+    alone = after == 1 and x.dtype == out.dtype  # with one axis and without a cast it releases the GIL
     if not alone and out.dtype.kind == "c" and function is np.cumprod:
-        return function(x, axis=axis, dtype=dtype, out=out)  # rounded otherwise in pieces
+        return function(x, axis=axis, dtype=dtype, out=out)  # it would round differently in pieces
     form = (-1, length, after)
     for line, total in zip(x.reshape(form), out.reshape(form, copy=False), strict=True):
         if alone:
@@ -72,7 +72,7 @@ def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any 
 
 
 def _carry_on(function: Any, x: Any, out: Any) -> None:
-    """Along the first axis, piece by piece: each begins with the last result of the one before."""
+    """Accumulate along the first axis, piece by piece. Each piece begins with the last result of the previous one."""
     for part in pieces(*x.shape):
         before = int(part.start > 0)
         some = np.empty((before + part.stop - part.start, *x.shape[1:]), out.dtype)
@@ -109,7 +109,7 @@ def repeat_each(x: Any, repeats: Any, *, axis: int | None = None) -> Any:
     count, width = int(repeats.sum()), lines.shape[2]
     out = np.empty((len(lines), count, width), x.dtype)
     end = 0
-    for part in pieces(len(repeats), count * width // len(repeats)):  # as many as come from so many on average
+    for part in pieces(len(repeats), count * width // len(repeats)):  # as many repeats as yield a piece on average
         start, end = end, end + int(repeats[part].sum())
         for some in pieces(len(lines), (end - start) * width):
             out[some, start:end] = np.repeat(lines[some, part], repeats[part], axis=1)
@@ -117,7 +117,7 @@ def repeat_each(x: Any, repeats: Any, *, axis: int | None = None) -> Any:
 
 
 def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
-    """The array laid side by side: by a copy that repeats it, unless its rows are short."""
+    """Copies of the array side by side, by a copy that repeats it, unless its rows are short."""
     if xp is not np or x.size * prod(repetitions) < LARGE or set(repetitions) <= {1}:
         return xp.tile(x, repetitions)
     if not x.ndim or x.shape[-1] < _WIDE:
@@ -130,7 +130,7 @@ def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
 
 
 def room(result: Meta) -> int:
-    """Bytes of a piece, which is made before it is copied to where it belongs in a result."""
+    """Bytes of a piece, which is made before it is copied to its place in a result."""
     return PIECE * result.dtype.itemsize if prod(result.bound) >= LARGE else 0
 
 
@@ -139,6 +139,6 @@ def _in_lines(x: Any, axis: int) -> bool:
 
 
 def pieces(count: int, each: int) -> list[slice]:
-    """Slices of so many places, of about a piece's elements where each place has `each`."""
+    """Slices of `count` places. Each has about a piece's elements, at `each` elements per place."""
     step = max(1, PIECE // max(1, each))
     return [slice(start, min(start + step, count)) for start in range(0, count, step)]

@@ -1,4 +1,4 @@
-"""Kernels of sets."""
+"""Set functions: unique elements and membership."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..rules import INTP, as_meta
 
 
 def unique_values(xp: Any, x: Any) -> Any:
-    """Each element once, NaN as often as it is there."""
+    """The unique elements; each NaN counts as different."""
     return np.unique_values(x) if xp is np else xp.unique(x, equal_nan=False)
 
 
 def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) -> Any:
-    """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
+    """The unique elements, the inverse indices, the first indices and the counts: packed."""
     kinds = {"return_index": index, "return_inverse": inverse, "return_counts": counts}
     values, *others = xp.unique(x, equal_nan=False, **kinds)
     if inverse:
@@ -33,20 +33,20 @@ def isin(xp: Any, x: Any, y: Any, *, invert: bool) -> Any:
     return xp.isin(xp.asarray(x), xp.asarray(y), invert=invert)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 _BYTES = np.dtype(np.uint8)
 
 
 def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Each element once: at most as many as there are."""
+    """The unique elements: at most as many as all."""
     array, elements = _flat(operands[0])
     return Inferred(meta((None,), array.dtype, True, (elements,)), 2 * elements * array.dtype.itemsize)
 
 
 def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Each element once, with which one each element is, where each first is, and how often each is there: packed."""
+    """The unique elements, the inverse indices, the first indices and the counts: packed."""
     array, elements = _flat(operands[0])
     fixed, width, _ = unique_layout(array, options)
     nbytes = fixed + elements * width
@@ -55,10 +55,10 @@ def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
 
 
 def unique_layout(array: Meta, options: Options) -> tuple[int, int, list[tuple[int, int, Shape | None, np.dtype[Any]]]]:
-    """How the kernel packs: bytes in all cases, bytes for each that was found, and for each part where it is.
+    """The layout of the packed results: fixed bytes, bytes for each unique element, and the place of each part.
 
-    That is bytes in front, bytes in front for each that was found, its shape if that is known, and its dtype: first of
-    the values, then of the others in NumPy's order.
+    A part's place is its fixed bytes in front, bytes in front for each unique element, its shape if known, and its
+    dtype. The values come first, then the others in NumPy's order.
     """
     itemsize, others = array.dtype.itemsize, options["index"] + options["counts"]
     fixed = prod(array.bound) * INTP.itemsize if options["inverse"] else 0
@@ -71,7 +71,7 @@ def unique_layout(array: Meta, options: Options) -> tuple[int, int, list[tuple[i
 
 
 def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A truth for each element of the first; both are joined and sorted, or a table is made."""
+    """A bool for each element of the first operand. Both operands are joined and sorted, or a table is made."""
     first, second = as_meta(operands[0]), as_meta(operands[1])
     elements, itemsize = prod(first.bound) + prod(second.bound), np.result_type(first.dtype, second.dtype).itemsize
     return Inferred(meta(first.bound, np.dtype(bool)), elements * (4 * itemsize + 4 * INTP.itemsize))
@@ -82,9 +82,9 @@ def _flat(operand: Operand) -> tuple[Meta, int]:
     return array, prod(array.bound)
 
 
-_PACKED = "The same with where they are, which one each element is, and how often each is there, packed."
+_PACKED = "The unique elements, their first indices, the inverse indices and the counts, packed."
 OPS = (
-    Op("unique_values", unique_values, unique_values_rule, doc="Each element once."),
+    Op("unique_values", unique_values, unique_values_rule, doc="The unique elements."),
     Op("unique_packed", unique_packed, unique_packed_rule, doc=_PACKED),
     Op("isin", isin, isin_rule, doc="Whether each element is among others."),
 )

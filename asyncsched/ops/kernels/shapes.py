@@ -1,4 +1,4 @@
-"""Views in other shapes, and arrays joined, repeated or moved round."""
+"""Views in other shapes, and arrays joined, repeated or rolled."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from .releasing_gil import room
 
 
 def flip(xp: Any, x: Any, *, axis: Any = None) -> Any:
-    """The elements along the axes in reverse: a view, also of what has no axes."""
+    """The elements along the axes in reverse: a view, also of an array without axes."""
     return xp.flip(x, axis) if x.ndim or axis is not None else x[...]
 
 
 def matrix_transpose(xp: Any, x: Any) -> Any:
     """The last two axes exchanged: a view."""
     if x.ndim < 2:
-        raise ValueError(f"matrix_transpose: at least two dimensions are needed, not {x.ndim}")
+        raise ValueError(f"matrix_transpose: the operand needs at least two dimensions, not {x.ndim}")
     return xp.swapaxes(x, -1, -2)
 
 
 def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
-    """Another shape: a view where possible, unless a copy is wanted; with `copy=False` an error rather than a copy."""
+    """Another shape: a view if possible, or always a copy (`copy=True`), or never one, with an error (False)."""
     return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
 
 
@@ -47,7 +47,7 @@ def stack(xp: Any, *arrays: Any, axis: int = 0, out: Any = None) -> Any:
 
 
 def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> Any:
-    """Each element as often as its own number says. CuPy would have the numbers on the host."""
+    """Each element as often as its own number says. CuPy would need the numbers on the host."""
     if xp is np:
         return releasing_gil.repeat_each(x, repeats, axis=axis)
     lines = x.reshape(-1) if axis is None else x
@@ -61,11 +61,11 @@ def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> An
     return xp.take(lines, places, axis=along)
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def reshape_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A view of what is C-contiguous; of anything else perhaps a copy, so its bytes are counted."""
+    """A view of a C-contiguous operand. Any other may be copied, so its bytes are counted."""
     array = as_meta(operands[0])
     found = view_rule(op, (meta(array.shape, array.dtype),), {"shape": options["shape"]})
     copy = options.get("copy")
@@ -75,7 +75,7 @@ def reshape_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
 
 
 def concat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Arrays joined along an axis they have; `axis=None` joins them flattened."""
+    """Arrays joined along an existing axis; `axis=None` joins them flattened."""
     axis = options.get("axis", 0)
     shapes = [lengths(operand) for operand in operands]
     if not shapes:
@@ -107,7 +107,7 @@ def stack_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 
 
 def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Each element `repeats` times along an axis, or of the flattened array; NumPy makes it in C order."""
+    """Each element `repeats` times along an axis, or of the flattened array. NumPy makes it in C order."""
     array, repeats = as_meta(operands[0]), options["repeats"]
     shape, axis = axis_of(array.bound, options.get("axis"))
     if repeats < 0:
@@ -118,22 +118,22 @@ def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Repeats given by a tensor, so the length is unknown: charged for one repeat each, and corrected when done.
+    """Repeats given by a tensor: the length is unknown, so one repeat of each is charged until it is done.
 
-    A tensor of one number says how often for all.
+    A tensor of one number holds for all elements.
     """
     array, repeats = as_meta(operands[0]), as_meta(operands[1])
     shape, axis = axis_of(array.bound, options.get("axis"))
     if not np.can_cast(repeats.dtype, np.intp, "safe"):
         raise TypeError(f"repeat: repeats must be integers, not {repeats.dtype}")
     if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
-        raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of {shape[axis]}")
+        raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of the {shape[axis]}")
     found = meta((*shape[:axis], None, *shape[axis + 1 :]), array.dtype, True, shape)
     return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
 
 
 def tile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The array laid side by side; NumPy repeats one axis after the other, and one step before is alive."""
+    """Copies of the array side by side. NumPy repeats one axis after the other; workspace: the step before the last."""
     array, repetitions = as_meta(operands[0]), options["repetitions"]
     ndim = max(len(array.bound), len(repetitions))
     padded = (1,) * (ndim - len(array.bound)) + array.bound
@@ -147,7 +147,7 @@ def tile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def roll_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The elements moved round; without an axis the flattened array is rolled, which makes the result C-contiguous."""
+    """The elements rolled. Without an axis the flattened array is rolled, which makes the result C-contiguous."""
     array, axis = as_meta(operands[0]), options.get("axis")
     if axis is None:
         copied = 0 if array.contiguous else array.nbytes
@@ -169,10 +169,10 @@ OPS = (
     Op("permute_dims", "transpose", view_rule, view=True, doc="A view with the axes in another order."),
     Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
     Op("reshape", reshape, reshape_rule, view=True, fixed=_reshaping, doc="Another shape, in C order: perhaps a view."),
-    with_out(concat, concat_rule, "Tensors joined along an axis they have.", Cost.SCALAR),
+    with_out(concat, concat_rule, "Tensors joined along an existing axis.", Cost.SCALAR),
     with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
     Op("repeat", "repeat", repeat_rule, releasing_gil=releasing_gil.repeat, doc="Each element several times."),
     Op("repeat_each", repeat_each, repeat_each_rule, doc="Each element as often as its own number says."),
-    Op("tile", releasing_gil.tile, tile_rule, doc="The tensor laid side by side."),
-    Op("roll", "roll", roll_rule, doc="The elements moved round along the axes."),
+    Op("tile", releasing_gil.tile, tile_rule, doc="Copies of the tensor side by side."),
+    Op("roll", "roll", roll_rule, doc="The elements shifted in a circle along the axes."),
 )  # fmt: skip

@@ -1,7 +1,7 @@
 """Operations on sequences: interpolation, convolution, padding and windows. On the host they are NumPy's functions.
 
-CuPy has all but the median as padding. Where it would wait for the device, or pads another way than NumPy does, it is
-told otherwise here.
+CuPy has all of them except padding with the median. Where CuPy would wait for the device, or pads differently from
+NumPy, other functions are used here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _zeros = constant(0)
 
 
 def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, period: Any) -> Any:
-    """Values between points. CuPy would wait for a number that it is given, and cast it to the dtype of the values."""
+    """Values between points. CuPy would wait for a number as an argument, and cast it to the dtype of the values."""
     if xp is np:
         return np.interp(x, points, values, left, right, period)
     x, points = [xp.asarray(a, np.float64, "C") for a in (x, points)]
@@ -34,7 +34,7 @@ def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, 
 
 
 def gradient(xp: Any, f: Any, spacing: Any, *, axis: int, edge_order: int) -> Any:
-    """Differences between neighbours on both sides, over how far they are apart."""
+    """Differences between neighbours on both sides, over their distances."""
     return xp.gradient(f, spacing, axis=axis, edge_order=edge_order)
 
 
@@ -46,9 +46,10 @@ def convolve(xp: Any, a: Any, v: Any, *, mode: str) -> Any:
 
 
 def pad(xp: Any, x: Any, *, pad_width: Pairs, mode: str, **options: Any) -> Any:
-    """More elements around. CuPy's reflections are others than NumPy's where they are longer than what they reflect."""
+    """Add elements around. CuPy's reflections differ from NumPy's where they are longer than the reflected part."""
     if xp is np:
-        return np.pad(x, pad_width or 0, mode, **options)  # type: ignore[call-overload]  # texts are checked by the rule
+        # The rule has checked the text
+        return np.pad(x, pad_width or 0, mode, **options)  # type: ignore[call-overload]
     if is_gathered(mode, options):
         for axis, (before, after) in enumerate(pad_width):
             if before or after:
@@ -64,7 +65,7 @@ def pad(xp: Any, x: Any, *, pad_width: Pairs, mode: str, **options: Any) -> Any:
 
 
 def _ramped(xp: Any, x: Any, pad_width: Pairs, end_values: Sequence[Sequence[Any]]) -> Any:
-    """Ramps from the ends to the edges, by NumPy's formula. CuPy's wait for the device."""
+    """Ramps from the ends to the edges, by NumPy's formula. CuPy's function waits for the device."""
     dtype, wide = x.dtype, np.result_type(x.dtype, np.float64)
     for axis, (pair, ends) in enumerate(zip(pad_width, end_values, strict=True)):
         lines = xp.moveaxis(x, axis, -1)
@@ -76,20 +77,20 @@ def _ramped(xp: Any, x: Any, pad_width: Pairs, end_values: Sequence[Sequence[Any
 
 
 def is_gathered(mode: str, options: Options) -> bool:
-    """Whether a padding is made of elements as they are."""
+    """Whether a padding consists of elements as they are."""
     return mode in ("edge", "wrap", "reflect", "symmetric") and options.get("reflect_type", "even") == "even"
 
 
 def gathered_from(xp: Any, at: Any, n: int, mode: str) -> Any:
-    """From which of `n` places along an axis the elements come that a padding has at these; negative before the first.
+    """The indices, among `n` along an axis, of the elements that a padding has at the positions `at`.
 
-    `xp` is an array namespace, or this package.
+    Positions before the first are negative. `xp` is an array namespace, or this package.
     """
     if mode == "edge":
         return xp.clip(at, 0, n - 1)
     if mode == "wrap":
         return at % n
-    period = 2 * n - 1 if mode == "symmetric" else max(2 * n - 2, 1)  # the last place of one, counted from 0 or from 1
+    period = 2 * n - 1 if mode == "symmetric" else max(2 * n - 2, 1)  # of the last position, counted from 0 or from 1
     at = at % (period + (mode == "symmetric"))
     return xp.minimum(at, period - at)
 
@@ -106,7 +107,7 @@ def sliding_window_view(xp: Any, x: Any, *, window_shape: Known, axis: Known) ->
 
 
 def overlap_add(xp: Any, windows: Any, *, axis: int, out: Any = None) -> Any:
-    """Windows, which lie along the last axis, added where they were along another: the transpose of sliding windows."""
+    """Add windows, which are the last axis, at their positions along another axis: the transpose of sliding windows."""
     *shape, width = windows.shape
     count = shape[axis]
     shape[axis] += width - 1
@@ -120,11 +121,11 @@ def overlap_add(xp: Any, windows: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """In double precision, whatever the operands are: each is cast and copied if it is not that, and in C order."""
+    """In double precision, for any operands: each is cast and copied unless it is float64 in C order."""
     x, points, values = [as_meta(operand) for operand in operands]
     if len(points.bound) != 1 or len(values.bound) != 1:
         raise ValueError(f"interp: xp and fp must have one dimension, not shapes {points.bound} and {values.bound}")
@@ -133,12 +134,12 @@ def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     if points.bound == (0,):
         raise ValueError("interp: array of sample points is empty")
     if "c" in (x.dtype.kind, points.dtype.kind):
-        raise TypeError("interp: x and xp must be real: fp alone may be complex")
+        raise TypeError("interp: x and xp must be real; only fp may be complex")
     dtype = resolve(op, np)(*[sample(one) for one in (x, points, values)], **options).dtype
     count, known, width = prod(x.bound), points.bound[0], dtype.itemsize
     forms = ((x, np.float64, count * 8), (points, np.float64, known * 8), (values, dtype, known * width))
     workspace = sum(nbytes for one, wanted, nbytes in forms if one.dtype != wanted or not one.contiguous)
-    if options["period"] is not None:  # remainders, their order, points with two more, and values the same way
+    if options["period"] is not None:  # remainders, their order, points with two more, and the values likewise
         workspace += count * 8 + known * (2 * 8 + 2 * width)
     elif known <= count:
         workspace += known * width  # slopes
@@ -146,17 +147,17 @@ def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def gradient_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Like the first operand, in floating point; the function has refused what it takes not. Three more are at work."""
+    """The form of the first operand, in floating point; the caller has checked the arguments. Workspace: three more."""
     f, spacing = [as_meta(operand) for operand in operands]
     dtype = f.dtype if f.dtype.kind in "fc" else np.dtype(np.float64)
-    exact = isinstance(operands[1], (Meta, np.generic))  # else a Python number, which gives way
+    exact = isinstance(operands[1], (Meta, np.generic))  # otherwise a Python number, which adapts to the other dtype
     count, wide = prod(f.bound), np.result_type(dtype, spacing.dtype).itemsize if exact else dtype.itemsize
     workspace = count * ((3 if spacing.bound else 2) * wide + (8 if f.dtype != dtype else 0))
     return Inferred(meta(f.shape, dtype, f.contiguous), workspace + 8 * prod(spacing.bound) * wide)
 
 
 def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """All sums of products of two sequences that overlap; what is shorter is copied, in reverse."""
+    """The sums of products of two overlapping sequences. The shorter one is copied in reverse."""
     arrays = [as_meta(operand) for operand in operands]
     counts = [prod(array.bound) for array in arrays]
     for name, array, count in zip("av", arrays, counts, strict=True):
@@ -168,12 +169,12 @@ def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     longer, shorter = max(counts), min(counts)
     length = {"full": longer + shorter - 1, "same": longer, "valid": longer - shorter + 1}[options["mode"]]
     copied = [0 if a.contiguous and a.dtype == dtype else n for a, n in zip(arrays, counts, strict=True)]
-    work = 10 * longer * shorter  # one sum after the other: so many times what a product of matrices takes
+    work = 10 * longer * shorter  # one sum after the other: ten times as long as a product of matrices
     return Inferred(meta((length,), dtype), (sum(copied) + shorter) * dtype.itemsize, work=work)
 
 
 def pad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The operand with its padding; NumPy looks at the options, on an operand of one element with less padding."""
+    """The operand with its padding. NumPy checks the options, on an operand of one element with less padding."""
     array, pairs, mode = as_meta(operands[0]), options["pad_width"], options["mode"]
     if options.get("stat_length") is not None and not np.all(options["stat_length"]):
         raise ValueError("stat_length of 0 yields no value for padding")
@@ -187,21 +188,21 @@ def pad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
 
 
 def _pad_bytes(array: Meta, padded: Known, pairs: Pairs, mode: str, options: Options) -> int:
-    """Bytes that NumPy makes along one axis after the other, where the axes before are padded and those after not."""
+    """Bytes that NumPy takes along one axis after the other, when the axes before it are padded already."""
     most, size, shape = 0, array.dtype.itemsize, array.bound
     wide = np.result_type(array.dtype, np.float64)
     for axis, (n, width) in enumerate(zip(shape, pairs, strict=True)):
         if not any(width) or mode in ("constant", "empty"):
             continue
         each, widest = 0, max(width)
-        if mode == "linear_ramp":  # cast, if not in double
+        if mode == "linear_ramp":  # a cast, unless in double
             each = sum(width) * size + (widest * wide.itemsize if array.dtype != wide else 0)
-        elif mode == "median":  # of a copy, in order
+        elif mode == "median":  # of a sorted copy
             each = n * size * (1 if array.contiguous else 2) + 4 * wide.itemsize
         elif mode in ("maximum", "minimum", "mean"):
             each = 3 * wide.itemsize
         elif axis or not array.contiguous or options.get("reflect_type") == "odd":
-            each = widest * size  # a copy: of rows alone NumPy can tell that what is read and what is written lie apart
+            each = widest * size  # a copy: only for rows can NumPy tell that source and target do not overlap
         most = max(most, each * prod(padded[:axis]) * prod(shape[axis + 1 :]))
     return most
 
@@ -224,7 +225,7 @@ OPS = (
         "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
         element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",
     ),
-    Op("pad", pad, pad_rule, doc="More elements around."),
+    Op("pad", pad, pad_rule, doc="The operand with elements added around it."),
     Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
     with_out(overlap_add, overlap_add_rule, "Windows added where they overlap: the gradient of sliding windows."),
 )  # fmt: skip

@@ -26,7 +26,7 @@ def softmax(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
 
 
 def softmax_exact(xp: Any, x: Any, *, log: bool = False, out: Any = None) -> Any:
-    """The same, as NumPy has it."""
+    """The same, in NumPy's steps."""
     out, result, rows = as_rows(xp, out, x)
     over = xp is np and np.may_share_memory(out, x)
     with unbuffered(xp, rows.shape[1]):
@@ -56,7 +56,7 @@ def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any 
 
 
 def softmax_rows(xp: Any, v: Any, out: Any, scale: Any = None, *, over: bool) -> None:
-    """The softmax of a block of rows, times a number for each; `over` says that `out` may be `v`."""
+    """The softmax of a block of rows, times a number for each. `over`: `out` may be `v`."""
     if not directly(xp, v):
         _shifted(xp, v, out)
         if scale is not None:
@@ -79,7 +79,7 @@ def log_softmax_rows(xp: Any, v: Any, out: Any) -> Any:
 
 
 def log_sums(xp: Any, v: Any) -> tuple[Any, Any]:
-    """What was subtracted from rows, None for nothing, and the logarithms of the sums of their exponentials then."""
+    """The number subtracted from each row (None for nothing), and the logarithm of the sum of its exponentials then."""
     room = scratch(xp, 0, v.shape, v.dtype)
     if not directly(xp, v):
         return _log_sums_shifted(xp, v, room)
@@ -92,7 +92,7 @@ def log_sums(xp: Any, v: Any) -> tuple[Any, Any]:
 
 
 def _shifted(xp: Any, v: Any, out: Any = None) -> Any:
-    """The softmax of rows as in the textbook."""
+    """The softmax of rows as in the textbook: with the largest element subtracted first."""
     y = xp.subtract(v, v.max(axis=1, keepdims=True), out=out)
     xp.exp(y, out=y)
     y /= sums(xp, y)
@@ -105,7 +105,7 @@ def _log_sums_shifted(xp: Any, v: Any, room: Any = None) -> tuple[Any, Any]:
     return peak, xp.log(sums(xp, xp.exp(y, out=y))[:, 0])
 
 
-# -- rules: what is known of results before anything is computed -------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def along_rows_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -1,4 +1,4 @@
-"""Windows on images: where they lie, and as the columns of a matrix."""
+"""Windows on images: their positions, and their elements as the columns of a matrix."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import numpy as np
 from .. import parallel
 from .scratch import scratch
 
-COLUMNS = 524_288  # elements of the columns, or of the result, made at a time: what a processor has caches for
-SPARE = 16  # elements between rows of columns: at a power of two apart, they would drive each other out of the cache
-FEW = 128  # windows: a product with fewer takes as long as one with these
-TILES = 8  # of a batch, at least, so that there is work for some threads
-# The same on a CUDA card, where a step is a launch: with fewer, what these pass over takes less time than their launch.
+COLUMNS = 524_288  # elements of the columns, or of the result, per tile: as many as fit a processor's caches
+SPARE = 16  # elements between rows of columns: rows a power of two apart would evict each other from the cache
+FEW = 128  # windows; a product with fewer takes as long as one with this many
+TILES = 8  # the least number in a batch, so that several threads have work
+# The same on a CUDA card, where each step is a launch: work on fewer elements takes less time than its launch.
 CARD_COLUMNS, CARD_TILES = 1 << 24, 1
 
 Pair = tuple[int, int]
 
 
 class Windows(NamedTuple):
-    """How windows lie on images: all of them pairs, of rows and columns."""
+    """The geometry of windows on images. All fields are pairs, for rows and columns."""
 
     kernel: Pair
     stride: Pair
@@ -44,7 +44,7 @@ class Windows(NamedTuple):
         return rows, columns
 
     def checked_fit(self, name: str, shape: tuple[int, ...]) -> Pair:
-        """The same for an operation of this name. Raises ValueError where not one fits."""
+        """As `fit`, for an operation of this name. Raises ValueError if no window fits."""
         if min((*self.kernel, *self.stride, *self.dilation)) < 1 or min(self.padding) < 0:
             raise ValueError(f"{name}: {self} must be positive, and the padding not negative")
         count = self.fit(shape)
@@ -53,8 +53,10 @@ class Windows(NamedTuple):
         return count
 
     def places(self, rows: slice, across: int) -> Iterator[tuple[int, int, Any]]:
-        """For each place in a window: its row, its column, and where on padded images (..., height, width) it lies in
-        some rows of windows, each `across` long."""
+        """For each position in a window: its row, its column, and its slices of padded images (..., height, width).
+
+        The slices cover some rows of windows, each `across` long.
+        """
         (down, right), (below, beside) = self.dilation, self.stride
         for row in range(self.kernel[0]):
             lines = slice(row * down + rows.start * below, row * down + rows.stop * below, below)
@@ -62,32 +64,32 @@ class Windows(NamedTuple):
                 yield row, column, (..., lines, slice(column * right, column * right + across * beside, beside))
 
     def runs(self, rows: slice, line: int) -> Iterator[tuple[int, int, Any]]:
-        """The same of rows of windows that go on over the edge of padded images (..., height * `line`)."""
+        """The same for rows of windows that go on over the edge of padded images (..., height * `line`)."""
         for row in range(self.kernel[0]):
             for column in range(self.kernel[1]):
                 start = (row * self.dilation[0] + rows.start) * line + column * self.dilation[1]
                 yield row, column, (..., slice(start, start + (rows.stop - rows.start) * line))
 
     def padded(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape (..., height, width) of images with the padding."""
+        """The shape (..., height, width) of the padded images."""
         return *shape[:-2], *[n + 2 * p for n, p in zip(shape[-2:], self.padding, strict=True)]
 
     def inside(self, shape: tuple[int, ...]) -> Any:
-        """Where on padded images the images themselves are."""
+        """The slices of padded images that contain the images themselves."""
         return ..., *[slice(p, p + n) for n, p in zip(shape[-2:], self.padding, strict=True)]
 
 
 class Tile(NamedTuple):
-    """Windows that are taken together."""
+    """Windows that are processed together."""
 
     images: slice
     rows: slice  # of windows, on each of them
 
 
 def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> Pair:
-    """How many images are taken at a time for a weight of this shape, and how many rows of windows.
+    """How many images one tile has for a weight of this shape, and how many rows of windows.
 
-    By shape alone, since bits depend on it; and larger on a CUDA `card`.
+    It depends only on shapes, since bits depend on it. Tiles are larger on a CUDA `card`.
     """
     most, fewest = (CARD_COLUMNS, CARD_TILES) if card else (COLUMNS, TILES)
     wanted = max(FEW, most // max(1, weight[0], prod(weight[1:])))
@@ -106,7 +108,7 @@ def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card:
 def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
 
-    In scratch memory: until the next call on this thread.
+    In scratch memory, valid until the next call on this thread.
     """
     seen = _seen(xp, windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), len(x) * prod(seen.shape[4:])
@@ -116,7 +118,7 @@ def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
-    """The same of each image: (images, inputs of a window, windows), and so many more inputs that are all ones."""
+    """The same for each image: (images, inputs of a window, windows), and so many more inputs that are all ones."""
     seen = _seen(xp, windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), prod(seen.shape[4:])
     found = scratch(xp, 1, (len(x), inputs + ones, number + SPARE), x.dtype)[..., :number]
@@ -126,7 +128,7 @@ def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int,
 
 
 def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """What some rows of windows see, as a view: (images, channels, *kernel, rows of windows, across)."""
+    """The elements in some rows of windows, as a view: (images, channels, *kernel, rows of windows, across)."""
     lines = _lines(xp, windows, x, rows, across)
     image, channel, column, row, one = lines.strides
     form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, across)
@@ -135,13 +137,15 @@ def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def rows_needed(windows: Windows, rows: int) -> int:
-    """How many rows of padded images so many rows of windows lie on."""
+    """How many rows of padded images so many rows of windows cover."""
     return (rows - 1) * windows.stride[0] + windows.reach[0]
 
 
 def _lines(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """The rows of padded images that some rows of windows lie on, once for each column of a window: what that sees of
-    them. (images, channels, columns of a window, rows, across); so rows of windows that follow each other are one run.
+    """The elements under some rows of windows, once for each column of a window.
+
+    The shape is (images, channels, columns of a window, rows, across), so that successive rows of windows are
+    contiguous.
     """
     seen = seen_by_columns(xp, windows, x, rows, across).transpose(0, 2, 3, 1, 4)
     if windows.padding == (0, 0) and windows.kernel[1] == 1:
@@ -152,8 +156,10 @@ def _lines(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def seen_by_columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """What each column of some windows sees of the rows that these lie on, as a view: (images, rows, channels, columns
-    of a window, across). Of the images, or of them with their padding in scratch memory."""
+    """The elements under each column of some windows, as a view: (images, rows, channels, columns of a window, across).
+
+    It is a view of the images, or of padded images in scratch memory.
+    """
     padded = _padded_rows(xp, windows, x, rows)
     image, channel, row, one = padded.strides
     form = (len(padded), padded.shape[2], padded.shape[1], windows.kernel[1], across)
@@ -170,19 +176,21 @@ def _padded_rows(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
     found = scratch(xp, 1, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
     found[...] = 0
     begin = min(max(first, 0), height)
-    there = slice(begin, max(begin, min(last, height)))  # none, where all of the windows lie on the padding
+    there = slice(begin, max(begin, min(last, height)))  # empty if all windows lie on the padding
     found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
     return found
 
 
 def strided(xp: Any, array: Any, form: tuple[int, ...], steps: tuple[int, ...]) -> Any:
-    """A view of an array by bytes between elements. NumPy's own function takes seven times as long, during which no
-    other thread may run."""
+    """A view of an array with these bytes between elements.
+
+    NumPy's own function takes seven times as long, and no other thread can run meanwhile.
+    """
     if xp is np and array.flags.c_contiguous:
         return np.ndarray(form, array.dtype, array, 0, steps)
     return xp.lib.stride_tricks.as_strided(array, form, steps)
 
 
 def even(number: int, step: int) -> list[slice]:
-    """So many in slices of about one length, of at most so many."""
+    """`number` items in slices of about equal length, at most `step`."""
     return parallel.equal(number, -(-number // max(1, step))) if number else []
