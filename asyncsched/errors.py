@@ -7,7 +7,17 @@ from typing import Any
 
 
 class AsyncSchedError(Exception):
-    """Base of all errors that asyncsched itself raises."""
+    """Base of all errors that asyncsched itself raises.
+
+    Each has a note with the command that prints its cause and its cure. Tracebacks show it below the message.
+
+    >>> asc.QueueFull("no room").__notes__
+    ['cause and cure: `python -m asyncsched explain QueueFull`']
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.add_note(f"cause and cure: `python -m asyncsched explain {type(self).__name__}`")
 
 
 class QueueFull(AsyncSchedError):

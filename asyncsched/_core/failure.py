@@ -113,8 +113,9 @@ class Failure:
     def told(self) -> list[str]:
         """The exception, its notes and its path, as lines of text. Does not count as seeing the failure."""
         root = self.root
-        what = traceback.TracebackException(type(root._exception), root._exception, None).format_exception_only()
-        return ["".join(what).strip(), *map(str, root._notes), *self._path()]
+        what = traceback.TracebackException(type(root._exception), root._exception, None)
+        what.__notes__ = None  # `_notes` has them
+        return ["".join(what.format_exception_only()).strip(), *map(str, root._notes), *self._path()]
 
     def see(self) -> None:
         """Mark the root cause as seen: nothing needs to report it any more."""

@@ -43,24 +43,44 @@ _THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
 
 
-HELP: Final = "what a process of yours waits for, also while its event loop is blocked"
+HELP: Final = "an error's cause and cure; or what a process of yours waits for, also while its event loop is blocked"
 PRINTS: Final = """\
-The process itself does, to its stderr, for each open scheduler: what is awaited and not done, what that
-waits for (a slot, bytes, another task), and so on down to what runs or holds the bytes, each with the
-line that submitted it. Nothing in the process changes.
+Of an error: its part of asyncsched/ERRORS.md.
 
-It has to listen, by a call of asyncsched.observe.explain_on_signal() at its start.
+Of a process: it prints to its own stderr, for each open scheduler, what is awaited and not done, what that
+waits for (a slot, bytes, another task), and so on down to what runs or holds the bytes, each with the
+line that submitted it. Nothing in the process changes. It has to listen: call
+asyncsched.observe.explain_on_signal() at its start.
 """
+_ERRORS: Final = Path(__file__).parents[1] / "ERRORS.md"
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("pid", type=int, metavar="PID", help="the number of the process, as `ps` shows it")
+    parser.add_argument(
+        "what",
+        metavar="ERROR|PID",
+        help="an error's name, as a traceback shows it; or a process's number, as `ps` does",
+    )
 
 
 def report(arguments: Namespace) -> str:
-    """What `python -m asyncsched explain` prints."""
-    return ask(arguments.pid)
+    """What `python -m asyncsched explain` prints.
+
+    Raises:
+        ValueError: for what is neither a number nor an error in `ERRORS.md`.
+    """
+    what: str = arguments.what
+    return ask(int(what)) if what.isdecimal() else cause_and_cure(what)
+
+
+def cause_and_cure(error: str) -> str:
+    """The part of `ERRORS.md` about an error. The module's name before the error's may stay, as a traceback has it."""
+    parts = {part.partition("\n")[0]: part.strip() for part in _ERRORS.read_text("utf-8").split("\n## ")[1:]}
+    name = error.rpartition(".")[2]
+    if name not in parts:
+        raise ValueError(f"there is no error {error!r}; there are {', '.join(parts)}; or give a process's number")
+    return parts[name]
 
 
 def explain_on_signal() -> None:

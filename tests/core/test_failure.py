@@ -84,6 +84,7 @@ def test_notes_that_the_body_added_stay_and_those_of_awaiters_go():
     failure = Failure.of(error, "a", None)
     failure.exception.add_note("from an awaiter")
     assert failure.exception.__notes__ == ["from the body", failure.exception.__notes__[1]]
+    assert failure.told() == ["ValueError: no", *failure.exception.__notes__]
 
 
 def test_one_exception_raised_by_many_tasks_does_not_collect_their_notes():
@@ -96,11 +97,12 @@ def test_one_exception_raised_by_many_tasks_does_not_collect_their_notes():
     assert [note.split(",")[0] for note in failure.exception.__notes__] == ["from the body", "raised by the task 'c'"]
 
 
-def test_a_cancellation_says_by_whom_and_has_no_note_of_its_own():
-    failure = Failure.of(TaskCancelled("a was cancelled by b"), "a", None)
+def test_a_cancellation_says_by_whom_and_gets_no_note_of_its_task():
+    error = TaskCancelled("a was cancelled by b")
+    failure = Failure.of(error, "a", None)
     assert failure.cancelled
-    assert failure.exception.__notes__ == []
-    assert caught(failure.passed_to("dependent", None)).__notes__[0].startswith("reached through dependent <- a;")
+    assert failure.exception.__notes__ == error.__notes__
+    assert caught(failure.passed_to("dependent", None)).__notes__[-1].startswith("reached through dependent <- a;")
 
 
 def test_line_of_an_unknown_line():

@@ -185,10 +185,11 @@ async def test_a_cancelled_one_that_still_runs(s, gate):
     line = here()
     await until(lambda: "now at" in s.explain(task))
     task.cancel()
-    first, why, body, runs = lines(s.explain(task))
-    assert (first, why) == (
+    first, why, cure, body, runs = lines(s.explain(task))
+    assert (first, why, cure) == (
         f"slow ({line}) was cancelled",
         "asyncsched.errors.TaskCancelled: slow was cancelled by cancel()",
+        "cause and cure: `python -m asyncsched explain TaskCancelled`",
     )
     assert body == "its body has not ended, and keeps its slot and bytes until then"
     assert runs.startswith("which runs on cpu stream 0")
