@@ -3,7 +3,7 @@
     python -m bench                                  all subjects, into bench/results
     python -m bench peers beside.softmax             a subject, a row
     python -m bench --against REV beside heart       this working tree beside another revision
-    python -m bench.render                           tables and pictures of bench/results: bench/README.md, README.md
+    python -m bench.render                           the pages and pictures of bench/results, the table in README.md
 
 A *subject* is a module with `ROWS` (the list is `harness.subjects.SUBJECTS`), or a folder where it needs processes of
 its own. A *row* is a work, with a *contestant* in each column; ratios are to the first that has a number. Works stand

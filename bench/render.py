@@ -1,7 +1,9 @@
-"""Renders what is in bench/results: `python -m bench.render`.
+"""Renders what is in bench/results: `python -m bench.render`. No number is typed.
 
-The tables of all subjects go into bench/README.md, below what they come to; a short one into the README, and pictures
-beside the results. No number is typed.
+- bench/README.md: what all comes to, the targets that are missed, and the pictures
+- bench/results/README.md: the tables of all subjects
+- README.md: a short table
+- the pictures, beside the results
 """
 
 from __future__ import annotations
@@ -18,31 +20,27 @@ from .harness.subjects import SUBJECTS, module_of
 
 README: Final = ROOT / "README.md"
 ALL: Final = ROOT / "bench" / "README.md"
+TABLES: Final = RESULTS / "README.md"
 FRONT: Final = ROOT / "bench" / "front.md"
 """The README's table: `{subject.row column}` stands for a cell's ratio, with `; value` for what was measured."""
 FOUND: Final = ROOT / "bench" / "found.md"
-"""What each bench found, in the same way."""
+"""The beginning of bench/README.md, in the same way."""
 _REFERENCE: Final = re.compile(r"\{(\w+)\.([\w-]+) ([^};]+)(; value)?\}")
-_HEAD = """# What the benches measured
+_LATE = "In brackets is the reason for which the target was set."
+_TABLES = """# The tables of all subjects
 
-`python -m bench` measures all of it, `python -m bench SUBJECT` or `SUBJECT.ROW` some, `--help` says how, and `python -m
-bench.render` writes this page and the pictures. Each *x* is a ratio to the first column that has a number in its row,
-taken round by round in one run; a dash says that there is no number, for a reason that is told below. What stands in
-brackets is a target.
-
-Contestants take turns, each in a process of its own with the BLAS kernels of the processor, in rounds of 0.2 s or more
-with pauses of 120 ms, so that no threads of the last one spin into the next.
-
-`python -m bench --against REV [ROWS]` measures this working tree beside another revision, with the spread of each
-ratio: that is how a change is judged. `heart` has what the scheduler itself costs, `beside` every kind of work.
+[The page above](../README.md) says how they were measured. Each *x* is a ratio to the first column of its row that has
+a number. A dash says that there is no number; the reason is below the table. Brackets have targets. `!` marks those
+that are missed.
 """
 
 
 def main() -> None:
     README.write_text(rendered(README.read_text("utf-8")), "utf-8")
     ALL.write_text(page(), "utf-8")
-    draw_bars(RESULTS / "peers.png", _load("peers"), "Peers beside NumPy inline", ("asyncsched", "one stream"))
+    TABLES.write_text(all_tables(), "utf-8")
     ours = ("asyncsched", "one stream", "with numba")
+    draw_bars(RESULTS / "peers.png", _load("peers"), "Peers beside NumPy inline", ours)
     draw_bars(RESULTS / "beside.png", _load("beside"), "Beside what one would pick instead", ours)
     draw_growth(RESULTS / "growth.png", _load("growth"))
     draw_soak(RESULTS / "soak.png", _load("soak"))
@@ -61,7 +59,7 @@ def rendered(readme: str) -> str:
 
 
 def filled(template: Path) -> str:
-    """A table with its numbers, a dash where there is none, and when and where."""
+    """The template with its numbers, a dash where there is none, and when and where they were measured."""
     used: dict[str, Result] = {}
 
     def value(found: re.Match[str]) -> str:
@@ -81,21 +79,40 @@ def filled(template: Path) -> str:
 
 
 def page() -> str:
-    """All tables of all subjects that have results, each with its picture."""
-    parts = [_HEAD, f"## What they come to\n\n{filled(FOUND)}\n"]
-    for path in sorted(RESULTS.glob("*.json"), key=lambda path: SUBJECTS.index(path.stem.partition("-")[0])):
-        result = _load(path.stem)
-        parts.append(f"## {path.stem}\n\n{module_of(result['bench']).__doc__.strip()}\n\n{setting(result)}.\n")
+    """What all comes to, the subjects, the targets that are missed, and the pictures."""
+    found = _results()
+    about = [f"- [{name}](results/README.md#{name}): {_first(result)}" for name, result in found]
+    late = [f"- {name}: {line}" for name, result in found for line in missed(result)]
+    drawn = [f"![{name}](results/{name}.png)" for name in ("peers", "beside", "growth", "soak")]
+    parts = ["## Subjects", "\n".join(about), "## Targets that are missed", _LATE, "\n".join(late), "## Pictures"]
+    return "\n\n".join([filled(FOUND), *parts, *drawn]) + "\n"
+
+
+def all_tables() -> str:
+    """Of each subject that has results: what it measures, when and where, its tables, and what else there is to say."""
+    parts = [_TABLES]
+    for name, result in _results():
+        parts.append(f"## {name}\n\n{_says(result)}\n\n{setting(result)}.\n")
         parts += [markdown(table) + "\n" for table in tables(result)]
-        if path.with_suffix(".png").exists():
-            parts.append(f"![{path.stem}](results/{path.stem}.png)\n")
-        if said := [f"{contestants(result)}."] * bool(result["contestants"]) + _lines(result):
+        if said := [*filter(None, [contestants(result)]), *notes(result)]:
             parts.append("\n".join(f"- {line}" for line in said) + "\n")
     return "\n".join(parts)
 
 
-def _lines(result: Result) -> list[str]:
-    return [*[f"missed: {line}" for line in missed(result)], *notes(result)]
+def _says(result: Result) -> str:
+    """The docstring of its module."""
+    return str(module_of(result["bench"]).__doc__).strip()
+
+
+def _first(result: Result) -> str:
+    """The first paragraph of that, in one line."""
+    return _says(result).split("\n\n")[0].replace("\n", " ")
+
+
+def _results() -> list[tuple[str, Result]]:
+    """By name, in the order of the subjects."""
+    names = sorted((path.stem for path in RESULTS.glob("*.json")), key=lambda name: SUBJECTS.index(name.split("-")[0]))
+    return [(name, _load(name)) for name in names]
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from asyncsched.testing import lifespan
 pytestmark = pytest.mark.usefixtures("may_block")
 ROOT = Path(__file__).parents[1]
 GUIDES = [*sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("asyncsched/*/README.md")), "tests"]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("asyncsched/*/README.md"), *ROOT.glob(".github/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/README.md"), *ROOT.glob(".github/*.md")]
 LONGEST = 250
 _FENCE = re.compile(r"^(?:<!-- needs: ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -155,7 +155,7 @@ def _is_there(module: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("room", GUIDES)
+@pytest.mark.parametrize("room", [*GUIDES, "bench", "demos"])
 def test_a_guide_is_short_enough_to_be_read(room: str) -> None:
     assert len((ROOT / room / "README.md").read_text().splitlines()) <= LONGEST
 

@@ -154,15 +154,10 @@ def show(result: Result) -> None:
     for table in tables(result):
         print()
         print_table(table)
-    print("\neach x is to the first column that has a number in its row")
-    for name, facts in result["contestants"].items():
-        print(f"{name}: {facts}")
     lines, judged = missed(result), len(_judged(result))
-    for text in [*notes(result)[: -len(result["notes"]) or None], *[f"missed: {line}" for line in lines]]:
-        print(text)
-    print(f"targets met: {judged - len(lines)} of {judged}")
-    for text in result["notes"]:
-        print(text)
+    said = [f"{name}: {facts}" for name, facts in result["contestants"].items()] + [f"missed: {it}" for it in lines]
+    said += [f"targets met: {judged - len(lines)} of {judged}", *notes(result)]
+    print("\neach x is to the first column that has a number in its row", *said, sep="\n")
 
 
 def print_table(table: Table) -> None:

@@ -18,7 +18,7 @@ from bench.libraries import LIBRARIES
 from tests.thorough import usually
 
 pytest.importorskip("matplotlib", reason="the extra `demos` is not installed")
-from bench.render import ALL  # noqa: E402
+from bench.render import ALL, TABLES  # noqa: E402
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(300)]
 ALONE = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that spin would take the processors from the other tests
@@ -102,6 +102,7 @@ def test_each_contestant_and_work_that_a_row_names_exists():
 
 
 def test_each_subject_is_in_the_rendered_page_or_was_never_measured():
-    page = ALL.read_text("utf-8")
+    page, tables = ALL.read_text("utf-8"), TABLES.read_text("utf-8")
     for path in (ROOT / "bench" / "results").glob("*.json"):
-        assert f"## {path.stem}\n" in page
+        assert f"## {path.stem}\n" in tables
+        assert f"(results/README.md#{path.stem})" in page

@@ -182,6 +182,7 @@ def test_no_number_of_the_pages_is_typed():
     text = render.README.read_text("utf-8")
     assert render.rendered(text) == text
     assert render.ALL.read_text("utf-8") == render.page()
+    assert render.TABLES.read_text("utf-8") == render.all_tables()
 
 
 def test_a_table_has_ratios_values_and_a_dash_where_there_is_no_number(tmp_path, monkeypatch):
