@@ -1,8 +1,9 @@
 """A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other.
 
-Theory of operation. `submit` may come on any thread, so it only has the loop start an asyncio task, which waits for
-room as `call` does. A future is told once whether it runs or was cancelled before: by the stream's thread that begins
-it, or by the loop, where it ends without having begun. Whoever takes the turn first does (`_take_turn`).
+Theory of operation. `submit` may be called on any thread, so it only has the loop start an asyncio task, which waits
+for room as `call` does. A future is told once whether its function runs, or was cancelled before. The stream's thread
+tells it when it begins the function. The loop tells it when the task ends without having begun. The first of the two
+takes the turn (`_take_turn`).
 """
 
 from __future__ import annotations
@@ -28,10 +29,11 @@ T = TypeVar("T")
 
 
 class SchedulerExecutor(Executor):
-    """Made by `s.as_executor()`. `submit` may be called on any thread, and never waits: what there is no room for does.
+    """Made by `s.as_executor()`. `submit` may be called on any thread, and never waits. A function waits while there is
+    no room for it.
 
-    Cancelling a future whose function has not begun cancels the task. (Of a function on a cluster nobody here knows
-    when it begins: till it has ended it has not.) `shutdown` refuses new work, and leaves the scheduler open.
+    Cancelling a future whose function has not begun cancels the task. (This process does not learn when a function on a
+    cluster begins: it counts as not begun until it ends.) `shutdown` refuses new work, and leaves the scheduler open.
     """
 
     def __init__(self, tasks: Tasks, runtime: Runtime) -> None:
@@ -65,8 +67,8 @@ class SchedulerExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new work. With `wait`, wait for what was submitted, unless on the loop's thread: leaving the scheduler
-        waits there."""
+        """Refuse new work. With `wait`, wait for what was submitted; but not on the loop's thread, where leaving the
+        scheduler waits."""
         self._closed = True
         futures = list(self._futures)
         if cancel_futures:
@@ -80,7 +82,7 @@ class SchedulerExecutor(Executor):
         call = self._tasks.call(work, args, kwargs, name=work.name)
         try:
             task = loop.create_task(call)
-        except Exception as error:  # a task factory's: told like any other, since on another thread nobody is here
+        except Exception as error:  # a task factory's; the caller may be on another thread
             call.close()
             if future.set_running_or_notify_cancel():
                 future.set_exception(error)
@@ -106,11 +108,11 @@ class _Future(Future[Any]):
         self._check("exception()", timeout)
         error = super().exception(timeout)
         if error is not None and sys._getframe(1).f_globals.get("__name__") == "asyncio.futures":
-            return _wrapped(error)  # before Python 3.12 who awaits a StopIteration there waits for ever
+            return _wrapped(error)  # before Python 3.12 a future that got a StopIteration there was never done
         return error
 
     def _get_snapshot(self) -> tuple[bool, bool, Any, BaseException | None]:
-        """What asyncio asks in place of `exception()`, from Python 3.15 on."""
+        """From Python 3.15 on asyncio calls this in place of `exception()`."""
         done, cancelled, result, error = super()._get_snapshot()  # type: ignore[misc]
         return done, cancelled, result, None if error is None else _wrapped(error)
 
@@ -124,7 +126,7 @@ class _Future(Future[Any]):
 
 @dataclass(frozen=True)
 class _Raised:
-    """What a function raised that would end the event loop, or cannot pass through `await`: it is returned."""
+    """An exception that would end the event loop, or cannot pass through `await`. It is returned, and not raised."""
 
     error: BaseException
 
@@ -143,7 +145,8 @@ def _wrapped(error: BaseException) -> BaseException:
 
 
 class _Work:
-    """A function and its future, which is let go of once it has its outcome: an exception in it leads back here."""
+    """A function and its future. The future is dropped once it has its outcome, since an exception in it refers back
+    here."""
 
     def __init__(self, fn: Callable[..., Any], future: Future[Any]) -> None:
         self.name = label_of(fn)
@@ -161,7 +164,7 @@ class _Work:
         return _apply(fn, args, kwargs)
 
     def __reduce__(self) -> Any:
-        """In another process it is the function alone: its future stays here, and is told by `end`."""
+        """Another process gets the function alone. The future stays here, and `end` tells it."""
         return partial, (_apply, self._fn)
 
     def end(self, task: asyncio.Task[Any]) -> None:
@@ -192,7 +195,7 @@ class _Work:
             del error, found
 
     def _take_turn(self) -> Future[Any] | None:
-        """Gives the future to the first caller, and None to the second: two threads may race for it."""
+        """Gives the future to the first caller and None to the second, since two threads may race for it."""
         with contextlib.suppress(IndexError):
             return self._turn.pop()
         return None

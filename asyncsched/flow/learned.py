@@ -1,10 +1,10 @@
 """What tasks cost, learned from those before.
 
-Theory of operation. An operation declares what it takes. What a callable takes nobody knows; to say it by `nbytes=`
-one has to measure it. So the first calls of each kind are measured as they run: what PyTorch allocated
-meanwhile, if the program has imported it, and the arrays that were returned. The charge of a call already made cannot
-be changed, but for what it left behind; later ones are charged by what was learned. The first call of a kind often
-leaves behind what later ones find there (an optimiser's moments), so it is forgotten once a second was measured.
+Theory of operation. An operation declares how many bytes it takes. A callable does not, and a user who gives `nbytes=`
+has to measure it. So the first calls of each kind are measured as they run: the bytes that PyTorch allocates meanwhile,
+if the program has imported it, and the arrays that they return. Later calls are charged by that. The charge of a call
+that was made can be corrected only for the bytes that it left behind. The first call of a kind often allocates what
+later calls find there (an optimiser's moments), so it is forgotten once a second one was measured.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from .._arguments import parse_bytes
 
-_MEASURED: Final = 4  # calls of a kind: it slows them down. A guess
+_MEASURED: Final = 4  # calls of a kind. Measuring slows them down. A guess
 _REMEMBERED: Final = 1024  # kinds
 
 
@@ -25,24 +25,26 @@ class Known(NamedTuple):
     """What is known of a kind of call, in bytes."""
 
     nbytes: int
-    """At most at one time."""
+    """The most at one time."""
     workspace: int
-    """Of that, what was gone when it ended."""
+    """The part of that which was free again when the call ended."""
     calls: int
     """How many were measured."""
 
 
 class LearnedCost:
-    """What a callable takes, learned from the calls before: for `nbytes=` of `submit`, `submit_nowait` and `call`.
+    """The bytes that a callable takes, learned from the calls before: for `nbytes=` of `submit`, `submit_nowait` and
+    `call`.
 
     Calls are of one kind when their names (`name=`, by default the function's) and the shapes and dtypes of the tensors
     among their arguments are the same. The first four of each kind are measured: the arrays that they return, and what
     PyTorch allocates in them (on CUDA by its allocator's statistics; on the CPU tensor by tensor, which takes some tens
-    of microseconds an operation). The most of these is what later calls are charged, the first left out; one for which
-    there is no room waits. What else a function allocates is not seen: declare that by `nbytes=` instead.
+    of microseconds an operation). Later calls are charged the most that was measured, the first call left out. A call
+    for which there is no room waits. Other memory that a function allocates is not seen: for that give a number as
+    `nbytes=` instead.
 
-    A result that is no array, such as a loss with its graph, is charged what the call left behind, until its handle
-    drops.
+    A result that is no array, such as a loss with its graph, is charged the bytes that the call left behind, until its
+    handle drops.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -54,7 +56,7 @@ class LearnedCost:
     LearnedCost(cumsum: 8,000 bytes)
 
     Args:
-        first: what is charged while nothing is known of a kind: bytes, or text such as "64 MiB". Default the bytes of
+        first: the charge while nothing is known of a kind: bytes, or text such as "64 MiB". The default is the bytes of
             the inputs, as for any callable.
 
     Raises:
@@ -67,7 +69,7 @@ class LearnedCost:
         self._allocated: dict[Kind, int] = {}  # of that, what PyTorch's allocator gave
 
     def known(self, name: str) -> tuple[Known, ...]:
-        """What was learned of the calls with a name, a record for each kind."""
+        """The records of the calls with this name, one for each kind."""
         return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
 
     def _lesson(self, name: str, forms: tuple[Hashable, ...]) -> Lesson:
@@ -80,7 +82,7 @@ class LearnedCost:
 
 
 class Lesson:
-    """One call, which is charged by what is known of its kind, and may add to that."""
+    """One call. It is charged by what is known of its kind, and may add to that."""
 
     def __init__(
         self, all_known: dict[Kind, Known], all_allocated: dict[Kind, int], kind: Kind, first: int | None
@@ -103,7 +105,7 @@ class Lesson:
             found = max(found, known) if known.calls > 1 else found
             found = found._replace(calls=known.calls + 1)
         elif len(self._all) >= _REMEMBERED:
-            self._all.clear()  # what is still in use is soon there again
+            self._all.clear()  # kinds that are still in use are soon measured again
             self._all_allocated.clear()
         self._all[self._kind] = found
         self._all_allocated[self._kind] = max(peak, self._all_allocated.get(self._kind, 0))

@@ -1,4 +1,5 @@
-"""Scopes: tasks that are waited for, reported on and cancelled together; and what a scheduler can do as they can."""
+"""Scopes: tasks that are waited for, reported on and cancelled together. And the methods that schedulers share with
+them."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ from .tasks import Tasks
 
 
 class Submitter(Tasks):
-    """What a scheduler and a scope can do: make tasks, wait for them, capture steps and open scopes."""
+    """The methods of both schedulers and scopes: they make tasks, wait for them, capture steps and open scopes."""
 
-    if not TYPE_CHECKING:  # for which any name would be there then
+    if not TYPE_CHECKING:  # where `__getattr__` would make every name look present to type checkers
 
         def __getattr__(self, name: str) -> Any:
             instead = SCOPE if isinstance(self, Scope) else SUBMITTER
@@ -53,7 +54,7 @@ class Submitter(Tasks):
         1 failed
 
         Raises:
-            ExceptionGroup: of the failures among them that nobody has seen.
+            ExceptionGroup: of those failures that nobody has seen.
         """
         runtime, core = self._runtime, self._core()
         runtime.check()
@@ -65,10 +66,11 @@ class Submitter(Tasks):
     async def capture(self, fn: Callable[..., Any], *examples: Tensor, donate: int | Sequence[int] = ()) -> Graph:
         """Record a step of fixed shapes once, to be replayed as one task: on CUDA as a graph, with one launch.
 
-        `fn` is called now with tensors that have no values, and may do whatever operators and functions of the package
-        do; nothing else (`put`, callables, results whose shape depends on data; of gradients `grad()` alone, which
-        moves no handle). A replay is not recorded, so what `fn` returns is gradients, or detached. Waits for the bytes
-        the graph will own, and for one replay on the examples, so that what cannot be captured fails here.
+        `fn` is called now, with tensors that have no values. It may use operators and functions of the package, and
+        nothing else: no `put`, no callables, no results whose shape depends on data, and of the functions for gradients
+        only `grad()`, which moves no handle. A replay is not recorded, so `fn` has to return gradients, or detached
+        tensors. The call waits for the bytes that the graph will own, and for one replay on the examples, so a step
+        that cannot be captured fails here.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -78,7 +80,7 @@ class Submitter(Tasks):
         >>> asc.run(main)
         [1. 3. 5.] [21. 23. 25.]
 
-        A cache that each step adds to is donated: parts of it are assigned in place, whatever its size.
+        Donate a cache that each step adds to: then assignments to parts of it are in place, whatever its size.
 
         >>> def step(cache, place, x):
         ...     cache[place] = x
@@ -96,16 +98,16 @@ class Submitter(Tasks):
         Args:
             fn: a plain function of tensors that returns tensors, alone or in lists, tuples and dicts.
             examples: tensors of one device, of the shapes and dtypes it will be called with.
-            donate: places of arguments that each call gives up, the first being 0: `fn` assigns to parts of them, and
-                returns what becomes of them, which has their memory (see `Graph`). The examples are not given up; with
-                this there is no replay on them.
+            donate: places of arguments that each call gives up; the first argument has place 0. `fn` assigns to parts
+                of them and returns them, with the same memory (see `Graph`). The examples are not given up, so there is
+                no replay on them.
 
         Returns:
             A Graph: call it like `fn`.
 
         Raises:
-            CaptureError: naming the operation that cannot be captured, or a result or an example whose gradient would
-                be lost; or why a donated argument cannot be written in place.
+            CaptureError: if something cannot be captured. It names the operation, or a result or an example whose
+                gradient would be lost, or says why a donated argument cannot be written in place.
             ValueError, TypeError: for an argument out of its range.
         """
         runtime, core = self._runtime, self._core()
@@ -118,14 +120,14 @@ class Submitter(Tasks):
         return graph
 
     async def warm_up(self, fn: Callable[..., Any], *examples: Any) -> None:
-        """Run `fn` on examples and drop what it gives, so that what is slow once is over before it counts.
+        """Run `fn` on examples and drop its results, so that all that is slow only once is over before it counts.
 
-        What that is: kernels that CuPy compiles, and keeps in `~/.cupy/kernel_cache` for later processes; handles of
-        libraries; the first memory. On the CPU it is the loops that numba compiles, where that is installed: they are
-        waited for. On CUDA `fn` runs as often as there are streams, at once, elsewhere a single time. What it changes
-        (weights, a generator's position) stays changed. A captured step is warm when it is captured.
+        On CUDA these are the kernels that CuPy compiles (and keeps in `~/.cupy/kernel_cache` for later processes), the
+        handles of libraries, and the first memory. There `fn` runs once for each stream, all at the same time. On the
+        CPU these are the loops that numba compiles, where it is installed; `fn` runs once. Anything that `fn` changes
+        (weights, a generator's position) stays changed. A captured step needs no warm-up.
 
-        Cancelled, it raises when what runs has ended, as a scope does; numba's compiler goes on.
+        If it is cancelled, it raises when the tasks that run have ended, as a scope does. numba's compiler goes on.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -137,11 +139,12 @@ class Submitter(Tasks):
 
         Args:
             fn: a plain function or a coroutine function of tensors, such as a module or what answers a request, called
-                on the event loop's thread. Tensors in what it returns are waited for, and so is all it submits.
+                on the event loop's thread. Tensors that it returns are waited for, and so are all tasks that it
+                submits.
             examples: tensors, or arrays that are put, of the shapes and dtypes to come; anything else as it is.
 
         Raises:
-            Exception: what `fn` raises, or what it submits.
+            Exception: whatever `fn` raises, or a task that it submits.
             TypeError: if `fn` is no function.
         """
         if not callable(fn):
@@ -160,8 +163,9 @@ class Submitter(Tasks):
     ) -> Scope:  # fmt: skip
         """A structured scope: leaving it waits for its tasks; leaving it by an exception cancels them.
 
-        Tasks that only wait are dropped at once then; those that run are waited for, and counted until they end. One
-        that is open in an async generator is also the one its consumer is in, until the generator ends.
+        When an exception leaves it, pending tasks are dropped at once. Tasks that run are waited for, and count until
+        they end. A scope that is open in an async generator is also the scope of the generator's consumer, until the
+        generator ends.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -176,9 +180,9 @@ class Submitter(Tasks):
             name: for messages.
             reserve: bytes to claim up front. Entering waits for room; inside it is the limit, so that work inside
                 cannot stall on memory held outside. `scope.grow()` adds to it.
-            wait: most seconds to wait for that room; 0 takes what is free now. Who cannot have it by then is told
-                QueueFull, and so is, at once, who comes while others wait, and would have it later by the rate at which
-                these are let in. Without it, entering waits for as long as it takes.
+            wait: most seconds to wait for that room; 0 takes what is free now. If there is no room by then, entering
+                raises QueueFull. It raises QueueFull at once if others wait already and the room would come too late,
+                by the rate at which they are let in. Without `wait`, entering waits for as long as it takes.
             deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
                 the body is cancelled at its `await`, as with `asyncio.timeout`, and with it what is unfinished inside.
                 Inside a scope with a deadline only a shorter one makes a difference.
@@ -186,13 +190,13 @@ class Submitter(Tasks):
                 number, however many scopes and tasks each has; the scopes of one alternate. Default: the tenant of
                 the scope around it; a scope without any counts as a tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
-            priority: the class, an int; keep them few. What is in a higher class goes first, but a lower one that
-                waits gets every 17th admission or so. Default: that of the scope around it, 0 at first.
+            priority: the class, an int; use few different ones. A higher class goes first, but a lower one that waits
+                gets every 17th admission or so. Default: that of the scope around it, 0 at first.
 
         Raises:
-            QueueFull: as the block is entered, if `wait` does not suffice. Its `retry_after` says when to come back.
-            TaskTooLarge: then, if there can never be so much.
-            MemoryDeadlockError, SchedulerStalled: then, if no room will come.
+            QueueFull: when the block is entered, if `wait` does not suffice. Its `retry_after` says when to come back.
+            TaskTooLarge: when it is entered, if there can never be so much.
+            MemoryDeadlockError, SchedulerStalled: when it is entered, if no room will come.
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
@@ -207,14 +211,14 @@ class Submitter(Tasks):
 
 
 def check_wait(wait: float | None, reserve: object) -> None:
-    """Raise for what is no time to wait for a reserve."""
+    """Raise if this is no time to wait for a reserve."""
     check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
     if wait is not None and reserve is None:
         raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
 
 
 def check_reserve(reserve: int, limit: int | None, what: str) -> None:
-    """Raise TaskTooLarge for what could never be granted."""
+    """Raise TaskTooLarge for a reserve that could never be granted."""
     if limit is not None and reserve > limit:
         raise TaskTooLarge(
             f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
@@ -225,7 +229,7 @@ def check_reserve(reserve: int, limit: int | None, what: str) -> None:
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
-    """Call a function so many times, and wait for what it returns."""
+    """Call a function so many times, and wait for the tensors that it returns."""
     given, found = list[Any](), list[Any]()
     try:
         given += [await scope.put(example) if isinstance(example, np.ndarray) else example for example in examples]
@@ -283,22 +287,22 @@ class Scope(Submitter, OnlyAsync):
         return self._name
 
     async def grow(self, nbytes: int | str) -> None:
-        """Add to the reserve of this scope. Waits for room, before those who come new in its priority class.
+        """Add to the reserve of this scope. Waits for room, ahead of new scopes of its priority class.
 
-        For what grows page by page, such as the cache of a sequence of tokens: a page is claimed when it is needed, so
-        more sequences fit than with the most that each may come to. (A stepper does so for its members between their
-        steps: see its `reserve`.)
+        Use it for something that grows page by page, such as the cache of a sequence of tokens. A page is claimed when
+        it is needed, so more sequences fit than if each reserved its maximum. (A stepper does so for its members
+        between their steps: see its `reserve`.)
 
-        So scopes may come to wait for each other. When all that have grown wait to grow further, of those beside this
-        one, the youngest is told Preempted, at once, and is to give its pages back by leaving its scope: of the lowest
-        priority class the one whose reserve was granted last, which mostly has least to lose. It is told also where
-        one of the others goes on, if a quarter of a second brings no room. Who is older is told later; so each
-        comes to its end (as with wound-wait: Rosenkrantz, Stearns and Lewis, ACM Transactions on Database Systems 3,
-        1978), if those who start over reserve what they had. Whoever awaits this is told, on any asyncio task of the
-        loop. What else holds bytes of the limit is not waited for; a scope that is alone in waiting to grow waits until
-        there is room.
+        Scopes that grow may come to wait for each other. When this scope and all others that have grown wait to grow
+        further, the youngest gets Preempted at once. It gives its pages back by leaving its scope. The youngest is the
+        one of the lowest priority class whose reserve was granted last: it mostly has least to lose. It gets Preempted
+        also when another of them goes on, if a quarter of a second brings no room. Older scopes are preempted later. So
+        each comes to its end, if those that start over reserve what they had (as with wound-wait: Rosenkrantz, Stearns
+        and Lewis, ACM Transactions on Database Systems 3, 1978). The exception is raised wherever `grow` is awaited, on
+        any asyncio task of the loop. Other holders of bytes are never preempted: a scope that alone waits to grow waits
+        until there is room.
 
-        Cancelling it, or leaving the scope meanwhile, takes the claim back; what was reserved before stays.
+        Cancelling it, or leaving the scope meanwhile, takes the claim back. The reserve from before stays.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
@@ -311,7 +315,7 @@ class Scope(Submitter, OnlyAsync):
         2000
 
         Args:
-            nbytes: how much is added to the reserve: bytes, or text such as "1 MiB".
+            nbytes: how much to add to the reserve: bytes, or text such as "1 MiB".
 
         Raises:
             Preempted: if this scope is the one to give its reserve back.
@@ -413,11 +417,11 @@ class Scope(Submitter, OnlyAsync):
         self._runtime.cancel_all(core.unfinished(), late or by)
 
     def _running(self) -> list[Task]:
-        """Its tasks, and those of scopes in it, that hold a slot."""
+        """The tasks in it, and in the scopes in it, that hold a slot."""
         return [] if self._inner is None else [task for task in self._inner.unfinished() if task.state == LAUNCHED]
 
     def _lift_deadline(self) -> None:
-        """Let what goes on in it take as long as it likes, unless the deadline has passed."""
+        """Drop the deadline, unless it has passed."""
         if self._timeout is not None and not self._late():
             self._timeout.reschedule(None)
             if self._link is not None:
@@ -427,16 +431,17 @@ class Scope(Submitter, OnlyAsync):
         return self._timeout is not None and self._timeout.expired()
 
     async def _check_deadline(self, error: BaseException | None) -> None:
-        """The scope is left, by `error` or in order.
+        """The scope is left: by `error`, or normally if that is None.
 
         Raises:
-            DeadlineExceeded: if the deadline has passed, unless something else but its cancellation is the reason.
+            DeadlineExceeded: if the deadline has passed, unless the scope is left for another reason than its
+                cancellation.
         """
-        timeout, self._timeout = self._timeout, None  # it holds the task, and that perhaps a traceback with the scope
+        timeout, self._timeout = self._timeout, None  # it holds the asyncio task, perhaps a traceback
         if timeout is None:
             return
         late = timeout.expired()
-        told = late and error is None  # a body that took no notice of its cancellation
+        told = late and error is None  # the body took no notice of its cancellation
         try:
             await timeout.__aexit__(None if error is None else type(error), error, None)
             if late and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too

@@ -1,23 +1,23 @@
-"""Putting arrays, and submitting and calling functions: what a scheduler and its scopes do alike.
+"""Putting arrays, and submitting and calling functions: on schedulers and scopes alike.
 
 Theory of operation. Each coroutine here goes the same way:
 
-1. It checks that this thread may submit, and passes through the event loop once (`checkpoint`), before there is a task:
-   who is cancelled there leaves nothing behind.
-2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply: whoever
-   waits for admission is held up by that, and cannot run ahead.
-3. It waits for admission. Cancelled or closed before, it takes the task out of the queue; later, the task goes on, but
-   for `call`, which cancels it.
+1. It checks that this thread may submit, and passes through the event loop once (`checkpoint`), before there is a task.
+   If it is cancelled there, it leaves nothing behind.
+2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply, since a
+   coroutine that waits for admission cannot run ahead.
+3. It waits for admission. If it is cancelled or closed before that, it takes the task out of the queue. Later the task
+   goes on, except that `call` cancels it.
 4. It returns the handle (`submit`), or waits for the end (`put`, `call`).
 
-An exception holds the frames that it passed, a frame its locals, a task its failure, and the failure the exception. So
-each function through which a task's exception leaves deletes its task and its handle in a `finally`: otherwise the
-circle would keep the arrays until the garbage collector comes, and the scheduler would count them as held.
+An exception holds the frames that it passed. A frame holds its locals, a task its failure, and the failure the
+exception. So each function that a task's exception leaves deletes its task and its handle in a `finally`. Otherwise
+this circle would keep the arrays until the garbage collector comes, and the scheduler would count them as held.
 
-A *claim* (for a scope's reserve, for a graph's buffers) waits for bytes and nothing else, and is a task all the same:
+A *claim* (for a scope's reserve, for a graph's buffers) waits for bytes and nothing else. It is a task all the same,
 one without a body and without lanes. So it keeps its place in the order of its scope, shares with other tenants, can be
-cancelled, is refused when it is too large, and counts in a stall like any other. The obvious alternative, a list of
-those who wait for bytes, would need each of these once more, and a rule of which of the two goes first when bytes come
+cancelled, is refused when it is too large, and counts in a stall like any other task. The obvious alternative is a list
+of waiters for bytes. It would need each of these once more, and a rule for which of the two goes first when bytes come
 free. The price: counts of tasks leave claims out (`claims`), and admission asks whether a task needs a slot.
 """
 
@@ -56,11 +56,11 @@ T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
 Cost: TypeAlias = int | str | LearnedCost
 
-_MAY_HOLD = (Handle, tuple, list, dict)  # arguments that are handles, or may have some in them
+_MAY_HOLD = (Handle, tuple, list, dict)  # types of arguments that are handles, or may have handles in them
 
 
 class Options(NamedTuple):
-    """What `submit` was told of a callable, besides its arguments."""
+    """The options of `submit` for a callable."""
 
     shape: Any
     dtype: Any
@@ -86,8 +86,8 @@ class Tasks:
     async def put(self, array: Any, *, device: object = None) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.
 
-        When it returns the source may be reused. Cancelling it before it is admitted takes it back; later the copy
-        goes on, and nobody holds it.
+        When it returns, the source may be reused. If it is cancelled before the copy is admitted, the copy is taken
+        back. Later the copy goes on, and nobody holds it.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -99,9 +99,9 @@ class Tasks:
         array([0, 1, 2])
 
         Args:
-            array: an ndarray, or what `np.asarray` makes one of; of bool, integers, floats or complex numbers. The
-                tensor has its dtype, in this machine's order of bytes: of big-endian `>f8` it is float64.
-            device: where to; default the scheduler's first device.
+            array: an ndarray, or anything that `np.asarray` takes; of bool, integers, floats or complex numbers. The
+                tensor has its dtype in this machine's byte order: big-endian `>f8` becomes float64.
+            device: the device to copy it to; default the scheduler's first one.
 
         Raises:
             TypeError: for any other dtype.
@@ -110,7 +110,7 @@ class Tasks:
         """
         runtime = self._runtime
         runtime.check()
-        source = importable(runtime, array, device)  # ordered behind the stream that is current, before others run here
+        source = importable(runtime, array, device)  # ordered behind the stream that is current now
         await checkpoint()
         task, tensor = make_put(runtime, self._core(), source, bounded=False)
         try:
@@ -124,7 +124,8 @@ class Tasks:
             del source, task, tensor  # an exception holds this frame, and the task the exception
 
     def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
-        """Like `put`, but raises QueueFull unless admitted now: a pending host array would be unbounded memory.
+        """Like `put`, but raises QueueFull unless the copy is admitted now: pending host arrays would be unbounded
+        memory.
 
         The source must not change before the tensor is done.
         """
@@ -148,15 +149,15 @@ class Tasks:
     ) -> Any:  # fmt: skip
         """Run `fn(*args)` on a stream. Waits until it is admitted, not until it is done.
 
-        Cancelling it before it is admitted takes the task back; later the task goes on.
+        If it is cancelled before the task is admitted, the task is taken back. Later the task goes on.
 
         Tensors and tasks among the arguments, also in lists, tuples and dicts, are replaced by their results: read-only
-        arrays. A list or dict with any is passed as a copy with these, others as they are. The function runs in a copy
-        of this context; on a CUDA device with its stream as CuPy's current one, behind what CuPy's arrays among the
-        arguments are pending on. It must not be a coroutine function. What it raises is raised by `await`; only
-        StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would mean something else
-        to whoever awaits, come as the cause of a RuntimeError. An array that it returns is not copied: whoever
-        keeps it must not write to it any more.
+        arrays. A list or dict that has any is passed as a copy with the results, others as they are. The function runs
+        in a copy of this context. On a CUDA device the task's stream is CuPy's current one, and waits for the work that
+        is pending on CuPy's arrays among the arguments. The function must not be a coroutine function. `await` raises
+        its exception. But StopIteration, StopAsyncIteration, GeneratorExit and asyncio's CancelledError, which would
+        mean something else to whoever awaits, are raised as the cause of a RuntimeError. An array that it returns is
+        not copied: do not write to it any more.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -170,24 +171,24 @@ class Tasks:
         Args:
             fn: any callable. For keywords use `functools.partial`.
             shape, dtype: of the array it returns. With both, the result is a Tensor, which operators accept.
-            nbytes: its cost in bytes: output and workspace. Without it (or shape and dtype) the inputs' bytes
-                are charged, and corrected when it is done by the arrays it returned. For a result that is no array (a
-                model, say, but no number or text) it stays charged until the handle drops. A `LearnedCost` learns it
-                from the calls before.
-            workspace: bytes it needs only while it runs, and gives back when it ends: a part of `nbytes` if that is
-                given, else on top of the result's.
+            nbytes: the cost in bytes: output and workspace. Without it (or shape and dtype) the inputs' bytes are
+                charged; when the task is done, the charge is corrected to the arrays that it returned. For a result
+                that is no array (a model, say, but no number or text) the charge stays until the handle drops. A
+                `LearnedCost` learns the cost from the calls before.
+            workspace: bytes that the function needs only while it runs: a part of `nbytes` if that is given, else added
+                to the result's bytes.
             name: for messages; default the function's.
-            device: whose streams; default that of the first tensor.
-            resource: something that two tasks must not use at once, such as a library's random generator, or on several
-                threads, such as a connection of sqlite3: tasks that name the same one run one after the other, in the
+            device: where it runs; default the device of the first tensor.
+            resource: something that two tasks must not use at once (a library's random generator), or not on different
+                threads (a connection of sqlite3). Tasks that name the same resource run one after the other, in the
                 order of submission within a scope, on one stream of their device. Other functions overlap where there
-                are several.
+                are several streams.
 
         Returns:
             A Task, or a Tensor if shape and dtype are given.
 
         Raises:
-            TypeError, ValueError: for what is no plain function, and for options that make no sense.
+            TypeError, ValueError: if `fn` is no plain function, and for options that make no sense.
             TaskTooLarge: if it can never fit.
             MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
@@ -236,10 +237,11 @@ class Tasks:
         workspace: int | str | None = None, name: str | None = None, device: object = None, resource: Hashable = None,
         **keywords: NoReturn,
     ) -> T:  # fmt: skip
-        """Submit and await in one: the result, as with `asyncio.to_thread`. Cancelling it cancels the task.
+        """Submit a function and await it: returns its result, as `asyncio.to_thread` does. Cancelling the call cancels
+        the task.
 
-        Calls of several coroutines overlap where there are several streams; those that must not name a `resource`, see
-        `submit`. Raises what that does, and what `fn` raises.
+        Calls of several coroutines overlap where there are several streams. Give functions that must not overlap the
+        same `resource` (see `submit`). Raises the errors of `submit`, and those of `fn`.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -265,7 +267,7 @@ class Tasks:
             del task, handle  # as in `put`
 
     async def _admitted(self, task: CoreTask) -> None:
-        """Wait until a task is launched or settled; take it back if cancelled before."""
+        """Wait until a task is launched or settled. If this is cancelled before, take the task back."""
         started = perf_counter()
         try:
             await awaited(self._runtime, (task,), ADMITTED)
@@ -282,7 +284,8 @@ class Tasks:
                 del task  # as in `put`
 
     def _take_back(self, task: CoreTask, by: str) -> None:
-        """Cancel a task whose coroutine was cancelled, or closed: that may be on any thread, and after the loop."""
+        """Cancel a task whose coroutine was cancelled, or closed. That may happen on any thread, and after the loop has
+        ended."""
         runtime, loop = self._runtime, self._runtime.loop
         assert loop is not None
         if loop.is_closed():
@@ -293,12 +296,12 @@ class Tasks:
             loop.call_soon_threadsafe(runtime.cancel, task, by)
 
     async def _claim(self, core: CoreScope, what: str, nbytes: int, patience: float | None = None) -> Value:
-        """Wait until `nbytes` are charged to the scope's account, for as long as the value lives that is returned.
+        """Wait until `nbytes` are charged to the scope's account. They stay charged while the returned value lives.
 
         A claim is a task without a body: see the head of this file. It takes no slot, since nothing runs.
 
         Raises:
-            QueueFull: if that takes more than `patience` seconds, or would by estimate.
+            QueueFull: if that takes more than `patience` seconds, or would take more by estimate.
         """
         expected = None
         if patience is not None:
@@ -337,7 +340,7 @@ class Tasks:
 
 
 def _no_room(name: str, nbytes: int, patience: float, seconds: float | None) -> QueueFull:
-    """Of who is to wait `patience` seconds at most for bytes that will, by estimate, be there in so many `seconds`."""
+    """The error of a claim that may wait `patience` seconds, for bytes that are expected in `seconds`."""
     would = f" within {patience:g} s (wait=)" if patience else " now (wait=0)"
     after = "" if seconds is None else f", and is likely to be in {format_seconds(seconds)}"
     error = QueueFull(
@@ -349,7 +352,8 @@ def _no_room(name: str, nbytes: int, patience: float, seconds: float | None) -> 
 
 
 async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> list[Tensor]:
-    """`put` for several arrays whose bytes are claimed already. Waits once for all: each turn of the loop costs."""
+    """`put` for several arrays whose bytes are claimed already. Waits once for all of them, since each turn of the loop
+    costs time."""
     runtime = submitter._runtime
     sources = [importable(runtime, array, device) for array in arrays]
     made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
@@ -365,7 +369,7 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
 
 
 def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
-    """Raise for keywords that are no option of a task: they were meant for the function."""
+    """Raise for keywords that are no options of a task. They were meant for the function."""
     given = ", ".join(f"{name}=..." for name in keywords)
     label = getattr(fn, "__name__", "fn")
     raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")
@@ -399,7 +403,7 @@ def _make_call(
         given, lesson = _learned(given.nbytes, label, inputs, given)
     cost, workspace = _cost(form, result, given, inputs)
     declared = given.nbytes is not None
-    # What is charged for a result that cannot be measured. None: nobody said anything of the cost.
+    # The charge for a result that cannot be measured. None if the user gave no cost.
     options: dict[str, Any] | None = None
     if declared or workspace or lesson is not None:
         options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
@@ -409,14 +413,14 @@ def _make_call(
     task = CoreTask(core, CallPlan(label), value, fn, reads, bound, options, lanes, cost)
     task.context = context
     for read in inputs:
-        read.escaped = True  # the function may keep what it is given
+        read.escaped = True  # the function may keep its arguments
     runtime.submit(task, bounded=bounded)
     return task, Task(value, label) if form is None else Tensor(value)
 
 
 def _context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
-    """What a callable runs in: a copy of this context. To be made before the event loop turns: others change, too, what
-    is current on this thread."""
+    """The context that a callable runs in: a copy of this one. Make it before the event loop turns, since other
+    coroutines change what is current on this thread."""
     context = contextvars.copy_context()
     for device in runtime.devices:
         if device.note_arguments is not None:
@@ -445,7 +449,7 @@ def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
 
 
 def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options) -> tuple[Options, Lesson]:
-    """The options with the cost that earlier calls have taught, and the lesson that learns from this one."""
+    """The options with the cost learned from earlier calls, and the lesson that learns from this one."""
     if given.workspace is not None:
         raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
     forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
@@ -454,7 +458,7 @@ def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options)
 
 
 def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
-    """What a callable is charged, and how much of that it gives back when it ends."""
+    """The charge of a callable, and how much of it is given back when it ends."""
     workspace = 0 if given.workspace is None else _bytes(given.workspace, "workspace")
     if given.nbytes is None:
         if form is None and inputs:

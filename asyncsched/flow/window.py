@@ -2,18 +2,18 @@
 
 Theory of operation. Each iteration is a scope of the engine. Leaving the block waits for nothing: the scope is marked
 as over (`ended`), and queued. Entering the iteration `depth` later takes the oldest one from the queue, waits until its
-tasks have physically ended, and reports what failed in it unseen. It leaves the queue only when that wait is over: so
-who is cancelled while waiting has lost nothing, and waits for the same one next time.
+tasks have physically ended, and reports what failed in it unseen. It leaves the queue only when that wait is over. So a
+coroutine that is cancelled while it waits loses nothing, and waits for the same iteration next time.
 
-An iteration shares the queue and the account of the scope around it: it is there to be waited for, not to be scheduled.
-With a queue of its own it would alternate with the iteration before it, and a loop gains nothing from that: its tasks
-are to run in the order in which they were submitted. The engine takes an iteration out of its tree when it opens a
-later one and finds nothing unfinished or unreported in it, at the latest with the scope around it.
+An iteration shares the queue and the account of the scope around it: it is waited for, and not scheduled. With a queue
+of its own it would alternate with the iteration before it. A loop gains nothing from that, since its tasks should run
+in the order in which they were submitted. The engine takes an iteration out of its tree when it opens a later one and
+finds nothing unfinished or unreported in it, at the latest with the scope around it.
 
 Alternatives. A bound on tasks (`max_pending`) says nothing of iterations, whose numbers of tasks differ. A barrier per
-iteration, or per `depth` of them, lets the streams run dry each time. Awaiting the loss of `depth` iterations ago is
-what a user does without a window; it misses whatever the loss does not depend on, such as the optimiser's step. A
-semaphore, released by the last task, needs to know which that is, and it may end before the block is left.
+iteration, or per `depth` of them, lets the streams run dry each time. Without a window, a user awaits the loss of
+`depth` iterations ago. That misses all tasks on which the loss does not depend, such as the optimiser's step. A
+semaphore that the last task releases needs to know which task that is, and that task may end before the block is left.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class WindowStatistics(Record):
     in_flight: int
     """Iterations begun and not known to be finished."""
     wait_seconds: Seconds
-    """How long entering has waited for an earlier iteration, added up."""
+    """Seconds for which entering has waited for an earlier iteration, added up."""
 
 
 class Window(OnlyAsync):
@@ -73,7 +73,7 @@ class Window(OnlyAsync):
         self._depth = depth
         # A weak reference: a task that failed holds its exception, which holds the frames it passed, and their tensors.
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
-        self._current: Ambient | None = None  # the link of the iteration that is entered
+        self._current: Ambient | None = None  # of the iteration that is entered
         self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
         self._begun = 0
         self._waited = 0.0
@@ -96,7 +96,7 @@ class Window(OnlyAsync):
             self._behind.popleft()
             self._waited += perf_counter() - started
             report(oldest, "window")
-        if not waited:  # a turn of the loop for each iteration, and no more than one
+        if not waited:  # one turn of the loop for each iteration
             await checkpoint()
         self._begun += 1
         core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), None)

@@ -1,5 +1,4 @@
-"""Batchers: one call for what many callers ask for at the same time. Steppers: the same again and again, for members
-that stay."""
+"""Batchers: one call for the items of many callers. Steppers: such a call again and again, for members that stay."""
 
 from .batcher import Batcher, BatcherStatistics
 from .stepper import SKIP, Last, Outputs, Stepper, StepperStatistics

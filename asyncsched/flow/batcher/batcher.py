@@ -1,9 +1,9 @@
-"""One call for what many callers ask for at the same time.
+"""One call for the items of many callers.
 
 Theory of operation. Callers put an item into a queue and wait for a future each. While the queue holds anything, up to
-`concurrency` runners live: each forms a batch, computes it and forms the next, and ends when it finds the queue empty.
-So there is nothing to open or close, and nothing polls. What arrives while all runners are busy is the next batch:
-batches grow with the load, and a lone item is not held up.
+`concurrency` runners live: each forms a batch, computes it and forms the next. It ends when it finds the queue empty.
+So there is nothing to open or close, and nothing polls. Items that arrive while all runners are busy are the next
+batch: batches grow with the load, and a lone item is not held up.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class BatcherStatistics(Record):
     answered: int
     """Items whose batch has ended, with a result or with an exception."""
     dropped: int
-    """Items that were cancelled or expired before they were computed, and so never were."""
+    """Items that were never computed, since they were cancelled or expired before."""
     refused: int
     """Items turned away because the queue was full."""
     batches: int
     """Batches computed."""
     retries: int
-    """Parts of batches that failed, computed again to find out which item made them fail (`isolate`)."""
+    """Parts of failed batches that were computed again, to find the item that made them fail (`isolate`)."""
     waiting: int
     """Items in the queue."""
     waiting_cost: float
@@ -52,7 +52,7 @@ class BatcherStatistics(Record):
     largest_batch: int
     """The most items that ever were in one batch."""
     wait_seconds: Seconds
-    """How long items have waited for their batch, added up."""
+    """Seconds for which items have waited for their batch, added up."""
     estimated_wait: Seconds | None
     """Seconds the queue will take to drain, by the measured rate; None before the first batch."""
 
@@ -60,14 +60,15 @@ class BatcherStatistics(Record):
 class Batcher(Generic[Item, Result]):
     """Gathers the items of many callers and computes them together: `result = await batcher(item)`.
 
-    A batch is what has gathered while the one before was computed, the oldest first, and shared between the tenants of
-    the callers' scopes by cost over weight. Of their priorities the highest goes first, but a lower one that waits gets
-    every 17th place or so. An item whose caller was cancelled, or whose scope's deadline has passed, is dropped from
-    the queue, and from a batch that has not started; in a batch that runs it is computed, and its result dropped.
+    A batch is made of the items that gathered while the one before was computed, the oldest first. The tenants of the
+    callers' scopes share it by cost over weight. The highest of the scopes' priorities goes first, but a lower one that
+    waits gets every 17th place or so. If an item's caller was cancelled, or its scope's deadline has passed, it is
+    dropped from the queue, and from a batch that has not started. In a batch that runs it is computed, and its result
+    is dropped.
 
-    Batches run in scopes of their own, below the scheduler itself, in the context in which the batcher was made, not in
-    that of a caller. A batcher belongs to the event loop that uses it first, and once that is closed to the next. It
-    needs no closing: while its queue is empty nothing of it runs.
+    Batches run in scopes of their own, below the scheduler itself, and in the context in which the batcher was made,
+    not in a caller's. A batcher belongs to the event loop that uses it first; once that loop is closed, to the next. It
+    needs no closing: while its queue is empty, nothing of it runs.
 
     >>> import asyncio, asyncsched as asc
     >>> async def main():
@@ -83,25 +84,26 @@ class Batcher(Generic[Item, Result]):
 
     Args:
         fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
-            an exception is raised in that item's caller alone; what `fn` itself raises, in every caller of the batch. A
-            coroutine function is awaited on the loop; a plain one runs on a stream of the scheduler, and finds its
-            items as they are: tensors need a coroutine function. The next batch may run on another stream's thread, so
-            what belongs to one thread, as a connection of sqlite3 does, needs one too, which awaits `s.call(model,
-            items, resource=model)`. It may not wait for this batcher, which waits for it.
-        max_batch_cost: the most that the items of one batch cost, added up.
+            an exception is raised in that item's caller alone. An exception of `fn` itself is raised in every caller of
+            the batch. A coroutine function is awaited on the loop. A plain function runs on a stream of the scheduler
+            and gets its items as they are: tensors need a coroutine function. The next batch may run on another
+            stream's thread. So for an object that belongs to one thread, such as a connection of sqlite3, give a
+            coroutine function that awaits `s.call(model, items, resource=model)`. `fn` may not wait for this batcher,
+            which waits for it.
+        max_batch_cost: the most that the items of one batch may cost, added up.
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.
         concurrency: how many batches are computed at a time; with 1 `fn` never runs twice at once.
-        isolate: whether a batch that fails, by an `Exception` of `fn` or by a wrong number of results, is computed
-            again in halves, and these in halves, until what fails is alone: so each caller gets its own result, or its
-            own error. Off by default, since `fn` may do what must not be done twice. Among n items one that fails takes
-            at most 2 * ceil(log2(n)) runs more, k of them k times as many, and all of them 2n - 2. These runs wait for
-            admission like any batch, and take turns with the batches that form meanwhile.
-        reserve: bytes that each batch claims before it is formed, as `s.scope(reserve=)` does: so it does not lack
-            them for what others hold. Callers in scopes with reserves keep these while they wait: leave room for both.
+        isolate: whether a batch that fails (by an `Exception` of `fn`, or by a wrong number of results) is computed
+            again in halves, and these in halves, until the item that fails is alone. So each caller gets its own
+            result, or its own error. Off by default, since `fn` may do something that must not be done twice. Among n
+            items, one that fails takes at most 2 * ceil(log2(n)) more runs, k of them k times as many, all of them
+            2n-2. These runs wait for admission like any batch, and take turns with the batches that form meanwhile.
+        reserve: bytes that each batch claims before it is formed, as `s.scope(reserve=)` does, so that it does not lack
+            bytes that others hold. Callers in scopes with reserves keep these while they wait: leave room for both.
         scheduler: whose streams and scopes are used; default the ambient one where the batcher is made, else that of
-            its callers, else the only one open on the loop. Of a scope: batches run in it, and take what they need of
-            its reserve, if it has one.
+            its callers, else the only one open on the loop. If it is a scope, batches run in it, and take their bytes
+            from its reserve, if it has one.
 
     Raises:
         TaskTooLarge: if the scheduler is known, and can never grant `reserve`.
@@ -139,9 +141,9 @@ class Batcher(Generic[Item, Result]):
         Raises:
             QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take.
             TaskTooLarge: if the item costs more than a batch may.
-            DeadlineExceeded: if the deadline of the caller's scope passed before the item was computed.
-            MemoryDeadlockError: if its batch can get no bytes while this caller and others keep their reserves.
-            Exception: whatever `fn` returned for this item, or raised.
+            DeadlineExceeded: if the deadline of the caller's scope passes before the item is computed.
+            MemoryDeadlockError: if its batch can get no bytes while the callers keep their reserves.
+            Exception: the one that `fn` returned for this item, or raised.
         """
         loop = self._runners.bind()
         cost = self._queue.cost_of(item)
@@ -150,7 +152,7 @@ class Batcher(Generic[Item, Result]):
         except QueueFull as full:
             full.retry_after = self._runners.rate.seconds_for(len(self._queue))
             raise
-        # No await between the check and the push: the room it found is there.
+        # No await between the check and the push, so the room that was found is still there.
         here = innermost()
         until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
         waiting = Waiting(item, cost, monotonic(), until, self._queue.tenant(owner), loop.create_future())
@@ -186,7 +188,7 @@ class Batcher(Generic[Item, Result]):
 
 
 def _limit(scheduler: Submitter | None) -> int | None:
-    """The bytes that batches may take, as far as that is known."""
+    """The bytes that batches may take, where that is known."""
     try:
         return (scheduler if isinstance(scheduler, Scope) else Submitter(find(scheduler)))._core().account.limit
     except RuntimeError:  # none is open yet, or the scope is not entered

@@ -1,17 +1,17 @@
 """Members that stay: their places in the queue, and which of them the next step has.
 
-Theory of operation. A member is an entry of the queue that comes back to it after each step. Where all fit into a step
-all go, and nothing is counted. Where they do not, two questions are asked for each place. *Which tenant?* The one that
-has got least, by cost over weight: the queue's own order. *Which of its members?* Each stands where its next step would
-end if members got equal shares of cost: where the clock was when it joined the queue, or its own last step, plus its
-cost. The first in this order that fits goes, and the clock goes on to where it stands (self-clocked fair queueing:
-Golestani, INFOCOM 1994). So a part of a prompt that costs 32 stands behind the tokens of others that cost 1, and takes
-what room they leave; and since they move on, it goes before them once each has had 32. Nobody saves up: who was paused,
-or where all went, begins at the clock.
+Theory of operation. A member is an entry of the queue that comes back to it after each step. If all fit into a step,
+all go, and nothing is counted. If not, two questions are asked for each place. *Which tenant?* The one that has got
+least, by cost over weight: the queue's own order. *Which of its members?* Each member has a place on a clock: where its
+next step would end if members got equal shares of cost. That is the later of two times (the clock when it joined the
+queue, and its own last place), plus its cost. The first in this order that fits goes, and the clock moves on to its
+place (self-clocked fair queueing: Golestani, INFOCOM 1994). So a part of a prompt that costs 32 stands behind the
+tokens of others that cost 1, and takes the room that they leave. Their places move on, so it goes before them once each
+has had 32. Nobody saves up: a member that was paused begins at the clock, and so do all after a step in which all went.
 
-Alternatives. The oldest first, as with a batcher's items: long prompts go before the tokens of others, whose gaps grow.
-The cheapest first: while streams fill the steps a prompt never goes. Sorted lists that are kept: members come back at
-each step, so one sort of what is there costs less.
+Alternatives. The oldest first, as with a batcher's items: then long prompts go before the tokens of others, whose gaps
+grow. The cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted:
+members come back at each step, so it costs less to sort those that are there.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from ...errors import TaskCancelled
 from ..scope import Scope
 from .queue import STEP, Entry, Group, Queue, Tenant, late
 
-NOBODY: Final = Tenant(None, Group(0))  # whose a member is that is in no row
+NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
 
 
 @dataclass(slots=True, eq=False)
 class Seat(Entry):
-    """A member, and what its steps gave that is not read yet. It waits for a step, or to grow before it, or is in one
-    (`going`); is paused, since too much is unread; or has ended, and is in no step any more."""
+    """A member, and its outputs that nobody has read yet. It waits for a step, or to grow before one, or is in one
+    (`going`). Or it is paused, since too many outputs are unread. Or it has ended, and is in no step any more."""
 
     stays: ClassVar[bool] = True
 
     owner: Owner | None  # the tenant of the scope it joined in
-    ended_step: Callable[[Seat, Any], None]  # told what a step gave for it, on the loop's thread
+    ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
     loop: asyncio.AbstractEventLoop
     unread: deque[Any] = field(default_factory=deque)
     since: float = 0.0  # when it joined, was given its last output, or went on after a pause
     stands: float = 0.0  # see the head of this file
     in_row: bool = False  # of its tenant
     joined: bool = False  # it has its reserve, if it needs one
-    room: Scope | None = None  # which reserves for it
+    room: Scope | None = None  # the scope with its reserve
     reserved: int = 0
     growing: asyncio.Task[None] | None = None  # while it waits to reserve more
     going: bool = False
@@ -78,7 +78,7 @@ class Seat(Entry):
         return self.future
 
     async def changed(self) -> None:
-        """Wait until a step has ended that gave it something, or had it for the last time."""
+        """Wait until a step ends that gave it something, or that had it for the last time."""
         self.future = future = self.loop.create_future()
         try:
             await future
@@ -87,22 +87,23 @@ class Seat(Entry):
                 self.future = None
 
     def wake(self) -> None:
-        """Let go on who waits in `changed`."""
+        """Wake the coroutine that waits in `changed`."""
         if self.future is not None and not self.future.done():
             self.future.set_result(None)
 
 
 class MemberQueue(Queue):
-    """The members that wait for a step. They are put into the rows of their tenants where not all fit, and not sooner:
-    most are there for one turn of the loop, and then all go."""
+    """The members that wait for a step. They are put into the rows of their tenants only when not all fit: mostly they
+    wait for one turn of the loop, and then all go."""
 
     def join(self, seat: Seat, cost: float, now: float) -> None:
-        """A member waits for its next step, which costs so much."""
+        """A member waits for its next step, which has this cost."""
         seat.cost, seat.arrived, seat.going = cost, now, True
         self._add(seat)
 
     def form(self, now: float) -> list[Entry]:
-        """Take the next step: all where they fit, else who has got least; those that nobody wants are dropped."""
+        """Take the members of the next step: all if they fit, else those that have got least. Those that nobody wants
+        are dropped."""
         for entry in [entry for entry in self._items if not entry.wanted(now)]:
             self.drop(entry)
             entry.expire()
@@ -130,7 +131,7 @@ class MemberQueue(Queue):
         seat.tenant.group.waiting += 1
 
     def _chosen(self) -> Iterator[Entry]:
-        """Those who go where not all fit."""
+        """The members that go where not all fit."""
         for seat in cast(list[Seat], self._items):
             if not seat.in_row:
                 self._put_into_row(seat)
@@ -152,7 +153,7 @@ class MemberQueue(Queue):
     ) -> tuple[Tenant, Entry] | None:
         for group in sorted(groups, key=rank_of):
             for tenant in group.shares:
-                for entry in lines[tenant]:  # those that are passed here do not fit any more
+                for entry in lines[tenant]:  # members that were passed over do not fit any more
                     if entry.cost <= room:
                         return tenant, entry
         return None

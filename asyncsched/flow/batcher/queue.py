@@ -1,11 +1,12 @@
-"""The items that wait for a batch: counted, bounded, dropped as soon as nobody wants them, and tried again in parts.
+"""The items that wait for a batch. They are counted, bounded, dropped as soon as nobody wants them, and tried again in
+parts.
 
-Theory of operation. Each tenant has a row of its own, first in, first out; who names none shares that of None. A fair
-queue says whose first item goes next, by what was computed for each, in the unit of their cost over the tenant's
-weight. So a tenant that sends ten times its share waits behind its own items. A tenant without items is dropped when it
-would be next, with what it has got, or when the queue is empty; not sooner, or who sends one item at a time would
-count as new each time, as if it had got nothing. A priority class without items is dropped when a batch forms. Classes
-go as in `_core.admission`: the highest first, but for one that waited while others got `PATIENCE` places.
+Theory of operation. Each tenant has a row of its own, first in, first out. Callers that name no tenant share the row of
+None. A fair queue says whose first item goes next, by the cost that was computed for each tenant over its weight. So a
+tenant that sends ten times its share waits behind its own items. A tenant without items is forgotten when it would be
+next, or when the queue is empty. Not sooner: a tenant that sends one item at a time would count as new each time, as if
+nothing had been computed for it. A priority class without items is dropped when a batch forms. Classes go as in
+`_core.admission`: the highest first, except for one that waited while others got `PATIENCE` places.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passa
 
 
 class Words(NamedTuple):
-    """What messages and tasks call it all."""
+    """The words in messages and names of tasks."""
 
     item: str
     an_item: str
@@ -53,7 +54,7 @@ class Tenant(Member):
         self.name: Hashable = name
         self.group: Group = group
         self.items: OrderedDict[Entry, None] = OrderedDict()
-        self.clock: float = 0.0  # where its item stands that went last, of those that come back: see `MemberQueue`
+        self.clock: float = 0.0  # for members: where the one that went last stands, see `MemberQueue`
 
 
 @dataclass(slots=True, eq=False)
@@ -76,9 +77,9 @@ class Group:
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """An item on its way, for which somebody waits."""
+    """An item on its way. Somebody waits for it."""
 
-    stays: ClassVar[bool] = False  # whether who waits keeps what it holds until a batch that has begun has ended
+    stays: ClassVar[bool] = False  # whether its waiter keeps what it holds until a batch that has begun ends
 
     item: Any
     cost: float
@@ -87,8 +88,8 @@ class Entry:
     tenant: Tenant
 
     def wanted(self, now: float) -> bool:
-        """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late.
-        Asked on a stream's thread, too."""
+        """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late. May
+        be called on a stream's thread, too."""
         raise NotImplementedError
 
     def settle(self, result: Any) -> None:
@@ -96,22 +97,22 @@ class Entry:
         raise NotImplementedError
 
     def expire(self) -> None:
-        """It was not wanted any more, and so not computed. The deadline may be of a scope that the caller was only
-        started in, and then ends nothing else of it."""
+        """Nobody wanted it any more, so it was not computed. The deadline may belong to a scope in which the caller was
+        only started: then it ends nothing else of the caller."""
         raise NotImplementedError
 
     def give_up(self) -> None:
-        """Nobody will compute it, since the event loop is ending say."""
+        """Nobody will compute it, for instance since the event loop is ending."""
         raise NotImplementedError
 
     def awaited(self) -> asyncio.Future[Any] | None:
-        """The future that somebody waits for, and whom a batch that ends may wake."""
+        """The future that its waiter awaits."""
         raise NotImplementedError
 
 
 @dataclass(slots=True, eq=False)
 class Waiting(Entry):
-    """An item that is computed once, and the future its caller waits for."""
+    """An item that is computed once, and the future that its caller awaits."""
 
     future: asyncio.Future[Any]
 
@@ -138,7 +139,7 @@ class Waiting(Entry):
 
 
 def late(words: Words) -> DeadlineExceeded:
-    """What those are told whose deadline has passed."""
+    """The error for a caller whose deadline has passed."""
     return DeadlineExceeded(
         f"the deadline of the scope that this was started in passed before a {words.batch} had room for its"
         f" {words.item}: allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
@@ -146,12 +147,12 @@ def late(words: Words) -> DeadlineExceeded:
 
 
 def is_error(result: Any) -> bool:
-    """Not by `isinstance`, which asks the object, and that may raise."""
+    """Not by `isinstance`, which asks the object: that may raise."""
     return issubclass(type(result), BaseException)
 
 
 def own(error: BaseException) -> BaseException:
-    """An exception as one of several callers is given it, whatever its class overrides."""
+    """The exception for one of several callers, whatever its class overrides."""
     try:
         return _own(error)
     except Exception:
@@ -159,7 +160,7 @@ def own(error: BaseException) -> BaseException:
 
 
 def _own(error: BaseException) -> BaseException:
-    """A copy, and nothing that ends its task in silence or, as asyncio has it, the event loop."""
+    """A copy. It never is an exception that ends the caller's task in silence, or the event loop."""
     if issubclass(type(error), KeyboardInterrupt | SystemExit):
         told = RuntimeError(f"{error!r} is what came of a batch: raised here, it would end the event loop")
         told.__cause__ = error
@@ -169,7 +170,7 @@ def _own(error: BaseException) -> BaseException:
 
 
 class Queue:
-    """The items of all tenants. Every change of its contents changes its counts in the same call.
+    """The items of all tenants. A call that changes the contents changes the counts, too.
 
     Args:
         cost: what an item costs; None: each costs 1.
@@ -200,7 +201,7 @@ class Queue:
         return iter(self._items)
 
     def cost_of(self, item: Any) -> float:
-        """What an item costs now.
+        """The cost of an item now.
 
         Raises:
             TaskTooLarge: if that is more than a batch may.
@@ -228,8 +229,8 @@ class Queue:
             )
 
     def tenant(self, owner: Owner | None) -> Tenant:
-        """The tenant of a scope, or of who is in none, here: made if it is new. The caller pushes an item of its at
-        once."""
+        """The tenant of a scope, or of a caller in no scope. It is made if it is new. The caller then pushes an item of
+        it at once."""
         name, weight, level = (None, 1.0, 0) if owner is None else (owner.name, owner.weight, owner.priority.level)
         group = self._groups.get(level)
         if group is None:
@@ -248,7 +249,7 @@ class Queue:
         self.accepted += 1
 
     def drop(self, waiting: Entry) -> bool:
-        """Its caller has left. Nothing happens if it is in a batch already, or not here; else it returns True."""
+        """Its caller has left. Returns True if it was here. Nothing happens if it is in a batch already."""
         if waiting not in self._items:
             return False
         self._remove(waiting)
@@ -256,7 +257,7 @@ class Queue:
         return True
 
     def form(self, now: float) -> list[Entry]:
-        """Take the next batch: as many as fit, shared fairly; those that nobody wants are dropped."""
+        """Take the next batch: as many items as fit, shared fairly. Items that nobody wants are dropped."""
         batch: list[Entry] = []
         cost, groups = 0.0, self._present()
         while self._items:
@@ -288,7 +289,7 @@ class Queue:
         return list(self._groups.values())
 
     def _charge(self, taken: Entry) -> None:
-        """An item goes where not all may fit: its tenant and its class have got something."""
+        """An item goes, and perhaps not all fit: charge its tenant and its class."""
         group = taken.tenant.group
         group.shares.charge(taken.tenant, taken.cost)
         for other in self._groups.values():
@@ -300,7 +301,7 @@ class Queue:
         self.cost += entry.cost
 
     def _take_all(self, now: float) -> list[Entry]:
-        """Everything at once."""
+        """All items at once."""
         taken = list(self._items)
         self.waited += sum([now - entry.arrived for entry in taken])
         self._forget_all()
@@ -319,26 +320,26 @@ class Queue:
             self._forget_all()
 
     def _forget_all(self) -> None:
-        """The queue is empty: no rounding error outlives it, and no tenant."""
+        """The queue is empty: forget all tenants, and rounding errors."""
         self._items.clear()
         self._groups.clear()
         self.cost = 0.0
 
 
 class Parts:
-    """What a batch that failed is tried again in, the oldest first: halves, until what makes it fail is alone.
+    """The parts in which a failed batch is tried again, the oldest first: halves, until the item that makes it fail is
+    alone.
 
     Theory of operation. A batch of n items that fails is cut into two parts, which are computed like batches of their
-    own; a part that fails is cut again, and a single item that fails keeps its error. So one guilty item takes two runs
-    for each halving, 2 * ceil(log2(n)) in all; k of them take at most 2k * ceil(log2(n)), since no more than k parts of
-    a size can fail; and when all are guilty, since the model is broken say, each part there is has been run: 2n - 2, in
-    which each item was computed ceil(log2(n)) times more. There is no other limit: with one, a client that sends
-    several bad items would fail others again.
+    own. A part that fails is cut again. A single item that fails keeps its error. So one guilty item takes two runs for
+    each halving, 2 * ceil(log2(n)) in all. k of them take at most 2k * ceil(log2(n)), since no more than k parts of a
+    size can fail. If all are guilty, say since the model is broken, every part is run: 2n - 2 runs, in which each item
+    is computed ceil(log2(n)) times more. There is no other limit: with one, a client that sends several bad items would
+    make others fail again.
 
-    The parts are computed in the order in which they were cut, the large ones first, so whoever is innocent hears soon.
-    They take turns with the batches that form anew: those who wait in the queue go on, at half the pace at the worst.
-
-    What nobody wants any more, since its caller has left or its deadline has passed, is left out of the next part.
+    The parts are computed in the order in which they were cut, large ones first, so innocent callers get their results
+    soon. Parts take turns with new batches, so callers in the queue go on, at half the pace at the worst. An item that
+    nobody wants any more, since its caller has left or its deadline has passed, is left out of the next part.
     """
 
     def __init__(self) -> None:
@@ -357,7 +358,7 @@ class Parts:
         self._parts += [part for part in (items[:middle], items[middle:]) if part]
 
     def take(self, others_wait: bool) -> list[Entry] | None:
-        """The next part; None where it is the turn of a batch that forms anew, for which others wait."""
+        """The next part. None if it is the turn of a new batch, for which others wait."""
         self._had_turn = bool(self._parts) and not (others_wait and self._had_turn)
         return self._parts.popleft() if self._had_turn else None
 

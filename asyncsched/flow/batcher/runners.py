@@ -1,4 +1,4 @@
-"""Computing batches, one after another, for as long as there are items."""
+"""Compute batches, one after another, for as long as there are items."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Answered = tuple[list[Entry], Sequence[Any]]
 
 
 class Runners:
-    """The runners of a batcher, or the one of a stepper: coroutines that each form a batch, compute it, and form the
-    next. They belong to the event loop that uses them first, and once that is closed to the next."""
+    """The runners of a batcher, or the one runner of a stepper: each is a coroutine that forms a batch, computes it,
+    and forms the next. They belong to the event loop that uses them first; once that loop is closed, to the next."""
 
     def __init__(
         self,
@@ -57,15 +57,15 @@ class Runners:
         self._since = 0.0  # when the rate was last measured, or work began
         self._loop: asyncio.AbstractEventLoop | None = None
         self._words = queue.words
-        # Whether one scope lasts for all batches of a runner, of which the next is put on a stream in the turn that
-        # tells of the last: with members that stay, who reads their outputs does so meanwhile. A coroutine function
-        # needs a scope for each, which waits for what it did not await, and tells of it. A batcher's callers need a
-        # turn of the loop to ask for the next, as it takes to enter a scope.
+        # Whether one scope lasts for all batches of a runner. Then the next batch is put on a stream in the turn of the
+        # loop that delivers the last one, and readers of members' outputs read meanwhile. A coroutine function needs a
+        # scope for each batch: the scope waits for tasks that the function did not await, and reports them. So does a
+        # batcher: its callers need the turn of the loop that it takes to enter a scope, to ask for the next batch.
         self._goes_on = queue.words is STEP and not self._is_async
         self._begin_anew()
 
     def bind(self) -> asyncio.AbstractEventLoop:
-        """The running event loop, to which they belong from now on.
+        """The running event loop. From now on they belong to it.
 
         Raises:
             RuntimeError: if they belong to another that is open.
@@ -78,20 +78,20 @@ class Runners:
                         f"{self.name}: what gathers {self._words.batches} belongs to the event loop that used it first,"
                         " until that is closed: make one for each loop"
                     )
-                self._queue.empty()  # nobody waits for what may be left
+                self._queue.empty()  # nobody waits for items that may be left
                 self._begin_anew()
             self._loop = loop
         return loop
 
     def _begin_anew(self) -> None:
-        """Forget what an event loop has left that is closed."""
+        """Forget all that a closed event loop has left."""
         self.computing: int = 0
         self._parts = Parts()
         self._active: set[object] = set()  # the runners that will look at the queue again
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop alone would not keep them
-        # Those that wait for bytes, and the tasks that have them wait for a batch then.
+        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references
+        # Members that wait for bytes, each with the asyncio task that then puts it into the queue.
         self.growing: dict[Entry, asyncio.Task[None]] = {}
-        # What is being computed. By weak references, since it holds items: a search for holders would end here.
+        # The batches that are computed. Weak references: a batch holds items, and a search for holders would end here.
         self._batches: weakref.WeakSet[Batch] = weakref.WeakSet()
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -129,7 +129,7 @@ class Runners:
             self._give_up(batch)
             raise
         finally:
-            self._active.discard(me)  # in the same step that found the queue empty: who comes next starts a runner
+            self._active.discard(me)  # in the step that found the queue empty, so the next item starts a runner
 
     def _gone(self, me: object, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -138,7 +138,7 @@ class Runners:
             self._give_up(Batch(None))
 
     def _give_up(self, batch: Batch) -> None:
-        """A runner did not come to its end, since the loop is ending say: nobody must wait for it."""
+        """A runner was broken off, say since the loop is ending: nobody must wait for it."""
         self._form(batch)
         items, left = batch.items, self._parts.empty()
         self.computing -= len(left)
@@ -160,7 +160,7 @@ class Runners:
                 wanted, results = await self._computed(batch, lasting.scope)
         except GeneratorExit:  # the loop is gone
             raise
-        except BaseException as error:  # some libraries raise their own, and callers wait for what becomes of the batch
+        except BaseException as error:  # some libraries raise their own, and callers wait for the batch
             self._form(batch)
             if _ends_the_loop(error, batch):
                 raise
@@ -169,13 +169,13 @@ class Runners:
             self._deliver(batch, wanted, results)
 
     def _around(self) -> Submitter:
-        """What batches open their scopes in. It is told who answers here."""
+        """The scope or scheduler in which batches open their scopes. Its runtime is told that this answers callers."""
         runtime = find(self._scheduler)
         runtime.answerers.add(self)
         return self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
 
     async def _computed(self, batch: Batch, scope: Scope) -> tuple[list[Entry], list[Any]]:
-        """Form a batch and compute it: the items that were still wanted then, and their results."""
+        """Form a batch and compute it. Returns the items that were still wanted then, and their results."""
         self._form(batch)
         observer = scope._runtime.ledger.observer
         if observer is not None:
@@ -184,17 +184,19 @@ class Runners:
         return wanted, _one_each(returned, len(wanted), self.name, self._words)
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
-        """For a search for holders: the callers' futures by identity, and who may answer them: any of the runners."""
+        """For a search for holders: the callers' futures by identity, each with the tasks that may answer it: all
+        runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
         found = dict.fromkeys(self._entries(), runners) | {entry: {task} for entry, task in self.growing.items()}
         return {id(future): tasks for entry, tasks in found.items() if (future := entry.awaited()) is not None}
 
     def bound(self) -> set[int]:
-        """For a search for holders: those of these futures whose callers keep what they hold until these are set."""
+        """For a search for holders: those futures whose callers keep what they hold until the future is set."""
         return {id(entry.awaited()) for batch in self._batches for entry in batch.items if entry.stays}
 
     def explained(self) -> list[str]:
-        """For `explain`: what is computed, for how many, since when, and, of a coroutine function, where it waits."""
+        """For `explain`: each batch that is computed, for how many, since when, and where a coroutine function
+        waits."""
         now, told = monotonic(), []
         for batch in list(self._batches):
             if batch.began:
@@ -231,7 +233,8 @@ class Runners:
         batch.began = monotonic()
         if self._is_async:
             batch.begun = True
-            # In a task of its own, to which the context and the count of cancellations belong that it leaves behind.
+            # In an asyncio task of its own: the context and the count of cancellations that it leaves behind are that
+            # task's.
             batch.task = task = asyncio.create_task(self._called([waiting.item for waiting in items]))
             task.set_name(f"{self._words.batch} of {self.name}")
             try:
@@ -249,7 +252,8 @@ class Runners:
         return await scope.call(compute, name=self.name)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
-        """What an async function returned or raised, as a result: the event loop ends by some of what a task raises."""
+        """The result of an async function, or the exception that it raised, returned: some exceptions of a task end the
+        event loop."""
         try:
             return await self._fn(items), None
         except GeneratorExit as error:
@@ -277,7 +281,7 @@ class Runners:
         if self._isolate and batch.begun and len(batch.items) > 1 and issubclass(type(error), Exception):
             self._parts.cut(batch.items)
             self._ended(batch, [])
-            with contextlib.suppress(Exception):  # of a task factory: this runner goes on by itself
+            with contextlib.suppress(Exception):  # a task factory's: this runner goes on by itself
                 self.wake(asyncio.get_running_loop())
             return
         if issubclass(type(error), asyncio.CancelledError):
@@ -288,7 +292,7 @@ class Runners:
         self._ended(batch, batch.items)
 
     def _ended(self, batch: Batch, settled: list[Entry]) -> None:
-        """A batch has been computed, whatever came of it. Some of its items may have to be computed again."""
+        """A batch has been computed, or has failed. Some of its items may have to be computed again."""
         now, batch.began = monotonic(), 0.0
         if batch.items and batch.part is None:
             self.batches += 1
@@ -310,20 +314,20 @@ class Lasting(contextlib.AsyncExitStack):
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Batch:
-    """What is computed at once: what the queue has, or a part of a batch that failed."""
+    """Items that are computed at once: those of the queue, or a part of a batch that failed."""
 
     part: list[Entry] | None
     items: list[Entry] = field(default_factory=list)  # once it is formed
     formed: bool = False
-    begun: bool = False  # the function was called: what is raised from then on may be its own
+    begun: bool = False  # the function was called: an exception from then on may be its own
     began: float = 0.0  # when it was handed to the function, or to a stream; 0 before that, and once it has ended
     task: asyncio.Task[Any] | None = None  # in which a coroutine function runs
 
 
 def _leave_scopes(caller: Ambient | None = None) -> None:
-    """Work in the scheduler's root scope: a batcher outlives the scope that it was made in, a request's say.
+    """Work in the scheduler's root scope, since a batcher outlives the scope in which it was made (a request's, say).
 
-    One that was made outside of any scheduler, before a server opened its own say, works for that of its caller.
+    A batcher that was made outside of any scheduler (say, before a server opened its own) works for its caller's.
     """
     here = innermost()
     if here is None and caller is not None and caller.runtime.life is Life.OPEN:
@@ -343,7 +347,7 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
 def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
     if type(returned) is list and len(returned) == wanted:  # as almost always
         return returned
-    single = getattr(returned, "ndim", 1) == 0  # of an array: it has a length that raises
+    single = getattr(returned, "ndim", 1) == 0  # of an array without axes: its length raises
     if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
         found = "a single number" if single else type(returned).__name__
         raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, not {found}")

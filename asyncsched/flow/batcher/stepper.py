@@ -1,13 +1,14 @@
-"""Steps with members that stay: one call, again and again, for all who have joined.
+"""Steps with members that stay: one call, again and again, for all members that have joined.
 
-Theory of operation. A stepper is a batcher whose items come back. A member's place is an entry of the queue; the one
-runner forms a step of what is there, computes it, and hands each member what came of it. Whoever is not done, and has
+Theory of operation. A stepper is a batcher whose items come back. A member's seat is an entry of the queue. The one
+runner forms a step of the entries, computes it, and hands each member its output. A member that is not done, and has
 room for another output, is put into the queue in the same turn of the loop, so it is there when the runner looks again.
-Who has no room is put there by whoever reads. Nothing runs while the queue is empty.
+A member without room is put there when somebody reads. Nothing runs while the queue is empty.
 
-The next step of a plain function is put on its stream in the turn of the loop that ends the last one: readers make
-something of their outputs while it runs. So who leaves after an output, but the last one, mostly is in the next step,
-and waits for its end, in spite of cancellation: until then a stream's thread may write to what the member holds.
+The next step of a plain function is put on its stream in the turn of the loop that ends the last one, so readers use
+their outputs while it runs. A member that leaves after an output which is not its last is thus mostly in the next step.
+It waits for the end of that step, in spite of cancellation: until then a stream's thread may write to the member's
+memory.
 """
 
 from __future__ import annotations
@@ -50,14 +51,14 @@ class Skip(Enum):
 
 
 SKIP: Final = Skip.SKIP
-"""What a step returns for a member that has no output yet: it has read a part of a long prompt, say."""
+"""A step returns this for a member that has no output yet: it has read a part of a long prompt, say."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last(Generic[Output]):
-    """What a step returns as the last output of a member, which is in no step any more: its iteration ends after it.
-
-    `Last()`, without a value, ends it and puts out nothing: for a mark of the end that nobody is to see.
+    """A step returns this as the last output of a member. The member is in no step any more, and its iteration ends
+    after the output. `Last()`, without a value, ends it without an output: for an end-of-text token that nobody should
+    see, say.
 
     Raises:
         TypeError: for a `Last` as its value.
@@ -75,10 +76,10 @@ Returned: TypeAlias = Output | Last[Output] | Literal[Skip.SKIP] | Exception
 
 @dataclass(frozen=True, repr=False)
 class StepperStatistics(Record):
-    """A snapshot of a stepper. Times are seconds; counts are since it was made, but for the first five.
+    """A snapshot of a stepper. Times are seconds. Counts are since it was made, except the first five.
 
-    Over `steps`, `stepped` gives the mean size of a step; over `begun`, `first_seconds` the mean time to the first
-    output; over `outputs - begun`, `gap_seconds` the mean gap.
+    `stepped / steps` is the mean size of a step, `first_seconds / begun` the mean time to the first output, and
+    `gap_seconds / (outputs - begun)` the mean gap.
     """
 
     admitting: int
@@ -86,17 +87,17 @@ class StepperStatistics(Record):
     members: int
     """Members that have joined and not left."""
     stepping: int
-    """Of these, those in a step."""
+    """Members that are in a step."""
     waiting: int
-    """Those that wait for a step: for the next, or for room in one."""
+    """Members that wait for a step: for the next, or for room in one."""
     paused: int
-    """Those with `ahead` outputs that nobody has read: they are in no step."""
+    """Members with `ahead` outputs that nobody has read: they are in no step."""
     joined: int
     """Members that have ever joined."""
     begun: int
-    """Those that have had an output."""
+    """Members that have had an output."""
     failed: int
-    """Those that an exception ended: their own, or one of their step."""
+    """Members that an exception ended: their own, or one of their step."""
     steps: int
     """Steps computed."""
     stepped: int
@@ -106,13 +107,13 @@ class StepperStatistics(Record):
     largest_step: int
     """The most members that ever were in one step."""
     first_seconds: Seconds
-    """From joining to the first output, added up. A reserve is there by then."""
+    """Seconds from joining, with its reserve, to the first output, added up."""
     gap_seconds: Seconds
-    """From one output of a member to its next, added up. While it is paused no time passes."""
+    """Seconds from one output of a member to its next, added up. Time in which it is paused does not count."""
     longest_gap: Seconds
     """The longest of these gaps."""
     wait_seconds: Seconds
-    """How long members have waited for their next step, added up."""
+    """Seconds for which members have waited for their next step, added up."""
     stepped_per_second: float
     """Members stepped per second, of the last second or so in which any were."""
 
@@ -120,9 +121,9 @@ class StepperStatistics(Record):
 class Outputs(Generic[Output]):
     """The outputs of a member, in their order: `async for output in outputs`. Made by `stepper.join(member)`.
 
-    One coroutine reads at a time. Who is cancelled while it waits for an output has lost none; one may stop, and go on
-    later. After the last output the iteration ends. An exception that a step gave its member, or raised, is raised
-    after the outputs before it, once; then the iteration has ended, too.
+    One coroutine reads at a time. If it is cancelled while it waits for an output, none is lost. It may stop, and go on
+    later. After the last output the iteration ends. An exception that a step gave the member, or raised, is raised
+    once, after the outputs before it; then the iteration has ended, too.
     """
 
     __slots__ = ("_again", "_seat")
@@ -139,7 +140,7 @@ class Outputs(Generic[Output]):
 
         Raises:
             StopAsyncIteration: after the last.
-            Exception: what came of a step in place of an output.
+            Exception: the one that a step gave or raised, in place of an output.
             DeadlineExceeded: if the deadline of the scope in which it joined has passed.
             SchedulerClosed: if the scheduler has closed.
             RuntimeError: if another coroutine waits here, or the member has left.
@@ -174,8 +175,8 @@ class Outputs(Generic[Output]):
 
 
 class Beside(Submitter):
-    """Opens scopes in the one that is ambient, but in none of this name: a member that joins in the block of another
-    has a reserve of its own, and no part of that one's."""
+    """Opens scopes in the ambient one, but in none of this name: a member that joins in the block of another has a
+    reserve of its own, and no part of the other's."""
 
     def __init__(self, runtime: Runtime, name: str) -> None:
         super().__init__(runtime)
@@ -191,34 +192,34 @@ class Beside(Submitter):
 class Stepper(Generic[Member, Output]):
     """Computes steps of members that stay, as continuous batching of language models does.
 
-    While there are members, `step` is called again and again, with a list of those whose turn it is, and gives each of
-    them an output. They join and leave between steps. A member is whatever your program has of a request: an object
-    with its cache and its last token, say.
+    While there are members, `step` is called again and again, with a list of the members whose turn it is. It gives
+    each of them an output. They join and leave between steps. A member is any object of your program that stands for a
+    request: one with its cache and its last token, say.
 
     *Joining.* `async with stepper.join(member) as outputs:` enters as soon as the member's reserve is there; the next
-    step has it. It is one member for as long as the block is open, by identity. *Leaving* the block takes it out: also
-    by cancellation, or an exception of the body. If a step has it, leaving waits until that step has ended, whoever
-    cancels meanwhile; so when the block is left no step reads or writes what the member holds, and its memory, or its
-    slot of a cache, may be given to the next. What was not read is dropped. *Pausing.* Outputs wait in a queue until
-    they are read. A member with `ahead` of them is in no step until one is read; others go on.
+    step has it. The object is one member while the block is open, by identity. *Leaving* the block takes it out, also
+    by cancellation or an exception of the body. If a step has it, leaving waits until that step has ended, even when it
+    is cancelled. So when the block is left, no step reads or writes the member's memory, which may be given to the next
+    member, as may its slot of a cache. Unread outputs are dropped. *Pausing.* Outputs wait in a queue until they are
+    read. A member with `ahead` unread outputs is in no step until one is read. Others go on.
 
-    *What a step gives a member* is one of these: an output; `asc.SKIP`, for nothing yet; `asc.Last(output)`, for the
-    last one; an exception, which ends this member alone, and is raised where its outputs are read. What `step` itself
-    raises ends every member of that step, each with a copy of it, and no other: nobody knows how far it came with any
-    of them. So does a list that is not as long as that of the members. Others, who were not in that step, go on, and
-    those who join.
+    *A step gives a member* one of these: an output; `asc.SKIP`, for nothing yet; `asc.Last(output)`, for the last one;
+        an exception, which ends this member alone, and is raised where its outputs are read. An exception that `step`
+        itself raises ends every member of that step, each with a copy of it, since nobody knows how far the step came
+        with any of them. So does a list that is not as long as that of the members. Members that were not in that step
+        go on.
 
-    *Who goes*, where `max_cost` does not hold all who could: the highest `priority` of the scopes that members
-    joined in, but a lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost,
-    or by their weights; and so have the members of a tenant, but for what fits in besides. So a part of a long prompt,
-    which costs more, goes where there is room beside the tokens of others, and before them when each has had as much.
-    Where all fit, all go. The cost is asked for before each step.
+    *Who goes*, if `max_cost` does not admit all: the highest `priority` of the scopes in which members joined, but a
+    lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost, or shares by their
+    weights. The members of a tenant have equal shares; a member that still fits in goes besides. So a part of a long
+    prompt, which costs more, goes where the tokens of others leave room, and before them once each has had as much. If
+    all fit, all go. The cost is asked for before each step.
 
-    *The scheduler closes*: the step that runs may end, and members read what they have; then they get SchedulerClosed.
-    *A step that never ends* holds up all of its members, and those who want to leave: `s.explain()` names it, with the
-    line at which it is. Steps run in scopes of their own, below the scheduler itself, in the context in which the
-    stepper was made. A stepper belongs to the event loop that uses it first, and once that is closed to the next. It
-    needs no closing: without members nothing of it runs.
+    *If the scheduler closes*, the step that runs may end, and members read the outputs that they have. Then they get
+    SchedulerClosed. *A step that never ends* holds up all of its members, also those that want to leave. `s.explain()`
+    names it, with its present line. Steps run in scopes of their own, below the scheduler itself, in the context in
+    which the stepper was made. A stepper belongs to the event loop that uses it first; once that loop is closed, to the
+    next. It needs no closing: without members nothing of it runs.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -236,24 +237,25 @@ class Stepper(Generic[Member, Output]):
 
     Args:
         step: takes a list of members, and returns as many outputs in the same order, as a list or an array. A coroutine
-            function is awaited on the loop, and may use tensors; a plain one runs on a stream's thread, and so does a
-            PyTorch module, without gradients, which is called with the list. It may not wait for this stepper, which
+            function is awaited on the loop, and may use tensors. A plain function runs on a stream's thread. So does a
+            PyTorch module, without gradients; it is called with the list. `step` may not wait for this stepper, which
             waits for it.
-        max_cost: the most that the members of one step cost, added up.
-        cost: what the next step of a member costs: tokens, say, one or those of the next part of its prompt. Without it
+        max_cost: the most that the members of one step may cost, added up.
+        cost: the cost of a member's next step: tokens, say, one or those of the next part of its prompt. Without it
             each costs 1.
-        ahead: how many outputs of a member may be unread: with 1 each is taken before the next step has the member; a
-            few keep it going while its reader writes to a socket.
+        ahead: how many outputs of a member may be unread. With 1 each is taken before the member's next step; a few
+            keep it going while its reader writes to a socket.
         reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
-            that says how many. The block is in that scope then; they are free when it has been left. A function is
-            asked again before each step: where it says more than before the member waits for these, by `scope.grow()`,
-            and is in no step meanwhile; others go on. So a cache may grow page by page. Where all wait for each other
-            the youngest is told Preempted, where its outputs are read, and is to leave and join again.
-        wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`; then joining raises
-            QueueFull, so that a server can refuse before it begins to answer. Without it, as long as it takes.
+            that says how many. The block is in that scope then; the bytes are free when it has been left. A function is
+            asked again before each step. If it says more than before, the member waits for these bytes, by
+            `scope.grow()`, and is in no step meanwhile; others go on. So a cache may grow page by page. If all wait for
+            each other, the youngest gets Preempted where its outputs are read: it should leave and join again.
+        wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`. Then joining raises
+            QueueFull, so a server can refuse before it begins to answer. Without it, joining waits for as long as it
+            takes.
         scheduler: whose streams and scopes are used; default the ambient one where the stepper is made, else that of
-            who joins, else the only one open on the loop. Of a scope: steps run in it, and take what they need of its
-            reserve, if it has one, so that they have bytes where members have reserved all others.
+            the member, else the only one open on the loop. If it is a scope, steps run in it and take their bytes from
+            its reserve, if it has one: so they have bytes even if members have reserved all others.
 
     Raises:
         TypeError, ValueError: for arguments that make no sense.
@@ -292,7 +294,8 @@ class Stepper(Generic[Member, Output]):
     async def join(self, member: Member) -> AsyncIterator[Outputs[Output]]:
         """Let a member take part in steps while the block is open: `async with stepper.join(member) as outputs:`.
 
-        Entering waits for the member's reserve, if it has one; leaving for the step that has it, also when cancelled.
+        Entering waits for the member's reserve, if it has one. Leaving waits for the step that has the member, also
+        when cancelled.
 
         Raises:
             ValueError: if this very object is a member already.
@@ -362,8 +365,7 @@ class Stepper(Generic[Member, Output]):
         return 0 if reserve is None else parse_bytes(reserve, "reserve")
 
     def _go(self, seat: Seat, now: float) -> None:
-        """Let a member wait for a step, and before it for bytes. What its cost raises comes out, and then nothing has
-        changed."""
+        """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         if seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
@@ -374,7 +376,7 @@ class Stepper(Generic[Member, Output]):
         self._queue.join(seat, cost, now)
 
     def _grown(self, seat: Seat, more: int, task: asyncio.Task[None]) -> None:
-        """A member has more bytes, and may wait for a step; or it will not get them."""
+        """A member has more bytes, and may wait for a step. Or it will not get them."""
         seat.growing = None
         self._runners.growing.pop(seat, None)
         told = TaskCancelled("the wait for more bytes was cancelled, as where the event loop ends")
@@ -390,7 +392,7 @@ class Stepper(Generic[Member, Output]):
     def _go_or_end(self, seat: Seat, now: float) -> None:
         try:
             self._go(seat, now)
-        except Exception as error:  # of the user's `cost`, say
+        except Exception as error:  # the user's `cost` raises, say
             self._end(seat, error)
 
     def _end(self, seat: Seat, error: BaseException) -> None:
@@ -398,7 +400,7 @@ class Stepper(Generic[Member, Output]):
         self._failed += 1
 
     def _settle(self, seat: Seat, result: Any) -> None:
-        """A step has ended that had a member, or will never have it. Take what it gave."""
+        """A step that had a member has ended, or will never run. Take its output."""
         seat.going = False
         if not seat.left:
             now = monotonic()
@@ -417,7 +419,7 @@ class Stepper(Generic[Member, Output]):
             seat.wake()
 
     def _time(self, seat: Seat, now: float) -> None:
-        """Count an output, and how long it took."""
+        """Count an output and the seconds that it took."""
         seconds, seat.since = now - seat.since, now
         self._outputs += 1
         if seat.begun:
@@ -429,11 +431,11 @@ class Stepper(Generic[Member, Output]):
             self._first_seconds += seconds
 
     async def _leave(self, seat: Seat) -> None:
-        """Take a member out, and wait until no step has it, whoever cancels meanwhile."""
+        """Take a member out, and wait until no step has it, even when cancelled."""
         seat.left = True
         if self._queue.drop(seat):
             seat.going = False
         if seat.growing is not None:
             seat.growing.cancel()
-        seat.wake()  # who reads in another coroutine
+        seat.wake()  # a reader in another coroutine
         await outlast(lambda: seat.going, seat.changed)

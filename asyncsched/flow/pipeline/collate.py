@@ -1,10 +1,11 @@
-"""Batches of items: made of a list of them, or as they come.
+"""Batches of items: made of a list of them, or as the items come.
 
-Theory of operation. To stack arrays takes as much again as they have, and meanwhile those of the next batch come: with
-a batch that the consumer has, that is four. So the arrays of a large batch are copied, a part at a time, into what the
-batch will be (`Packed`), and are free for the items to come: then it is three at most. Each is replaced by a `Row`, and
-where `collate` finds all rows of an array, in order, that is the stack of them. What does not fit stays an array, and
-so does what `numpy.stack` would not just copy, one behind the other; then `collate` stacks all of them.
+Theory of operation. Stacking arrays takes as many bytes again as they have, and meanwhile the arrays of the next batch
+come. With the batch that the consumer has, these are the bytes of four batches. So the arrays of a large batch are
+copied, a part at a time, into the batch's array (`Packed`), and their memory is free for the items to come: then it is
+three at most. A `Row` takes the place of each. If `collate` finds all rows of an array, in order, that array is their
+stack. An array that does not fit, or that `numpy.stack` would not just copy, stays as it is; then `collate` stacks all
+of them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import numpy as np
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
 
-PACKED: Final = object()  # in place of a batch: a part of one was packed
+PACKED: Final = object()  # in place of a batch, when a part of one was packed
 _PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
-_PARTS = 2  # of a batch, at most: with four an epoch took a tenth more time, and as much memory
+_PARTS = 2  # of a batch, at most. With four an epoch took a tenth more time, and the same memory
 
 
 class Row(NamedTuple):
-    """In place of an array of an item: where it is now."""
+    """In place of an item's array: where it is now."""
 
     whole: np.ndarray[Any, Any]
     number: int
@@ -32,7 +33,7 @@ class Row(NamedTuple):
 class Packed(list[Any]):
     """The items of a batch, whose arrays are packed as they come.
 
-    One thread packs, while another appends: neither touches an item of the other's.
+    One thread packs while another appends. Neither touches items of the other.
 
     Attributes:
         part: how many items are worth being packed together.
@@ -43,18 +44,19 @@ class Packed(list[Any]):
         self._size = size
         nbytes = sum(array.nbytes for array in find((np.ndarray,), first))
         self.part: int = max(-(-size // _PARTS), _PART // max(nbytes, 1))
-        self._done = 0  # items that are packed
+        self._done = 0  # number of items that are packed
         self._wholes: list[np.ndarray[Any, Any] | None] = []  # for each leaf of the first item
         self._leaf = 0
 
     def pack(self) -> object:
-        """Pack what has come since the last time. Raises nothing: what cannot be packed is not."""
+        """Pack the items that came since the last time. Raises nothing: items that cannot be packed stay as they
+        are."""
         try:
             while self._done < len(self):
                 self._leaf = 0
                 self[self._done] = map_leaves(self._packed, self[self._done])
                 self._done += 1
-        except Exception:  # there is no memory, say: then there may be some in the end
+        except Exception:  # there is no memory, say: perhaps there is some at the end
             self._done = self._size
         return PACKED
 
@@ -82,17 +84,18 @@ class Packed(list[Any]):
 
 
 def pack_or_collate(given: Any) -> Any:
-    """What a thread is given: the items of a batch, or how a part of them is packed."""
+    """A thread's work: the items of a batch to collate, or a function that packs a part of them."""
     return given.collate() if isinstance(given, Packed) else given()
 
 
 def collate(items: Sequence[Any]) -> Any:
     """Stack items along a new first axis, as PyTorch's DataLoader does by default.
 
-    Arrays, what NumPy can make one of (PyTorch's tensors on the CPU) and Python or NumPy numbers become one array of
-    shape (len(items), ...), in NumPy's dtype for them; tuples and lists a tuple, named tuples one of their kind, dicts
-    and other mappings a dict, with each field collated. Anything else, as text, bytes, None and tensors of a scheduler,
-    becomes a list, where PyTorch refuses what it does not know, and makes a list of tuples, too.
+    Arrays, objects that NumPy takes for arrays (PyTorch's tensors on the CPU) and Python or NumPy numbers become one
+    array of shape (len(items), ...), in NumPy's dtype for them. Tuples and lists become a tuple, named tuples one of
+    their kind, dicts and other mappings a dict, with each field collated. Anything else (text, bytes, None, tensors of
+    a scheduler) becomes a list. PyTorch differs: it refuses types that it does not know, and makes a list also of
+    tuples.
 
     Raises:
         ValueError: if shapes, lengths or keys differ between items.

@@ -1,23 +1,25 @@
 """The stage that puts batches on the device ahead of the consumer.
 
-Theory of operation. What is put ahead takes bytes that others may need before the consumer takes it: the consumer
-itself, for instance, whose work on one batch waits for the room that the next one fills. Two rules keep this live:
+Theory of operation. A batch that is put ahead takes bytes that others may need before the consumer takes it. For
+instance the consumer itself: its work on one batch may wait for the room that the next batch fills. Two rules prevent
+that they block each other:
 
 1. *All or nothing.* A batch is put in a scope that reserves its bytes, so no two half batches wait for each other.
-2. *Giving back.* When the scheduler is stuck, and somebody else is among those that wait, what is ahead goes back to
-   the host: the device's tensors are dropped, the host's arrays, kept until the consumer has taken theirs, return to
-   the link in front, and a put that is under way is cancelled. For `CAUTION` batches the stage then puts one only when
-   the consumer waits for it. As long as anything is ahead, the stage stays, also at the end of the source.
+2. *Giving back.* When the scheduler is stuck, and somebody else is among those that wait, the batches ahead go back to
+   the host. The device's tensors are dropped. The host's arrays, which are kept until the consumer has taken the batch,
+   return to the link in front. A put that is under way is cancelled. For the next `CAUTION` batches the stage puts one
+   only when the consumer waits for it. As long as anything is ahead, the stage stays, also at the end of the source.
 
 While the consumer waits for a batch that itself waits for room, this stage says that it answers the consumer
-(`answered_by`): so if what the consumer still holds is in the way, this is found to be a deadlock, and told.
+(`answered_by`). So if the consumer still holds the bytes that the batch needs, that is found to be a deadlock, and
+raised.
 
-One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped. It is there whether
-a batch is ahead or not: where the limit just suffices for one batch and the consumer's work on it, `depth` of them are
-refused as too large, or leave the consumer waiting for ever. Shrunk to the limit less one batch, it still guesses what
-the consumer will need, keeps two pipelines from sharing a limit, and hides from the search for a deadlock what the
-consumer holds. A later batch may be larger than the first. And what the consumer holds is charged to the reserve, so
-at a depth of 1 an `async for`, which lets go of one batch when it has the next, would wait for itself.
+One reserve of `depth` batches for the whole epoch, instead of giving back, was tried and dropped. It takes its bytes
+whether a batch is ahead or not. If the limit just suffices for one batch and the consumer's work on it, a reserve of
+`depth` batches is refused as too large, or leaves the consumer waiting for ever. Shrunk to the limit less one batch, it
+is still a guess of the consumer's needs, keeps two pipelines from sharing a limit, and hides from the search for a
+deadlock what the consumer holds. A later batch may be larger than the first. And the consumer's batch is charged to the
+reserve: at a depth of 1 an `async for`, which lets go of one batch when it has the next, would wait for itself.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from .links import Numbered
 from .position import Origin
 from .stages import Stage
 
-CAUTION = 16  # batches put only when asked for, after some had to go back; a guess
+CAUTION = 16  # after some had to go back, so many batches are put only when asked for; a guess
 
 
 class DeviceStage(Stage):
@@ -49,7 +51,7 @@ class DeviceStage(Stage):
         self._runtime = runtime
         self._device = device
         self._task: asyncio.Task[Any] | None = None
-        self._ahead: deque[Numbered] = deque()  # what the host has of `out.items`, and of the item being put
+        self._ahead: deque[Numbered] = deque()  # the host's arrays of `out.items`, and of the item being put
         self._putting: anyio.CancelScope | None = None
         self._caution = 0
 
@@ -75,9 +77,11 @@ class DeviceStage(Stage):
         self.finish()
 
     async def _more(self) -> bool:
-        """Wait for an item to put, and for room, which it takes; in times of caution until the consumer waits, too.
+        """Wait for an item to put, and for room, and take the room. In times of caution wait for the consumer to ask,
+        too.
 
-        False if there is none and the consumer has taken all that is ahead, since until then it may have to go back.
+        False if there is no item left and the consumer has taken all batches ahead: until then they may have to go
+        back.
         """
         out = self.out
         while True:
@@ -111,7 +115,8 @@ class DeviceStage(Stage):
             self._ahead.popleft()
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
-        """For a search for holders: the future of a consumer that waits, by identity, and that it is answered here."""
+        """For a search for holders: the future of a waiting consumer, by identity, with the task of this stage that
+        answers it."""
         return {id(future): {self._task} for future in self.out.for_items.waiters if self._task is not None}
 
     def bound(self) -> set[int]:
@@ -121,7 +126,8 @@ class DeviceStage(Stage):
         return []
 
     def _reclaim(self) -> bool:
-        """The scheduler is stuck: free what is ahead if somebody else needs it. Returns whether anything was freed."""
+        """The scheduler is stuck: free the batches ahead if somebody else needs their bytes. Returns whether any was
+        freed."""
         runtime = self._runtime
         if self.out.for_items.waiters or not self.out.items:
             return False

@@ -1,4 +1,4 @@
-"""One epoch of a pipeline: its links and stages at work, the consumer's end, and what its statistics say."""
+"""One epoch of a pipeline: its links and stages at work, the iterator for the consumer, and statistics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StageStatistics(Record):
     """A snapshot of one stage in the present epoch, or the last. Times are seconds, added up over its workers."""
 
     name: str
-    """Its number, and what it does."""
+    """Its number, and what it does, as text."""
     workers: int
     """How many items it works on at once."""
     capacity: int
@@ -40,11 +40,11 @@ class StageStatistics(Record):
     items: int
     """Items it has finished, and put where the next stage takes them."""
     busy_seconds: Seconds
-    """Working: in its function, or reading the source. What runs in threads is timed there."""
+    """Working: in its function, or reading the source. Threads are timed in the thread."""
     input_wait_seconds: Seconds
-    """Ready to take an item that was not there: the stage before it is slower."""
+    """Waiting for an item: the stage before it is slower."""
     room_wait_seconds: Seconds
-    """Without room for a result: the stage behind it is slower."""
+    """Waiting for room for a result: the stage behind it is slower."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -54,23 +54,24 @@ class PipelineStatistics(Record):
     stages: tuple[StageStatistics, ...]
     """The source, and then each stage in the order of the pipeline."""
     seconds: Seconds
-    """Since the epoch was opened; until it was closed."""
+    """Since the epoch was opened, until now or until it was closed."""
     wait_seconds: Seconds
-    """How long the consumer has waited for items. The rest of `seconds` is the consumer's own work."""
+    """Time for which the consumer has waited for items. The rest of `seconds` is the consumer's own work."""
     bottleneck: str
-    """The name of what was busiest, per worker: a stage, or "the consumer". Empty before the first epoch."""
+    """The name of the busiest, per worker: a stage, or "the consumer". Empty before the first epoch."""
 
 
 class Items(AsyncIterator[T], OnlyAsync):
-    """What `pipe.open()` gives: an async iterator, for one coroutine, while its block is open.
+    """Made by `pipe.open()`: an async iterator, for one coroutine, while its block is open.
 
     Leaving the block stops every stage and closes the source. It waits for functions that run in threads or processes,
-    cancelled or not, since they cannot be interrupted; entering it does so for a source that is a function. Only the
-    end of the loop, after a second Ctrl-C say, leaves them behind. Cancelling the wait for an item loses none. The loop
-    is passed through whenever nothing is ready, and so at least once in as many items as the last stage may have ready.
+    also when it is cancelled, since they cannot be interrupted. Entering the block does so for a source that is a
+    function. Only the end of the loop, say after a second Ctrl-C, leaves them behind. Cancelling the wait for an item
+    loses none. Taking an item passes through the event loop whenever no item is ready: at least once in as many items
+    as the last stage may have ready.
 
-    The stages run in a task of their own, not in that of the consumer. So blocks may end in any order and be left in
-    another task than they were entered in, as they are around the `yield` of an async generator.
+    The stages run in an asyncio task of their own, not in the consumer's. So blocks may end in any order, and may be
+    left in another task than the one that entered them, as happens around the `yield` of an async generator.
     """
 
     def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None]) -> None:
@@ -89,7 +90,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._report: PipelineStatistics | None = None  # once it is closed
 
     def __len__(self) -> int:
-        """How many items are still to come. Raises TypeError where nobody knows, as after a filter."""
+        """How many items are still to come. Raises TypeError if that is not known, as after a filter."""
         if self._state == "closed":
             return 0
         if self._state == "open":
@@ -100,7 +101,7 @@ class Items(AsyncIterator[T], OnlyAsync):
     def __bool__(self) -> bool:
         return True  # or it would ask for a length, which may be unknown
 
-    if not TYPE_CHECKING:  # for which it could be iterated then
+    if not TYPE_CHECKING:  # with it, type checkers would take this for iterable
 
         def __iter__(self) -> NoReturn:
             raise TypeError("items come as they are made: `async for item in items`; of tqdm, tqdm.asyncio's does so")
@@ -129,11 +130,11 @@ class Items(AsyncIterator[T], OnlyAsync):
                 _start(group, self._stages[self._plan.repeated + 1 :])
                 if not await self._read():
                     group.cancel_scope.cancel()
-        except BaseException as error:  # it was cancelled, or a stage broke, which the consumer would wait for
+        except BaseException as error:  # it was cancelled, or a stage broke: the consumer would wait for it
             self._out.end(passable(error, "the stages of the pipeline ended by"))
 
     async def _read(self) -> bool:
-        """Run the source, and what stands before a `repeat`, once for each epoch. False if one was cancelled."""
+        """Run the source, and the stages before a `repeat`, once for each epoch. False if one was cancelled."""
         before = self._stages[: self._plan.repeated + 1]
         out, number, epochs = before[-1].out, 0, self._plan.epochs
         while True:
@@ -194,14 +195,14 @@ class Items(AsyncIterator[T], OnlyAsync):
             await self._arrived()
         origin, item = out.take()
         position = self._position
-        if origin == position.taken and not position.ahead:  # written out: as it is for most items
+        if origin == position.taken and not position.ahead:  # written out, since most items come this way
             position.taken += 1
         else:
             position.receive(origin)
         return item  # type: ignore[no-any-return]
 
     async def _arrived(self) -> None:
-        """Wait for an item. Raises what ended the stream instead."""
+        """Wait for an item. If there is none, raise the exception that ended the items."""
         self._must_be_open()
         if self._waiting:
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
@@ -222,7 +223,7 @@ class Items(AsyncIterator[T], OnlyAsync):
             raise RuntimeError(f"the pipeline is {self._state}: iterate inside `async with pipe.open() as items`")
 
     async def _read_source(self, number: int = 0) -> Any:
-        """What an epoch reads, of this number in the block. Functions of the epoch are called for it in a thread."""
+        """The source of the epoch with this number in the block. Functions that make it are called in a thread."""
         plan = self._plan
         if is_iterable(plan.source) and plan.order is None and not plan.shards:
             return plan.source
@@ -240,7 +241,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._out = link
 
     def _close(self) -> None:
-        """Drop all but the report: what was read ahead, and an error's frames, would keep memory alive."""
+        """Drop all but the report, since items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
         for stage in self._stages:
@@ -251,7 +252,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._progress.open = False
 
     def statistics(self) -> PipelineStatistics:
-        """A snapshot, or what was so when it was closed."""
+        """A snapshot; after closing, the one from then."""
         return self._report or report(self._stages, self._out, self._started, perf_counter())
 
 

@@ -1,4 +1,5 @@
-"""Stages that run a function: a coroutine function on the event loop, a plain one in threads; or that makes batches."""
+"""Stages that run a function: a coroutine function on the event loop, a plain one in threads. And the stage that makes
+batches."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ Function: TypeAlias = Callable[[Any], Any]
 class LoopStage(Stage):
     """A coroutine function, awaited by as many tasks as there are workers.
 
-    What a call leaves in the context of its task, or in its count of cancellations, is not for the next item: then the
-    worker goes on in a task of its own. A task for each item would cost more than most items do.
+    If a call changes the context of its asyncio task, or its count of cancellations, the next item must not see that:
+    then the worker goes on in a new task. A task for each item would cost more than most items do.
     """
 
     def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
@@ -41,7 +42,7 @@ class LoopStage(Stage):
         self.finish()
 
     async def _work(self) -> bool:
-        """One worker of a stage without order. The most frequent path of all, so `ready` is written out here."""
+        """One worker of a stage without order. It is the most frequent path, so `ready` is written out here."""
         source, out, function = self.source, self.out, self._function
         context, cancellations = _state()
         items = source.items
@@ -79,7 +80,7 @@ class LoopStage(Stage):
 
 
 def _state() -> tuple[Context, Callable[[], int]]:
-    """A copy of this task's context, and what counts its cancellations."""
+    """A copy of this task's context, and the method that counts its cancellations."""
     task = asyncio.current_task()
     assert task is not None
     return copy_context(), task.cancelling
@@ -118,7 +119,7 @@ class ThreadStage(Stage):
         return self._seconds
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
-        self._stopped = True  # what no thread has taken comes after it
+        self._stopped = True  # calls that no thread has taken come after it
         super().fail(origin, error, given)
 
     async def feed(self) -> None:
@@ -131,12 +132,12 @@ class ThreadStage(Stage):
         self._calls.put(self._results.enter(origin, item))
 
     def _work(self) -> None:
-        """What each of the threads runs."""
+        """Each thread runs this."""
         yield_to_streams()
         self.serve(self.function)
 
     def serve(self, function: Function) -> None:
-        """Make the calls that a thread takes, by a function of its own."""
+        """Take calls from the queue and make them, with this thread's own function."""
         if self._filters:
             function = _keeps(function)
         while not self._stopped and (call := self._calls.get()) is not None:
@@ -148,8 +149,8 @@ class ThreadStage(Stage):
             call.seconds = perf_counter() - started
             self._made.append(call)
             del call  # while it waits, a thread holds nothing
-            # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result.
-            # It cannot be forgotten: the last thread that works finds no more calls.
+            # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result. No
+            # result is forgotten, since the last thread that works finds no more calls.
             if self._calls.empty() or not self.out.lacks(len(self._made)):
                 self._made.wake()
 
@@ -186,7 +187,7 @@ class BatchStage(ThreadStage):
             if part < size:
                 await self._caught_up()
             del item, packed
-            if self.error is not None:  # of the batch before, which was waited for
+            if self.error is not None:  # of the batch before, for which this has waited
                 return
             if len(items) < size and (self._drop_last or source.error is not None):
                 self._drop(origins)
@@ -196,7 +197,7 @@ class BatchStage(ThreadStage):
             del items
 
     async def _caught_up(self) -> None:
-        """Wait until what the thread was given is done: where it lags, no more items are taken."""
+        """Wait until the thread has done all its calls: while it lags, no more items are taken."""
         while self._behind and self.error is None:
             await self._ended.wait()
 
@@ -213,13 +214,13 @@ class BatchStage(ThreadStage):
         self._ended.wake()
 
     def _drop(self, origins: list[Origin]) -> None:
-        """A batch that is not full counts as received in the next epoch, if there is one in this block."""
+        """Items of a batch that is not full count as received in the next epoch, if there is one in this block."""
         if isinstance(self.out, DroppingLink):
             self.out.drop(tuple(origins))
 
 
 def _keeps(function: Function) -> Function:
-    """A function that gives the item, or `DROPPED` where `function` says so."""
+    """A function that gives the item, or `DROPPED` if `function` returns false."""
 
     def kept(item: Any) -> Any:
         return item if checked(function(item)) else DROPPED
@@ -237,7 +238,7 @@ def _keeps_later(function: Function) -> Function:
 
 
 def checked(result: Any) -> Any:
-    """What a plain function returned, unless it is a coroutine."""
+    """The result of a plain function. Raises if it is a coroutine."""
     if type(result) is types.CoroutineType:
         result.close()
         raise TypeError("the function returned a coroutine: pass the coroutine function, not one around it")

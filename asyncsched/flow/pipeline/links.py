@@ -1,18 +1,18 @@
-"""What joins two stages of a pipeline: a bounded row of items, with who waits for one, and who waits for room.
+"""A link between two stages of a pipeline: a bounded row of items, with the waiters for items and for room.
 
 Theory of operation. A stage reserves room in the link behind it *before* it takes an item from the link in front of it,
-and a source does so before it is asked for anything. So an item has a place from the moment it is read, and a pipeline
+and a source does so before it is asked for anything. So an item has room from the moment it is read, and a pipeline
 never holds more than the sum of its links. Each room goes round:
 
-    reserve -> put -> take           a stage's result, which the next stage takes
-    reserve -> unreserve             nothing came of it, as at the end of the items, or what a filter does not keep
-    put -> withdraw                  the stage takes back what nobody has taken
-    take -> put_back                 the next stage returns it: the row is too full until that is taken again
+    reserve -> put -> take           a stage's result, which the next stage takes reserve -> unreserve             no
+    item came: the items are at their end, or a filter has left it out put -> withdraw                  the stage takes
+    back what nobody has taken take -> put_back                 the next stage returns it: the row is too full until
+    that is taken again
 
-The items lie in a deque, and nothing is sent per item: only who waits is woken. A burst costs one step of the event
-loop; a single item never waits for others to join it, but where it is of no use alone: who makes batches says how many
-it waits for (`wanted`), and is woken for half a row of them at a time. Who waits for room is woken when half of it is
-free, for then it is worth a step, or when the next stage has nothing left to take.
+The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
+loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
+for how many items it waits (`wanted`), and is woken for half a row of them at a time. A waiter for room is woken when
+half of the row is free, since then it is worth a step, or when the next stage has nothing left to take.
 
 An `asyncio.Queue` between two stages reserves nothing, and wakes somebody for each item: `bench/pipeline.py` compares
 the two.
@@ -30,12 +30,12 @@ from typing import Any, TypeAlias
 from .position import Behind, Origin, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
-DROPPED = object()  # in place of an item that is not to go on
+DROPPED = object()  # in place of an item that goes no further
 MANY = 1024  # spans of numbers that are kept as they came; a guess
 
 
 class Link:
-    """A row of at most `capacity` items: made, being made, or about to be. One side puts, the other takes."""
+    """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes."""
 
     __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "more", "wanted")
 
@@ -49,7 +49,7 @@ class Link:
         self.error: BaseException | None = None  # why it ended
         self.for_items: WaitQueue = WaitQueue()
         self.for_room: WaitQueue = WaitQueue()
-        self.wanted: int = 1  # how many items it waits for, while it does
+        self.wanted: int = 1  # for how many items the taker waits, while it does
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""
@@ -64,19 +64,20 @@ class Link:
             await self.for_room.wait()
 
     async def reserve_all(self) -> int:
-        """Wait for room, and take all there is. Returns for how many items."""
+        """Wait for room, and take all of it. Returns for how many items."""
         await self.reserve()
         room = 1 + max(0, self._room)
         self._room = min(0, self._room)
         return room
 
     def unreserve(self) -> None:
-        """Give back room that was reserved, since no item came. Another worker may wait for it, to see that too."""
+        """Give back room that was reserved, since no item came. Another worker may wait for room, and has to see that
+        too."""
         self._room += 1
         self.for_room.wake()
 
     def lift_bound(self) -> None:
-        """Let go whoever waits for room, now or later, to put nothing: the stage has failed."""
+        """Wake all that wait for room, now or later, to put nothing: the stage has failed."""
         self._room = sys.maxsize
         self.for_room.wake_all()
 
@@ -88,19 +89,19 @@ class Link:
             self.for_items.wake()
 
     def lacks(self, more: int) -> bool:
-        """Whether `more` items would be too few for who waits for them. Asked on any thread."""
+        """Whether the taker waits, and would still lack items if `more` were put. May be called on any thread."""
         return len(self.items) + more < self.wanted
 
     def end(self, error: BaseException | None = None) -> None:
-        """No more items will be put, because of an error or since there are none."""
+        """No more items will be put: there are none, or an error came."""
         if self.more and error is None:
             return
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
     async def arrived(self, count: int = 1) -> bool:
-        """Wait for an item; False if there will be none. For who alone takes items and has a use for `count`: wait for
-        these, or for half a row if that is less."""
+        """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
+        or for half a row if that is less."""
         wanted = min(count, self.capacity // 2) or 1
         while len(self.items) < wanted:
             if self.ended:
@@ -128,27 +129,27 @@ class Link:
         self.items.clear()
 
     def put_back(self, items: Iterable[Numbered]) -> None:
-        """Items that were taken, in order, are to be taken again."""
+        """Put items back that were taken, in order: they will be taken again."""
         before = len(self.items)
         self.items.extendleft(reversed([*items]))
         self._room -= len(self.items) - before
         self.for_items.wake_all()
 
     def reopen(self) -> None:
-        """Take the items of another epoch, from stages that have ended: they have taken room for more than they put."""
+        """Take the items of another epoch from stages that have ended. These had taken room for more than they put."""
         self.ended = False
         self._room = self.capacity - len(self.items)
 
     def close(self) -> None:
-        """Drop what is left."""
+        """Drop the items that are left."""
         self.items.clear()
         self.error = None
 
 
 class DroppingLink(Link):
-    """One that may be given `DROPPED` for an item. The item's number goes with the next that is put.
+    """A link that may be given `DROPPED` for an item. The item's number goes with the next item that is put.
 
-    So it counts as received when all in front of it is, and a position stays short however few items are kept.
+    So it counts as received when the items in front of it are, and a position stays short however few items are kept.
     """
 
     __slots__ = ("_dropped", "_many")
@@ -156,7 +157,7 @@ class DroppingLink(Link):
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
         self._dropped: list[range] = []
-        self._many = MANY  # so many are joined
+        self._many = MANY  # so many spans are joined
 
     def put(self, origin: Origin, item: Any) -> None:
         if item is DROPPED:
@@ -170,38 +171,37 @@ class DroppingLink(Link):
         super().put(origin, item)
 
     def drop(self, origin: Origin) -> None:
-        """Nothing will be put for this item."""
+        """No result will be put for this item."""
         dropped = self._dropped
         for span in spans_of(origin):
             if dropped and dropped[-1].stop == span.start:
                 dropped[-1] = range(dropped[-1].start, span.stop)
             else:
                 dropped.append(span)
-        if len(dropped) > self._many:  # out of order, behind a shuffle: most of them join on to each other
+        if len(dropped) > self._many:  # out of order, behind a shuffle: most spans adjoin each other
             self._dropped = joined(dropped)
             self._many = max(MANY, 2 * len(self._dropped))
 
     def dropped(self) -> Origin:
-        """What was dropped last, with nothing put behind it. It is to go with an item elsewhere."""
+        """The numbers that were dropped last, with nothing put behind them. They are to go with an item elsewhere."""
         dropped, self._dropped = self._dropped, []
         return Behind((), tuple(dropped))
 
 
 class WaitQueue:
-    """Coroutines that wait for something to change, and are woken one at a time. Whoever wakes looks again.
+    """Coroutines that wait for a change, and are woken one at a time. A waiter that wakes looks again.
 
-    Theory of operation. Each waiter has a future of its own, in a deque. A wake-up takes the first one out and gives it
-    its result, so a future in the deque is a waiter that nobody has woken yet, or one that was cancelled and has not
-    run since: that one is passed over. A waiter that was woken, and cancelled before it ran, has taken a wake-up that
-    it has no use for, and hands it on. So no wake-up is lost, and none is sent to nobody.
+    Theory of operation. Each waiter has a future of its own, in a deque. A wake-up takes the first future out and gives
+    it its result. So a future in the deque belongs to a waiter that nobody has woken yet, or to one that was cancelled
+    and has not run since: a wake-up passes over it. A waiter that was woken, and then cancelled before it ran, hands
+    its wake-up on. So no wake-up is lost, and each reaches a waiter.
 
-    A wake-up is a hint, not a gift: between it and the step in which the waiter runs, somebody else may have taken what
-    it was for. So whoever waits looks again, in a loop.
+    A wake-up is a hint and gives nothing: before the waiter runs, somebody else may take the item or the room. So a
+    waiter looks again, in a loop.
 
-    Alternatives. `asyncio.Condition` has a lock to be taken, which nothing here needs on one thread.
-    `asyncio.Semaphore` counts, and would say again what the deque in front of it says already. A memory object stream
-    of anyio, into which a None is sent per wake-up, was used before: it delivers to waiters that were cancelled, which
-    then needed counters beside it.
+    Alternatives. `asyncio.Condition` has a lock, which one thread does not need. `asyncio.Semaphore` has a count, which
+    would repeat the length of the deque of items. A memory object stream of anyio, into which a None is sent per
+    wake-up, was used before: it delivers to waiters that were cancelled, so it needed counters beside it.
     """
 
     __slots__ = ("_inside", "_seconds", "waiters")
@@ -209,10 +209,10 @@ class WaitQueue:
     def __init__(self) -> None:
         self.waiters: deque[asyncio.Future[None]] = deque()  # those that nobody has woken yet
         self._inside = 0  # with those that were woken and have not run yet
-        self._seconds = 0.0  # that they have waited, added up, less `_inside` times the present time
+        self._seconds = 0.0  # for which they have waited, added up, less `_inside` times the present time
 
     async def wait(self) -> None:
-        """Until it is woken. Always passes through the event loop."""
+        """Wait until it is woken. Always passes through the event loop."""
         future = asyncio.get_running_loop().create_future()
         self.waiters.append(future)
         self._inside += 1
@@ -221,7 +221,7 @@ class WaitQueue:
             await future
         except BaseException:
             if future.done() and not future.cancelled():
-                self.wake()  # it was for this one, which has no use for it now
+                self.wake()  # this waiter was woken, and was cancelled: hand it on
             elif future in self.waiters:
                 self.waiters.remove(future)
             raise
@@ -243,5 +243,5 @@ class WaitQueue:
             self.wake()
 
     def seconds(self, now: float) -> float:
-        """How long coroutines have waited here, added up."""
+        """Seconds for which coroutines have waited here, added up."""
         return self._seconds + self._inside * now

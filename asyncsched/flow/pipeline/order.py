@@ -1,4 +1,4 @@
-"""What kind of a thing a source is, and which of its items are read in which order."""
+"""The kinds of sources, and which of their items are read in which order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _IN_MEMORY = (list, tuple, range, np.ndarray)
 
 @dataclass(frozen=True)
 class Shard:
-    """A share of what is read: every `count`-th, beginning with `index`."""
+    """A share of the items: every `count`-th, beginning with `index`."""
 
     index: int
     count: int
@@ -23,7 +23,7 @@ class Shard:
 
     @property
     def sure(self) -> int:
-        """Which one of `count` items says that the share has its own."""
+        """A place in a row of `count` items: if an item is there, the share has its own item of the row."""
         return self.count - 1 if self.drop_last else self.index
 
     def of(self, numbers: range) -> range:
@@ -51,7 +51,7 @@ class Arranged:
     def _index(self, number: int) -> int:
         found = self.order[self._numbers[number]]
         try:
-            if isinstance(found, bool):  # which would be taken for 0 and 1
+            if isinstance(found, bool):  # booleans would be taken for 0 and 1
                 raise TypeError
             return operator.index(found)
         except TypeError:
@@ -74,7 +74,7 @@ class Strided:
         return len(self.shard.of(range(len(self.iterable))))
 
     def place(self, number: int) -> str:
-        """Where an item stands in what is read."""
+        """The name of an item by its number in the share."""
         return f"item {self.shard.index + number * self.shard.count} of what is shared"
 
     def __iter__(self) -> Iterator[Any]:
@@ -110,7 +110,7 @@ class AsyncStrided(Strided):
 
 
 def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> Any:
-    """What an epoch reads. Raises TypeError where the source or the order is none for that."""
+    """The items that an epoch reads. Raises TypeError if the source or the order does not fit."""
     if order is None and (not shards or is_in_memory(source) or is_map(source)):
         return Arranged(source, range(len(source)), shards) if shards else source
     if order is None:
@@ -120,7 +120,7 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
     check_indexed(source)
     found = order(epoch) if callable(order) else order
     if not _is_indexed(found):
-        found = list(found)  # a sampler's
+        found = list(found)  # of a sampler
     check_order(found)
     return Arranged(source, found, shards)
 
@@ -155,14 +155,14 @@ def is_iterator(source: Any) -> bool:
 
 
 def is_in_memory(source: Any) -> bool:
-    """Whether its items are had at once, by index."""
+    """Whether its items are in memory, by index."""
     if isinstance(source, Arranged):
         return is_in_memory(source.source) and is_in_memory(source.order)
     return type(source) in _IN_MEMORY
 
 
 def is_map(source: Any) -> bool:
-    """Whether it is read by index, since all that iterates over it would do so, and end at an IndexError."""
+    """Whether it is read by index: a plain iteration would do so too, and would end at any IndexError."""
     return getattr(type(source), "__iter__", None) in (None, Sequence.__iter__) and _is_indexed(source)
 
 

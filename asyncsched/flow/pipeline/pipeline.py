@@ -29,7 +29,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Indexed(Protocol[T_co]):
-    """What has a length and items by index, as PyTorch's datasets."""
+    """A source with a length and items by index, as PyTorch's datasets have."""
 
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> T_co: ...
@@ -44,15 +44,15 @@ _ONCE = (
     "the source is an iterator, which can be read once: pass an iterable that can be read again, or a function of the"
     " epoch's number that makes one"
 )
-BUFFER = 16  # finished items that may wait for the next stage: enough to share a step of the event loop
+BUFFER = 16  # finished items that may wait for the next stage: enough for several to share a step of the event loop
 
 
 class Pipeline(Generic[T]):
     """Reads, maps, batches and moves items ahead of a consumer. Made by `s.pipeline(source)`.
 
     Each method gives a new pipeline with one stage more. `async with pipe.open() as items` runs one epoch. An exception
-    of the source or a function is raised where the consumer takes items, after those before it, with a note of the
-    stage, the item's number and, where that is a name or a number, the item; then the epoch is over.
+    of the source or a function is raised where the consumer takes items, after the items before it. Its note has the
+    stage, the item's number, and the item, if that is a name or a number. Then the epoch is over.
 
     >>> import asyncio, asyncsched as asc
     >>> async def main():
@@ -81,15 +81,15 @@ class Pipeline(Generic[T]):
     def __len__(self) -> int:
         """How many items an epoch gives, from its beginning.
 
-        Raises TypeError where that is not known: after a filter, and where the source has no length, as a generator has
-        none, or is a function of the epoch. `len(items)` of what `open()` gives is how many are still to come.
+        Raises TypeError if that is not known: after a filter, and if the source has no length (a generator) or is a
+        function of the epoch. `len(items)`, of the iterator that `open()` gives, is how many are still to come.
         """
         return self._plan.length(self._plan.readable(self._progress.next().epoch), Position())
 
     def __bool__(self) -> bool:
         return True  # or it would ask for a length, which may be unknown
 
-    if not TYPE_CHECKING:  # for which any name would be there then, and it could be iterated
+    if not TYPE_CHECKING:  # with these, type checkers would find any name, and take this for iterable
 
         def __aiter__(self) -> NoReturn:
             raise TypeError(
@@ -118,15 +118,16 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[Any]:  # fmt: skip
         """Apply a function to each item. None is an item like any other.
 
-        A coroutine function runs on the event loop, a plain one in threads, or in processes that each epoch starts
-        (the "spawn" method) and ends. On Linux these yield to the streams: they are nicer by 5 than the loop's thread.
+        A coroutine function runs on the event loop, a plain one in threads, or in processes that each epoch starts (the
+        "spawn" method) and ends. On Linux these threads and processes yield to the streams: they are nicer by 5 than
+        the loop's thread.
 
         Args:
             fn: takes an item, returns an item. In processes, both it and the items must be picklable.
             workers: how many items are worked on at once.
-            ordered: whether results keep the order of the items. If not, they come as they are done.
+            ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
             processes: run a plain function in processes.
-            buffer: how many finished items may wait, besides those that are worked on.
+            buffer: how many finished items may wait for the next stage, besides those that are worked on.
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
 
@@ -135,10 +136,10 @@ class Pipeline(Generic[T]):
         self, fn: Callable[[T], Awaitable[object] | object], *, workers: int = 1, ordered: bool = True,
         processes: bool = False, buffer: int = BUFFER,
     ) -> Pipeline[T]:  # fmt: skip
-        """Leave out the items for which `fn` returns what is false. None is no function here.
+        """Leave out the items for which `fn` returns a false value. None is no function here.
 
-        `fn` runs as that of `map`, and the options are the same. What is left out counts as received with the next item
-        that is not, so a resumed pipeline asks again for those behind the last item that was received.
+        `fn` runs as that of `map`, with the same options. An item that is left out counts as received with the next
+        item that is kept. So a resumed pipeline asks `fn` again about the items behind the last one that was received.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -179,14 +180,14 @@ class Pipeline(Generic[T]):
 
     @naming_arguments
     def shard(self, index: int, count: int, *, drop_last: bool = False) -> Pipeline[T]:
-        """Read every `count`-th item alone, from `index` on: the share of one of `count` processes.
+        """Read only every `count`-th item, from `index` on: the share of one of `count` processes.
 
-        Each item is in one share, if all processes have the same order: give `order=` the same seed. It stands first,
-        so that what is read by index is read by one process alone. Items are numbered within the share. A share may be
-        shared again: that of a machine by its processes.
+        Each item is in one share, if all processes have the same order: give `order=` the same seed. It has to be the
+        first stage, so that items are read by index in one process only. Items are numbered within the share. A share
+        may be shared again: that of a machine by its processes.
 
-        As tf.data's, which takes `count` first, and PyTorch's DistributedSampler, which repeats items until all shares
-        are equal. Here they differ by one item at most where `count` does not divide the items.
+        tf.data has the same, with `count` first. PyTorch's DistributedSampler repeats items until all shares are equal;
+        here shares differ by one item at most if `count` does not divide the number of items.
 
         Args:
             index: of this share, from 0.
@@ -214,12 +215,13 @@ class Pipeline(Generic[T]):
 
     @naming_arguments
     def repeat(self, epochs: int | None = None) -> Pipeline[T]:
-        """Read the source `epochs` times in one `open()`, or for ever: as tf.data and grain do.
+        """Read the source `epochs` times in one `open()`, or for ever, as tf.data and grain do.
 
-        What stands before sees each epoch end: a `.shuffle` gives all it holds, a `.batch` its last items. What stands
-        behind sees one long epoch: a batch may have items of two. Each epoch has a number of its own, which sources,
-        orders and shuffles are told and `state_dict()` counts; the next `open()` goes on with the next. What stands
-        before begins an epoch when the last has ended: processes start anew, so put `.repeat` in front of them.
+        Stages before it see each epoch end: a `.shuffle` gives all items that it holds, a `.batch` its last items.
+        Stages behind it see one long epoch: a batch may have items of two. Each epoch has a number of its own. Sources,
+        orders and shuffles get it, and `state_dict()` counts it. The next `open()` goes on with the next number. Stages
+        before it begin an epoch when the last one has ended. Processes would start anew, so put `.repeat` in front of
+        them.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -230,7 +232,7 @@ class Pipeline(Generic[T]):
         [[0, 1], [2, 0], [1, 2]]
 
         Raises:
-            ValueError: for a second one in a pipeline: `repeat(6)` is what `repeat(2)` and `repeat(3)` would be.
+            ValueError: for a second one in a pipeline: write `repeat(6)` for `repeat(2)` and `repeat(3)`.
             TypeError: if the source is an iterator, which can be read once.
         """
         check_int("epochs", epochs, none="no end")
@@ -242,15 +244,15 @@ class Pipeline(Generic[T]):
 
     @naming_arguments
     def shuffle(self, buffer_size: int, *, seed: int) -> Pipeline[T]:
-        """Give the items in a random order: each time one of `buffer_size` that are held, until none is left.
+        """Give the items in a random order: each time one of the `buffer_size` items that are held, until none is left.
 
-        An item may come at most `buffer_size - 1` places early, but any number of them late. What is in memory or read
-        by index is shuffled over the whole by `s.pipeline(source, order=)`, which holds none. Each epoch has its own
-        order, which depends on the seed and the epoch's number alone. A resumed epoch goes on in it as if it had not
-        been interrupted; where a stage with `ordered=False` stands before or behind, each item still comes once. An
-        error of what stands before comes without what is held, which a resumed epoch gives in its turn.
+        An item may come at most `buffer_size - 1` places early, but any number of them late. For a source in memory, or
+        one that is read by index, `s.pipeline(source, order=)` shuffles all items and holds none. Each epoch has its
+        own order, which depends only on the seed and the epoch's number. A resumed epoch goes on in this order as if it
+        had not been interrupted. With a stage of `ordered=False` before or behind it, each item still comes once. After
+        an error of a stage before it, the held items do not come; a resumed epoch gives them.
 
-        As in tf.data and torchdata; but here a seed must be given, and each epoch has another order.
+        tf.data and torchdata have the same. Here a seed must be given, and each epoch has another order.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -264,9 +266,9 @@ class Pipeline(Generic[T]):
         [3, 2, 5, 1, 0, 6, 4, 7]
 
         Args:
-            buffer_size: how many items are held, besides those that may wait for the next stage: stands before
-                `.to_device`, since what is there takes bytes of the scheduler's.
-            seed: another gives another order.
+            buffer_size: how many items are held, besides those that may wait for the next stage. Put it before
+                `.to_device`: items on the device take bytes of the scheduler.
+            seed: another seed gives another order.
 
         Raises:
             ValueError: for a second one in a pipeline, behind which it could not be resumed.
@@ -280,18 +282,18 @@ class Pipeline(Generic[T]):
 
     @naming_arguments
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
-        """Put arrays on the device ahead of the consumer, as `s.put` does: those in tuples, lists and dicts, too.
+        """Put arrays on the device ahead of the consumer, as `s.put` does, also those in tuples, lists and dicts.
 
-        The scheduler's limit on bytes holds. A batch is put when there is room for all of it. What is ahead goes back
-        to the host when the scheduler is stuck and others wait for bytes; the next 16 batches are then put when they
-        are asked for. In the ambient scope of where the pipeline was opened.
+        The scheduler's limit on bytes holds. A batch is put when there is room for all of it, in the scope that is
+        ambient where the pipeline is opened. If the scheduler is stuck and others wait for bytes, the batches ahead go
+        back to the host. The next 16 batches are then put only when they are asked for.
 
         Args:
             depth: how many batches may be ahead of the consumer; the host keeps its arrays of those, too.
-            device: where to; default the scheduler's first device.
+            device: the device to put them on; default the scheduler's first one.
 
-        While it iterates, the consumer needs room for a batch besides what it still holds: `del` the last one where
-        there is none.
+        While it iterates, the consumer needs room for a batch besides the tensors that it still holds: `del` the last
+        batch if there is none.
         """
         check_int("depth", depth)
         return self._stage(StagePlan("to_device", depth, partial(DeviceStage, self._submitter, self._runtime, device)))
@@ -299,9 +301,9 @@ class Pipeline(Generic[T]):
     def open(self) -> Items[T]:
         """Run one epoch: `async with pipe.open() as items`, then `async for item in items`.
 
-        The first goes on from where `load_state_dict` said, each other begins anew, also when the one before was left
-        early. `len(items)`, where it is known, is how many are still to come: `async for item in tqdm(items)`, with
-        `from tqdm.asyncio import tqdm`, shows a bar with that total.
+        The first epoch goes on from the position of `load_state_dict`. Each later one begins anew, also if the one
+        before was left early. `len(items)`, where it is known, is how many are still to come: `async for item in
+        tqdm(items)`, with `from tqdm.asyncio import tqdm`, shows a bar with that total.
 
         Raises, where the block is entered:
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
@@ -314,18 +316,20 @@ class Pipeline(Generic[T]):
         return self._last.statistics() if self._last is not None else report((), Link(0), 0.0, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: the epoch's number, and which items of the source the consumer has received.
+        """The position, for `load_state_dict`: the epoch's number, and which items of the source the consumer has
+        received.
 
-        Items read ahead do not count: a pipeline that resumes reads them again. It skips the others unmapped. The
-        source must give the same items again.
+        Items read ahead do not count: a pipeline that resumes reads them again. It skips received items without mapping
+        them. The source must give the same items again.
 
         `state["epoch"]` is the number of the epoch, so a run of 10 goes on by `for _ in range(state["epoch"], 10)`. In
-        the block of an epoch that is so, too, when its last item was received: one resumed from there gives no more.
+        the block of an epoch that holds also when its last item was received: an epoch that is resumed from there gives
+        no items.
         """
         return self._progress.position.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there with the next `open()`.
+        """Go on from this position with the next `open()`.
 
         Raises:
             ValueError: if `state` is not what `state_dict()` gave.
@@ -372,8 +376,8 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
 def make_pipeline(
     submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int, order: Order | None
 ) -> Pipeline[T]:
-    """A pipeline without stages. Raises TypeError if the source is nothing that can be read, or not in that order."""
-    single = getattr(source, "shape", None) == ()  # a number of NumPy's, which has `__getitem__` all the same
+    """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
+    single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
     if isinstance(source, Pipeline | Handle) or single or (not is_iterable(source) and not callable(source)):
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
@@ -394,7 +398,7 @@ def make_pipeline(
 def _check_takes_epoch(what: str, function: Any) -> None:
     try:
         inspect.signature(function).bind(0)
-    except ValueError:  # a built-in one, of which nobody knows
+    except ValueError:  # a built-in function: its signature is not known
         pass
     except TypeError as error:
         name = getattr(function, "__name__", type(function).__name__)

@@ -1,4 +1,4 @@
-"""What a pipeline is made of, and how many items come of it."""
+"""The parts of a pipeline, and how many items it gives."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ _UNKNOWN = "the length of this pipeline is not known"
 
 
 class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, and what is done with them."""
+    """A source, how many items may be read ahead of the first stage, and the stages."""
 
     source: Any
     buffer: int
     order: Any = None
     shards: tuple[Shard, ...] = ()
     stages: tuple[StagePlan, ...] = ()
-    epochs: int | None = 1  # that are read in one go; None is for ever
+    epochs: int | None = 1  # that are read in one `open()`; None for no end
     repeated: int = 0  # how many of the stages stand before the `repeat`, and see each epoch end
 
     def labels(self) -> list[str]:
-        """What it does, in order."""
+        """The names of its parts, in order."""
         labels = [stage.label for stage in self.stages]
         if self.epochs != 1:
             labels.insert(self.repeated, "repeat" if self.epochs is None else f"repeat {self.epochs}")
         return [f"shard {shard.index} of {shard.count}" for shard in self.shards] + labels
 
     def read(self, epoch: int) -> Any:
-        """What an epoch reads, from functions of its number. Raises TypeError if they return nothing that can be."""
+        """The source and order of an epoch, where they are functions of its number. Raises TypeError if the result
+        cannot be read."""
         source = self.source
         if not is_iterable(source):
             source = source(epoch)
@@ -44,7 +45,8 @@ class Plan(NamedTuple):
         return arranged(source, self.order, self.shards, epoch)
 
     def check_position(self, iterable: Any, position: Position) -> None:
-        """Raise ValueError for a position behind the end of what is read by index: that is one of another pipeline."""
+        """Raise ValueError for a position behind the end of a source that is read by index: it is of another
+        pipeline."""
         now = position.now()
         received = max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])
         by_index = is_in_memory(iterable) or is_map(iterable)
@@ -55,15 +57,15 @@ class Plan(NamedTuple):
             )
 
     def readable(self, epoch: int) -> Any:
-        """The same, where that does not take making a source, which may wait. Raises TypeError elsewhere."""
+        """The number of items, if that does not take making a source, which may wait. Raises TypeError if it does."""
         if not is_iterable(self.source):
             raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
         return self.read(epoch)
 
     def length(self, iterable: Any, position: Position) -> int:
-        """How many items come of this iterable from a position on, as if all epochs were as long as this one.
+        """How many items this iterable gives from a position on, as if all epochs were as long as this one.
 
-        Raises TypeError where nobody knows.
+        Raises TypeError if that is not known.
         """
         if self.epochs is None:
             raise TypeError(f"{_UNKNOWN}: `repeat()` goes on for ever; `repeat(epochs)` does not")
@@ -82,12 +84,12 @@ class Plan(NamedTuple):
 
 
 def _through(stages: Iterable[StagePlan], count: int) -> int:
-    """How many items these stages make of so many."""
+    """How many items these stages make of `count` items."""
     for stage in stages:
         count = stage.length(count)
     return count
 
 
 def unknown_after(label: str, items: int) -> int:
-    """The length of what passes a filter."""
+    """The length behind a filter."""
     raise TypeError(f"{_UNKNOWN}: `{label}` tells as it goes which items it keeps")

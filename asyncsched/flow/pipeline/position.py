@@ -1,4 +1,5 @@
-"""Which items of the source something in a pipeline was made of, and how far the consumer has got, in which epoch."""
+"""The numbers of the source's items of which an item was made, and which items the consumer has received, in which
+epoch."""
 
 from __future__ import annotations
 
@@ -10,24 +11,24 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 _NUMBERS = (int, float, np.integer)
-_FIELDS, _TEXT = 4, 200  # of a tuple; characters of a text: of a path, and not of a document
+_FIELDS, _TEXT = 4, 200  # most parts of a tuple, and most characters of a text: as of a path, not of a document
 
 EPOCH = 1 << 48
-"""How far the numbers of one epoch's items are from those of the next, where `repeat` has several read in one go."""
+"""The distance between the numbers of one epoch's items and those of the next, where `repeat` reads several epochs."""
 
 Origin: TypeAlias = "int | Behind | tuple[Origin, ...]"
-"""An item's number in the source, or those of a whole batch, which may be nested."""
+"""An item's number in the source, or the numbers of a whole batch, which may be nested."""
 
 
 class Behind(NamedTuple):
-    """The origin of an item in front of which others were dropped: they count as received when it is."""
+    """The origin of an item in front of which others were dropped. They count as received when it is."""
 
     origin: Origin
     dropped: tuple[range, ...]
 
 
 def numbers_of(origin: Origin) -> list[int]:
-    """The numbers of what an item was made of, without those that were dropped in front of it.
+    """The numbers of the items of which an item was made, without those that were dropped in front of it.
 
     >>> numbers_of(((0, 1), Behind((4, 5), (range(2, 4),))))
     [0, 1, 4, 5]
@@ -38,7 +39,7 @@ def numbers_of(origin: Origin) -> list[int]:
 
 
 def last_of(origin: Origin) -> int:
-    """The last of `numbers_of`, which are not none."""
+    """The last of `numbers_of`. There must be one."""
     while not isinstance(origin, int):
         origin = origin.origin if isinstance(origin, Behind) else origin[-1]
     return origin
@@ -110,12 +111,13 @@ class Position:
     taken: int = 0
     """All items below this number were received."""
     ahead: set[int] = field(default_factory=set)
-    """These were, too: results that came out of order."""
+    """Other items that were received: results that came out of order."""
     over: dict[int, int] = field(default_factory=dict)
-    """And these: from what was left out at the end of an epoch, with the gap behind it, to what follows in another."""
+    """More items that were received: from those left out at the end of one epoch, over the gap behind it, to the first
+    of another."""
 
     def receive(self, origin: Origin) -> None:
-        """Count what was made of these items as received."""
+        """Count an item that was made of these as received."""
         for span in spans_of(origin):
             if span.start <= self.taken:
                 self.taken = max(self.taken, span.stop)
@@ -137,11 +139,11 @@ class Position:
         return number < self.taken or number in self.ahead
 
     def copy(self) -> Position:
-        """What it is now, for another thread."""
+        """A copy, for another thread."""
         return replace(self, ahead=set(self.ahead))
 
     def now(self) -> Position:
-        """The same, counted from the beginning of the epoch that it is in."""
+        """The same, counted from the beginning of its epoch."""
         behind, taken = divmod(self.taken, EPOCH)
         ahead = {number - behind * EPOCH for number in self.ahead if number > self.taken}
         return Position(self.epoch + behind, taken, ahead)
@@ -152,7 +154,7 @@ class Position:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Position:
-        """What `state()` gave. Raises ValueError for anything else."""
+        """The position of which this is the `state()`. Raises ValueError for anything else."""
         try:
             epoch, taken, ahead = state["epoch"], state["taken"], state["ahead"]
             numbers = [epoch, taken, *ahead]
@@ -164,17 +166,17 @@ class Position:
 
 
 class Progress:
-    """Which epoch of a pipeline is open, or the next, and where it begins.
+    """The epoch of a pipeline that is open, or the next one, and where it begins.
 
     Args:
-        epochs: how many are read in one go. Then `position` is where the first of them begins, while they are open.
+        epochs: how many are read in one `open()`. While they are open, `position` is where the first of them begins.
     """
 
     def __init__(self, epochs: int | None) -> None:
         self._epochs = epochs
         self.position: Position = Position()
         self.open: bool = False
-        self.unread: bool = False  # the epoch has begun; it was neither read to its end nor taken up again by `load`
+        self.unread: bool = False  # the epoch has begun, was not read to its end, and `load` has not set it back
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on from a position that was saved."""
@@ -195,7 +197,7 @@ class Progress:
         return self.position
 
     def finish(self) -> None:
-        """This epoch will not be read any more: the next is another."""
+        """This epoch is over. The next one is another."""
         self.position, self.unread = self.next(), False
 
     def must_rest(self) -> None:

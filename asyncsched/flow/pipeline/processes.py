@@ -1,11 +1,11 @@
 """The stage that runs a plain function in processes.
 
-Theory of operation. Each process has a thread that waits for it and a pipe to it, so that one that dies fails the item
-that it was given, and no other. What cannot be pickled, or made again on the other side, fails where it is, with the
-item. An exception is made again without a call of its class, which may take other arguments than it has passed on.
+Theory of operation. Each process has a thread that waits for it and a pipe to it. So a process that dies fails its own
+item, and no other. An object that cannot be pickled, or cannot be unpickled on the other side, fails its item there. An
+exception is made again without a call of its class, which may take other arguments than those it passed on.
 
-A pool of `concurrent.futures` loses its process by an item or a result that cannot be made again, and with it whatever
-others compute; and each item goes through two threads more.
+A pool of `concurrent.futures` breaks when an item or a result cannot be unpickled, and fails all that others compute.
+And each item goes through two more threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ..._core.exception_copies import built_in_of
 from ...runtime.threads import yield_to_streams
 from .functions import ThreadStage, checked
 
-Told = tuple[str, str]  # what a function raised: in a line of text, and as it would be printed
+Told = tuple[str, str]  # an exception: in a line of text, and as it would be printed
 
 
 class ProcessStage(ThreadStage):
@@ -49,7 +49,7 @@ class _Process:
         self._function = function
         self._process: Any = None
         self._pipe: Any = None
-        self._close: Any = None  # at exit, too, before others wait for the process
+        self._close: Any = None  # also at exit, before the interpreter waits for the process
 
     def call(self, item: Any) -> Any:
         """The function's result."""
@@ -86,12 +86,12 @@ class _Process:
 
 
 class _Traceback(Exception):
-    """What a traceback looks like in another process, as the cause of the exception here."""
+    """The traceback of another process, as text: the cause of the exception here."""
 
 
 def _raise(told: Told, pickled: bytes) -> None:
     error: Any = None
-    with suppress(Exception):  # whatever a class of the user's raises: then its text is what there is
+    with suppress(Exception):  # whatever a user's class raises: then its text has to do
         error = pickle.loads(pickled)
     if not isinstance(error, BaseException):
         error = RuntimeError(f"{told[0]} (it cannot be passed on from its process as it is)")
@@ -102,8 +102,8 @@ def _raise(told: Told, pickled: bytes) -> None:
 
 
 def _serve(pipe: Connection) -> None:
-    """What the process runs."""
-    with suppress(EOFError, KeyboardInterrupt):  # the pipe is closed; Ctrl-C, which the other process has got, too
+    """The process runs this."""
+    with suppress(EOFError, KeyboardInterrupt):  # the pipe is closed; or Ctrl-C, which reaches both processes
         while True:
             told, found = _called(pipe.recv_bytes())
             pipe.send(told)
@@ -111,7 +111,7 @@ def _serve(pipe: Connection) -> None:
 
 
 def _called(pickled: bytes) -> tuple[Told | None, bytes]:
-    """Call a function in this process. Gives its result, or what it raised."""
+    """Call a function in this process. Gives its result or its exception, pickled."""
     try:
         function, item = pickle.loads(pickled)
         return None, _pickled(checked(copy_context().run(function, item)))
@@ -130,7 +130,7 @@ def _pickled(thing: Any) -> bytes:
 
 
 class _Pickler(ForkingPickler):
-    """Pickles as the pool does, but for exceptions that say nothing of how they are pickled."""
+    """Pickles as the pool does, except for exceptions whose class does not say how they are pickled."""
 
     def reducer_override(self, thing: Any) -> Any:
         kind: Any = type(thing)

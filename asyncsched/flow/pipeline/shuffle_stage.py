@@ -1,17 +1,17 @@
 """The stage that gives items in a random order, chosen among those that it holds.
 
 Theory of operation. It holds the first `size` items that it has not given, in the order in which they came, and gives
-one of them: which one is a function of the seed and of what is held (the number of the newest item, and how many there
-are), and of nothing else. So all that it will give follows from *which* items were given. A pipeline knows that anyway
-(`Position`), and a resumed epoch, whose source leaves those out, goes on in the order of the unbroken one: nothing is
-saved for it, and nothing is gone through again. The newest item is another at each step, until there are no more; then
-they get fewer. So each step asks for another number.
+one of them. The choice is a function of the seed and of the held items (the number of the newest, and how many they
+are), and of nothing else. So the order of all items to come follows from *which* items were given. A pipeline knows
+that anyway (`Position`). A resumed epoch, whose source leaves out the given items, thus goes on in the order of an
+unbroken one: nothing is saved for it, and nothing is computed again. At each step either the newest item is another,
+or, at the end, the items are fewer. So each step draws another number.
 
-Alternatives. A choice by how many were given needs that count in the position, since a filter may stand before it. To
-put the next item in the place of the one that was given, as shuffles of this kind mostly do, saves moving some pointers
-(1 us of 10,000 items). But where an item stands then depends on the way there, and a position would have to hold the
-items' places. Behind a second shuffle the items that were received are not the first that this one gave, so what it
-held cannot be told from them.
+Alternatives. A choice by how many items were given needs that count in the position, since a filter may stand before
+it. Most shuffles of this kind put the next item in the place of the one that was given. That saves moving some pointers
+(1 us for 10,000 items), but then an item's place depends on all steps before, and a position would have to hold the
+places. Behind a second shuffle the received items are not the first that this one gave, so its held items cannot be
+told from them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class ShuffleStage(Stage):
         self.finish()
 
     async def _filled(self) -> bool:
-        """Whether there is an item to give: all that are to be held are, or there are no more.
+        """Whether there is an item to give: it holds `size` items, or no more come.
 
-        After an error none is, as no batch is that is not full: a resumed epoch gives it in its turn.
+        After an error there is none, as no batch is given that is not full: a resumed epoch gives the items.
         """
         items, source = self._items, self.source
         while (lacking := self.held - len(items)) and (source.items or await source.arrived(lacking)):

@@ -1,10 +1,10 @@
-"""Where a pipeline's items come from.
+"""The sources of a pipeline's items.
 
-A list, tuple, range or array is read on the event loop, where indexing it cannot block. Any other iterable may open
-files or compute, so a thread of its own reads it, and is given room for many items at a time. So is what has a length
-and items by index, as PyTorch's datasets, by index: `iter` would take an IndexError from inside for its end. Async
-iterables are read on the loop. Items are numbered from 0 in each epoch; a resumed epoch leaves out those that were
-received before.
+A list, tuple, range or array is read on the event loop, since indexing it cannot block. Any other iterable may open
+files or compute, so a thread of its own reads it, and gets room for many items at a time. A source with a length and
+items by index, such as PyTorch's datasets, is read by index in such a thread: `iter` would take an IndexError from
+inside for its end. Async iterables are read on the loop. Items are numbered from 0 in each epoch; a resumed epoch
+leaves out those that were received before.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _NAME = "0 (source)"
 
 
 class SourceStage(Stage):
-    """What all sources share. The link in front of a source stays empty."""
+    """The base of all sources. The link in front of a source stays empty."""
 
     def __init__(self, iterable: Any, skip: Position, out: Link, first: int) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
         self.skip = skip
         self.first = first  # the number of the first item
-        self.end: int = first  # behind the last, once it was read
-        self.seconds: float = 0.0  # of work, where a thread reads
-        self.closing_error: BaseException | None = None  # what a generator raised when it was closed
+        self.end: int = first  # the number behind the last item, once that was read
+        self.seconds: float = 0.0  # of work, if a thread reads
+        self.closing_error: BaseException | None = None  # raised by a generator when it was closed
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         if isinstance(self.iterable, Arranged | Strided) and isinstance(origin, int):
-            with suppress(Exception):  # that may be what has failed
+            with suppress(Exception):  # `repr` itself may be what has failed
                 given = self.iterable.place(origin - self.first)
         super().fail(origin, error, given)
 
@@ -65,7 +65,7 @@ def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
 
 
 class IndexedSource(SourceStage):
-    """Something in memory."""
+    """Items in memory."""
 
     async def run(self) -> None:
         out, items, first = self.out, self.iterable, self.first
@@ -107,7 +107,7 @@ class AsyncSource(SourceStage):
         except BaseException as error:
             if self.error is None:
                 self.fail(number, error)
-            elif not isinstance(error, asyncio.CancelledError):  # it was cancelled, which the source answered so
+            elif not isinstance(error, asyncio.CancelledError):  # the source answers a cancellation so
                 self.closing_error = error
         finally:
             if callable(aclose := getattr(iterator, "aclose", None)):
@@ -152,7 +152,7 @@ class ThreadSource(SourceStage):
         return self.seconds
 
     async def _feed(self) -> None:
-        """Give the thread all the room there is, until it is cancelled."""
+        """Give the thread all room there is, until this is cancelled."""
         while True:
             self._room.put(await self.out.reserve_all())
 
@@ -209,7 +209,7 @@ class ThreadSource(SourceStage):
 
 
 class MapSource(ThreadSource):
-    """What has a length and items by index, which may block."""
+    """A source with a length and items by index. Indexing may block."""
 
     def _open(self) -> None:
         self._length = len(self.iterable)
@@ -218,7 +218,7 @@ class MapSource(ThreadSource):
         if number - self.first >= self._length:
             raise StopIteration
         if self.skip.has(number):
-            return None  # it is left out, and need not be read
+            return None  # the item is left out, and need not be read
         try:
             return self.iterable[number - self.first]
         except StopIteration as error:  # it would mean an end

@@ -1,7 +1,7 @@
-"""What the stages of a pipeline share: links on either side, how they fail, and how results keep their order.
+"""The base of a pipeline's stages: links on either side, how stages fail, and how results keep their order.
 
-A stage takes items from one link and puts what it makes of them into the next. An error of its function is how its
-output ends: behind the results of the items before it, and with nothing after it.
+A stage takes items from one link and puts its results into the next. An error of its function ends its output: behind
+the results of the items before it, and with nothing after it.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ T = TypeVar("T")
 
 
 def as_many(items: int) -> int:
-    """How many items a stage makes that makes one of each."""
+    """How many items a stage gives that makes one of each."""
     return items
 
 
 class StagePlan(NamedTuple):
-    """A stage to be made: what it is called, how many items it may have, how it is made of a name and two links."""
+    """The plan of a stage: its name, how many items it may have, and the function that makes it of a name and two
+    links."""
 
     label: str
     capacity: int
     make: Callable[[str, Link, Link], Stage]
-    length: Callable[[int], int] = as_many  # how many it makes of so many; raises TypeError where nobody knows
+    length: Callable[[int], int] = as_many  # how many items it makes of so many; raises TypeError if that is not known
     link: type[Link] = Link  # behind it
     shuffles: bool = False
 
 
 class Stage:
-    """What all stages share."""
+    """The base of all stages."""
 
     def __init__(self, name: str, source: Link, out: Link, workers: int = 1, *, ordered: bool = True) -> None:
         self.name = name
@@ -52,12 +53,12 @@ class Stage:
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
-        self.failed_on: str = ""  # what it was given there, where that is brief
+        self.failed_on: str = ""  # the item there, if it is brief
         self.started: float = perf_counter()
         self.ended: float = inf
 
     async def work(self) -> None:
-        """Run. Whoever is cancelled by somebody else tells the next stage, which would wait for it."""
+        """Run. If somebody else cancels it, it tells the next stage, which would wait for it."""
         try:
             await self.run()
         except asyncio.CancelledError as error:
@@ -73,12 +74,12 @@ class Stage:
         raise NotImplementedError
 
     def busy(self, now: float) -> float:
-        """Seconds of work so far, added up over the workers: whatever was not waiting."""
+        """Seconds of work so far, added up over the workers: all time in which they did not wait."""
         waiting = self.source.for_items.seconds(now) + self.out.for_room.seconds(now)
         return max(0.0, self.workers * (min(now, self.ended) - self.started) - waiting)
 
     async def ready(self) -> bool:
-        """Wait for room, which it takes, and for an item; False if no more are to be taken."""
+        """Wait for room, and take it, and for an item. False if no more items are to be taken."""
         if self.error is not None:
             return False
         if not self.out.try_reserve():
@@ -96,10 +97,10 @@ class Stage:
             self.out.lift_bound()
 
     async def run_apart(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Run what awaits a user's coroutines, anew in a fresh task for as long as it returns True.
+        """Run a function that awaits a user's coroutines. While it returns True, run it again in a new asyncio task.
 
-        Cancelled, cancel it once and wait for it, as asyncio does. A cancelled scope of anyio would do it again at each
-        `await`, in a `finally`, too.
+        If this is cancelled, cancel it once and wait for it, as asyncio does. A cancelled scope of anyio would cancel
+        it again at each `await`, even in a `finally`.
         """
         go_on = True
         while go_on:
@@ -107,7 +108,7 @@ class Stage:
             try:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
-                self.fail((), error)  # for the case that a user's coroutine goes on all the same
+                self.fail((), error)  # in case a user's coroutine goes on all the same
                 task.cancel()
                 await ended(task)
                 raise
@@ -121,7 +122,7 @@ class Stage:
         self.out.end(self.source.error if self.error is None else self._noted(self.error))
 
     def _noted(self, error: BaseException) -> BaseException:
-        """An exception as the consumer will see it: with a note of the stage and the item."""
+        """Add a note to an exception for the consumer: the stage and the item."""
         error = passable(error, "the function raised")
         given = f": {self.failed_on}" if self.failed_on else ""
         add_note(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}{given}")
@@ -130,17 +131,17 @@ class Stage:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One call of a stage's function, and what came of it."""
+    """One call of a stage's function, and its result or error."""
 
     origin: Origin
-    item: Any  # what goes in, then what comes out, or in brief what went in if there is an error
+    item: Any  # the argument, then the result; after an error the argument in brief
     error: BaseException | None = None
     seconds: float = 0.0
     done: bool = False
 
 
 class ReorderBuffer:
-    """Passes on the results of several workers: in the order in which the items were taken, if the stage is ordered."""
+    """Passes on the results of several workers. If the stage is ordered, in the order in which the items were taken."""
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
@@ -154,7 +155,7 @@ class ReorderBuffer:
         return call
 
     def ended(self, call: Call) -> None:
-        """Pass on its result, and those that waited for it."""
+        """Pass on its result, and the results that waited for it."""
         call.done = True
         stage = self._stage
         if call.error is not None:
@@ -166,45 +167,45 @@ class ReorderBuffer:
             if first.error is None:
                 stage.out.put(first.origin, first.item)
             else:
-                # The first in order, whichever came first.
+                # The first error in the order of the items, whichever came first.
                 stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
                 self._calls.clear()
 
 
 class EntryQueue(Generic[T]):
-    """Delivers what any thread posts on the loop's thread, in order. Made on that thread.
+    """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
 
-    Theory of operation. `call_soon_threadsafe` costs a system call, and the loop a step, each time; so threads append
-    to a deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
+    Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
+    deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
     `popleft` are each one step to other threads, and the order of two steps does the rest. A thread appends first and
-    looks at the flag second; `drain` takes the flag down first and looks at the deque second. So whatever a thread
-    appended while the flag was up is seen by the `drain` that will take it down. Two threads may both see it down, and
-    wake the loop twice: the second `drain` finds nothing. Who appends and does not wake the loop answers for that
-    somebody will. (trio's `EntryQueue` is the same for functions to be called.)
+    looks at the flag second. `drain` takes the flag down first and looks at the deque second. So the `drain` that takes
+    the flag down sees all that threads appended while it was up. Two threads may both see it down, and wake the loop
+    twice: the second `drain` finds nothing. A thread that appends without a wake-up has to be sure that another one
+    wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
     """
 
     def __init__(self, deliver: Callable[[T], None]) -> None:
         self._deliver = deliver
         self._loop = asyncio.get_running_loop()
         self._things: deque[T] = deque()
-        self._awake = False  # a step of the loop that drains this is on its way
+        self._awake = False  # whether a step of the loop that drains this is on its way
 
     def __len__(self) -> int:
         return len(self._things)
 
     def append(self, thing: T) -> None:
-        """Have `thing` delivered with what comes next. From any thread."""
+        """Have `thing` delivered at the next wake-up. From any thread."""
         self._things.append(thing)
 
     def wake(self) -> None:
-        """Have all that was appended delivered soon. From any thread."""
+        """Have all things that were appended delivered soon. From any thread."""
         if not self._awake:
             self._awake = True
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
-        """Deliver what is there, now."""
+        """Deliver all things that are there, now."""
         self._awake = False
         while self._things:
             self._deliver(self._things.popleft())
