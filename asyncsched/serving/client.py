@@ -1,15 +1,15 @@
-"""The client's side of a request: its body, and whether it is there still.
+"""The client's side of a request: its body, and whether the client is still there.
 
-Theory of operation. ASGI tells of a client that has left only to who calls `receive`, after the body. So one task, the
+Theory of operation. Only a call of `receive`, after the body, learns that the client has left. So one asyncio task, the
 reader, owns `receive`: it reads the body ahead (which is bounded), and then waits for the disconnect. The application
-is given what was read by a `receive` of its own, and is cancelled when there is a reason to.
+gets the messages by a `receive` of its own, and is cancelled when there is a reason to.
 
-All that cuts a request short is one `asyncio.timeout` around it. It ends when the body is late; never, once the body is
-there; and at once, when there is a reason to. It counts cancellations, and so tells its own from one that came from
-outside, which goes on.
+One `asyncio.timeout` around a request cuts it short. It expires when the body is late; never, once the body is there;
+and at once, when there is a reason to end the request. It counts cancellations, so it tells its own from one that came
+from outside, which goes on.
 
-What a request leaves has no reference cycles: under overload Python's collector would stop the loop for what refusals
-leave behind. That is why the reader has no timeout of its own (`asyncio.timeout` holds the task it is in, and a
+The objects of a request have no reference cycles. Otherwise, under overload, Python's collector would stop the loop to
+collect those of refusals. That is why the reader has no timeout of its own (`asyncio.timeout` holds its task, and a
 cancelled task its frames), and why nobody keeps the reader or the reason once the block is left.
 """
 
@@ -26,10 +26,11 @@ class Disconnected(Exception):
 
 
 class Client:
-    """Reads a request, while `async with` is open, and ends the block when there is nobody or nothing to answer.
+    """Reads a request while its `async with` is open, and ends the block when there is no client or no request to
+    answer.
 
-    Meanwhile the exchange's `receive` is this one's, for the application. Leaving the block raises why it was ended, if
-    it was: Disconnected, or a Problem.
+    Meanwhile this is the exchange's `receive`, for the application. If the block was ended, leaving it raises the
+    reason: Disconnected, or a Problem.
 
     Args:
         max_body: most bytes of the body.
@@ -42,7 +43,7 @@ class Client:
         self._max_body = max_body
         self._body_timeout = body_timeout
         self._open = False
-        self._reason: Exception | None = None  # for which the block is ended
+        self._reason: Exception | None = None  # why the block is ended
         self._unread: bytearray | None = None  # in one piece: a message of one byte would take 200
         self._more_body = True
         self._disconnect: Message | None = None
@@ -75,7 +76,7 @@ class Client:
         while self._unread is None:
             if self._exchange.left:
                 return {"type": "http.disconnect"}
-            # Before the response is complete the application is cancelled, and not told of the disconnect: frameworks
+            # Before the response is complete, the application is cancelled. It does not get the disconnect: frameworks
             # would raise errors of their own.
             if self._disconnect is not None and (self._exchange.complete or self._exchange.cancelled):
                 return self._disconnect
@@ -106,7 +107,7 @@ class Client:
             raise self._too_large()
 
     async def _read(self) -> None:
-        """What the reader does: read the body, then wait for the disconnect."""
+        """The reader: read the body, then wait for the disconnect."""
         try:
             last = await self._read_body()
             if self._may_end():

@@ -1,6 +1,6 @@
 """The server's own endpoints: health, readiness, metrics, status. They pass no limit, so a full server answers them.
 
-What the page of the status shows is nothing that a request brought, and none of the program's lines.
+The page of the status shows no data of requests, and no lines of the program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ async def metrics(service: Service, exchange: Exchange) -> None:
 
 
 async def statusz(service: Service, exchange: Exchange) -> None:
-    """What the scheduler does: a page for browsers, JSON for all else. Its lines and scopes stay inside."""
+    """The state of the server and its scheduler: a page for browsers, else JSON. Without lines of code and names of
+    scopes."""
     headers = {"cache-control": "no-store", "vary": "accept"}
     if b"text/html" in (exchange.header(b"accept") or b""):
         await exchange.respond(200, "text/html; charset=utf-8", _PAGE, headers)

@@ -20,22 +20,22 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 logger: Final = Log("asyncsched.serving")
-_LONGEST = 3600.0  # seconds to come back after: measured rates of what hardly moves give centuries
+_LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
 
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One request, and what is known of its response.
+    """One request, and the state of its response.
 
     Attributes:
         scope: ASGI's, of type "http".
-        tenant: whose request it is; None if nobody asked.
+        tenant: whose request it is; None if the server has no `tenant=`.
         status: of the response, once it has started.
         headers: of the response, as ASGI has them, once it has started.
         complete: whether the whole response was handed to the server.
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
-        left: whether it was answered though the application had not ended: what that still sends is refused.
+        left: whether it was answered though the application had not ended: its later messages are refused.
         on_complete: called once the response is complete.
     """
 
@@ -67,7 +67,7 @@ class Exchange:
         await self._pass(message)
 
     async def _pass(self, message: Message) -> None:
-        """ASGI's `send`, which takes note."""
+        """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
         elif message["type"] == "http.response.body" and not message.get("more_body", False):
@@ -84,8 +84,8 @@ class Exchange:
         await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
     async def cut(self) -> None:
-        """End a response that has begun, before its time: a stream of events in order, since a client takes that up
-        again. Any other must not look whole, so it is left as it is, and the server closes the connection."""
+        """End a response early that has begun. A stream of events is ended in order, since its client connects again.
+        Another response must not look whole: it is left as it is, and the server closes the connection."""
         kinds = [value for name, value in self.headers if name.lower() == b"content-type"]
         if not self.complete and kinds and kinds[0].startswith(b"text/event-stream"):
             await self._pass({"type": "http.response.body", "body": b""})
@@ -104,8 +104,8 @@ class Problem(Exception):
 
     Args:
         status: the HTTP status.
-        detail: what went wrong, for the client. The title is the status's own phrase, as RFC 9457 asks of problems that
-            have no type of their own.
+        detail: the cause, for the client. The title is the status's phrase, as RFC 9457 asks of problems without a type
+            of their own.
         retry_after: seconds after which the client may try again.
         close: whether the connection ends with the answer, since the rest of the request will not be read.
         members: further members of the problem details.
@@ -121,13 +121,13 @@ class Problem(Exception):
         self.members = members
 
     async def answer(self, exchange: Exchange, **headers: str) -> None:
-        """Send it as the response, with further headers perhaps."""
+        """Send it as the response, with these further headers."""
         headers["cache-control"] = "no-store"
         if self.retry_after is not None:  # whole seconds, by RFC 9110
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:
             headers["connection"] = "close"
-        title = responses.get(self.status, "Error")  # servers send what they are told: 499 or 529, say
+        title = responses.get(self.status, "Error")  # a status outside the table, such as 499 or 529
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
         await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
 
@@ -140,8 +140,8 @@ class ShuttingDown(Problem):
 
 
 class Row(NamedTuple):
-    """How an exception of the library is told. Its own text is for who runs the server: it is logged, unless the
-    exception is an ordinary event, and not sent."""
+    """How an exception of the library is answered. Its text is for the operator: it is not sent, but logged, unless the
+    exception is an ordinary event."""
 
     error: type[Exception]
     status: int
@@ -159,12 +159,12 @@ TABLE: Final = (
     Row(errors.SchedulerStalled, 503, "The server ran out of room for this request.", retry=True),
     Row(errors.SchedulerClosed, 503, "The server is shutting down.", retry=True),
 )
-"""What is answered where a handler lets an exception out. What is not here is the framework's to answer, with 500."""
+"""The answers to exceptions that a handler lets out. The framework answers all others, with 500."""
 
 
 def find_problem(error: BaseException, retry_after: Callable[[], float | None]) -> Problem | None:
-    """What to answer; None for what is not in the table, as a bug in a group is not, whatever else there is in it.
-    `retry_after` is asked where the error does not say."""
+    """The answer to an exception; None if it is not in the table. A group is not if any part of it is not: that is a
+    bug. `retry_after` is called if the error has none."""
     if isinstance(error, BaseExceptionGroup):
         _, causes = error.split(errors.TaskCancelled)
         found = [find_problem(cause, retry_after) for cause in causes.exceptions] if causes else []

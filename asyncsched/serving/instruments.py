@@ -16,12 +16,12 @@ from .service import Service
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}  # all else is "other": labels are bounded
+_METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}  # others are "other", so labels are bounded
 _BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; Prometheus's own, from 5 ms
 
 
 class Metrics:
-    """An instrument that counts and times requests, and Prometheus's collector of all else."""
+    """An instrument that counts and times requests, and a collector of Prometheus for all else."""
 
     def __init__(self, service: Service) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
@@ -38,7 +38,7 @@ class Metrics:
         )
         self._seconds = Histogram(
             "asyncsched_request_duration_seconds",
-            "From the first byte of the application's work to the last of the response. Refusals are not in it.",
+            "From the begin of the application's work to the last byte of the response. Without refusals.",
             buckets=_BUCKETS,
             registry=self._registry,
         )
@@ -47,7 +47,7 @@ class Metrics:
     @contextmanager
     def __call__(self, exchange: Exchange) -> Iterator[None]:
         started = perf_counter()
-        status = "500"  # what a server answers where an exception comes out, or nothing
+        status = "500"  # a server's answer to an exception, or to no response
         try:
             yield
             status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
@@ -62,7 +62,7 @@ class Metrics:
         return self._content_type, self._generate(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What the registry asks its collectors for."""
+        """Called by the registry."""
         for row in SERVER:
             yield row.read_from({(): self._service})
         for row in SCHEDULER if self._service.is_open else ():
@@ -80,9 +80,10 @@ class Metrics:
 
 
 class Row(NamedTuple):
-    """A metric: its name (counters get "_total"), its help, whether it only grows, and how to read its samples.
+    """A metric: its name (counters get "_total"), its help, whether it only grows, and a function that reads its
+    samples.
 
-    What is read is one number, or numbers by label; None is left out.
+    The function gives one number, or numbers by label. None is left out.
     """
 
     name: str
@@ -124,13 +125,13 @@ def _members(s: StepperStatistics) -> Mapping[str, float | None]:
 
 SERVER: Final = (
     Row("requests_in_progress", "Requests let in whose work has not ended.", False, lambda s: len(s.limiter)),
-    Row("requests_adopted", "Of these, those that were cut short and answered, as by the deadline.", False,
+    Row("requests_adopted", "Requests among these that were cut short and answered, as by the deadline.", False,
         lambda s: s.limiter.adopted),
     Row("bodies_adopted", "Tasks of such requests that still run.", False, lambda s: len(s.bodies())),
     Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
     Row("requests_refused", "Requests refused: over max_requests or a tenant's quota, or draining.", True,
         lambda s: s.limiter.refused),
-    Row("estimated_wait_seconds", "How long what is in progress and in the backlog will take.", False,
+    Row("estimated_wait_seconds", "Seconds until all requests and tasks are done, by estimate.", False,
         lambda s: s.estimated_wait()),
     Row("ready", "1 while requests are taken, else 0.", False, lambda s: int(s.ready)),
 )  # fmt: skip
@@ -150,30 +151,30 @@ SCHEDULER: Final = (
 ROOM: Final = (
     Row("reserves_waiting", "Scopes that wait for bytes to reserve: new ones by priority, and those that grow.", False,
         lambda room: {one.who: one.count for one in room}, "who"),
-    Row("reserves_waiting_bytes", "What these ask for.", False,
+    Row("reserves_waiting_bytes", "Bytes for which scopes wait.", False,
         lambda room: {one.who: one.nbytes for one in room}, "who"),
-    Row("reserves_waiting_seconds", "For how long the first of them has waited.", False,
+    Row("reserves_waiting_seconds", "For how long the first of these scopes has waited.", False,
         lambda room: {one.who: one.longest for one in room}, "who"),
 )  # fmt: skip
 SUMMARY: Final = (
-    Row("stream_busy_seconds", "Time that a stream ran tasks, added up.", True,
+    Row("stream_busy_seconds", "Time for which a stream ran tasks, added up.", True,
         lambda s: {stream.name: stream.busy_seconds for stream in s.streams()}, "stream"),
-    Row("operation_seconds", "Time that tasks of a name ran, added up; of the first hundred names.", True,
+    Row("operation_seconds", "Time for which tasks of a name ran, added up; for the first hundred names.", True,
         lambda s: {operation.name: operation.seconds for operation in s.operations()}, "operation"),
     Row("operation_tasks", "Tasks of a name that ran.", True,
         lambda s: {operation.name: operation.count for operation in s.operations()}, "operation"),
 )  # fmt: skip
 BATCHERS: Final = (
-    Row("batcher_items", "Items, by what became of them.", True, _items, "outcome"),
+    Row("batcher_items", "Items, by outcome.", True, _items, "outcome"),
     Row("batcher_batches", "Batches computed.", True, lambda s: s.batches),
-    Row("batcher_retries", "Parts of batches that failed, computed again.", True, lambda s: s.retries),
+    Row("batcher_retries", "Parts of failed batches that were computed again.", True, lambda s: s.retries),
     Row("batcher_items_waiting", "Items in the queue.", False, lambda s: s.waiting),
-    Row("batcher_cost_waiting", "What the items in the queue cost.", False, lambda s: s.waiting_cost),
+    Row("batcher_cost_waiting", "The cost of the items in the queue.", False, lambda s: s.waiting_cost),
     Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),
 )
 STEPPERS: Final = (
     Row("stepper_outputs", "Outputs of members.", True, lambda s: s.outputs),
-    Row("stepper_members", "Members, by what they wait for.", False, _members, "state"),
+    Row("stepper_members", "Members, by state.", False, _members, "state"),
     Row("stepper_joined", "Members that joined.", True, lambda s: s.joined),
     Row("stepper_failed", "Members that an exception ended.", True, lambda s: s.failed),
     Row("stepper_steps", "Steps computed.", True, lambda s: s.steps),
@@ -181,6 +182,6 @@ STEPPERS: Final = (
     Row("stepper_begun", "Members that had a first output.", True, lambda s: s.begun),
     Row("stepper_first_output_seconds", "From joining to the first output, added up.", True, lambda s: s.first_seconds),
     Row("stepper_gap_seconds", "From one output of a member to its next, added up.", True, lambda s: s.gap_seconds),
-    Row("stepper_wait_seconds", "Time that members waited for their next step, added up.", True,
+    Row("stepper_wait_seconds", "Time for which members waited for their next step, added up.", True,
         lambda s: s.wait_seconds),
 )  # fmt: skip

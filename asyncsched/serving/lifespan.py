@@ -1,7 +1,7 @@
 """ASGI's lifespan: the scheduler is open before the application starts, and until it has stopped.
 
 Theory of operation. The server sends "startup", waits for "startup.complete", serves, sends "shutdown", and waits for
-"shutdown.complete". The application hears and says the same, a little later and a little earlier:
+"shutdown.complete". The application gets and sends the same messages, a little later and a little earlier:
 
     server      here                          application
     startup ->  open the scheduler, startup ->
@@ -12,10 +12,10 @@ Theory of operation. The server sends "startup", waits for "startup.complete", s
                 close the scheduler
              <- shutdown.complete, which was kept
 
-An application may know no lifespan. ASGI lets it raise then, whatever it likes, or return; so an exception before
-"startup.complete" is no failure, unless it was announced with "startup.failed", which is passed on at once. From there
-on it is one. What is no `Exception` always is one (SystemExit, a group with a CancelledError): that is nobody's way to
-say that it knows no lifespan.
+An application may know no lifespan. By ASGI it may then return, or raise any exception. So an exception before
+"startup.complete" is no failure, unless "startup.failed" announced it, which is passed on at once. Later it is a
+failure. A BaseException that is no `Exception` (SystemExit, a group with a CancelledError) always is one: no
+application says so that it knows no lifespan.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Re
 
 
 def _from_outside(error: BaseException) -> bool:
-    """Whether the server has ended it, and is told nothing any more."""
+    """Whether the server has ended it, and gets no more messages."""
     task = asyncio.current_task()
     cancelled = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
     return cancelled or isinstance(error, GeneratorExit)
@@ -54,17 +54,18 @@ class _ApplicationLifespan:
 
     def __init__(self, service: Service, receive: Receive, send: Send) -> None:
         self.started = False
-        self._answered = False  # whether the server knows that it started, or failed to
+        self._answered = False  # whether the server knows that the application started, or failed to
         self.last: Message = {"type": "lifespan.shutdown.complete"}
         self._service = service
         self._receive = receive
         self._send = send
         self._asked = False  # whether the application was asked to start
-        self._warming = False  # whether it has, and what follows was begun
+        self._warming = False  # whether it has started, and the next message was asked for
         self._stopping = False  # whether the server asked it to stop
 
     def failed(self, error: BaseException) -> Message | None:
-        """What to send when it ends in an exception: the application's own words, if it had any. None if it was."""
+        """The message to send when it ends in an exception, with the application's own words, if it sent any. None if
+        it was sent."""
         if self._answered and not self.started:
             return None
         if self.last["type"].endswith(".failed"):
@@ -73,7 +74,7 @@ class _ApplicationLifespan:
         return {"type": f"lifespan.{kind}.failed", "message": f"{type(error).__name__}: {error}"}
 
     async def run(self, app: App, scope: ASGIScope) -> None:
-        """Run the application's lifespan until it has stopped; if it knows none, until the server stops."""
+        """Run the application's lifespan until it has stopped; if it has none, until the server stops."""
         try:
             await app(scope, self._to_app, self._from_app)
         except Exception:

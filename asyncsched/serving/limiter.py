@@ -1,10 +1,10 @@
-"""Which requests are let in, and when others may come back.
+"""The requests that are let in, and when others may come back.
 
-Theory of operation. Whoever is beyond a limit is refused at once, before its body is read, with an estimate of when to
-come back: what is in progress, by the rate at which requests ended lately. There is no semaphore to wait at: a queue in
-front of the scheduler's own would hold bodies that nothing bounds, and under overload would answer each request just
-when its client has given up. The estimate knows nothing of who else was refused, so clients that come back together may
-be refused again.
+Theory of operation. A request beyond a limit is refused at once, before its body is read, with an estimate of when to
+come back: the number of requests in progress over the rate at which requests ended lately. There is no semaphore to
+wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload would answer each
+request just when its client has given up. The estimate leaves out other refused clients, so clients that come back
+together may be refused again.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from .http import Exchange, Problem
 
 
 class Limiter:
-    """Counts the requests in progress, and refuses beyond the limits. It never makes anyone wait.
+    """Counts the requests in progress, and refuses those beyond the limits. No request waits.
 
     Args:
-        max_requests: in progress.
-        max_requests_per_tenant: in progress, of one tenant; None for no bound but `max_requests`.
+        max_requests: most requests in progress.
+        max_requests_per_tenant: most requests of one tenant in progress; None for no bound but `max_requests`.
     """
 
     def __init__(self, max_requests: int, max_requests_per_tenant: int | None) -> None:
         self.max_requests = max_requests
         self.max_requests_per_tenant = max_requests_per_tenant
-        self.draining = False  # nobody is let in any more
+        self.draining = False  # no request is let in any more
         self.refused: int = 0
-        self.adopted: int = 0  # answered, and holding their places until what still runs of them has ended
-        # For each request a function that ends it early. As an attribute of the exchange it would make a cycle.
+        self.adopted: int = 0  # answered, but they hold their places until all their work has ended
+        # For each request, a function that ends it early. As an attribute of the exchange it would make a cycle.
         self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()
         self._rate = Rate()
@@ -45,7 +45,7 @@ class Limiter:
         return len(self._in_progress) + self.adopted
 
     def estimated_wait(self) -> float | None:
-        """Seconds until what is in progress will be done, by the measured rate; None before the first is."""
+        """Seconds until the requests in progress will be done, by the measured rate; None before the first is done."""
         return self._rate.seconds_for(len(self))
 
     @contextmanager

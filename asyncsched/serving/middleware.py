@@ -1,4 +1,4 @@
-"""What a request passes through on its way to the application."""
+"""The layers through which a request passes on its way to the application."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
         try:
             await _run(service, app, exchange)
         except Disconnected:
-            pass  # nobody is there to be told
-        except ShuttingDown as problem:  # nobody's mistake: raised on, the server would write it out for each request
+            pass  # no client is there to be answered
+        except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
             await (problem.answer(exchange) if exchange.status is None else exchange.cut())
         except Exception as error:
             if exchange.status is not None or not await _told(service, exchange, error):
@@ -48,10 +48,11 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
 
 
 async def _work(service: Service, app: App, exchange: Exchange) -> None:
-    """Do a request's work, which belongs to one scope that waits for it.
+    """Do a request's work, in one scope that waits for it.
 
-    In a task of its own: a function that runs in a thread cannot be ended, nor can a handler that takes no notice of
-    its cancellation. So one that is cut short is answered in time, and the service adopts what still runs.
+    The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
+    ignores its cancellation. So a request that is cut short is answered in time, and the service adopts the work that
+    still runs.
     """
     scheduler, options = service.scheduler, service.options
     exchange.scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
@@ -65,7 +66,7 @@ async def _work(service: Service, app: App, exchange: Exchange) -> None:
     finally:
         if not work.done():
             service.adopt(exchange, scope, work)
-        del work  # no cycle: its exception holds this frame
+        del work  # avoids a cycle: its exception holds this frame
 
 
 async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
@@ -96,8 +97,8 @@ async def _attend(work: asyncio.Task[None], exchange: Exchange, seconds: float |
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
-    """Whether the exception was one to be answered. Here, since no frame that it passed through may hold it: that is a
-    cycle, and under overload the collector would stop the loop for the sake of refusals."""
+    """Answer an exception, if there is an answer to it. A function of its own, since no frame that the exception passed
+    may hold it: that would be a cycle, and under overload the collector would stop the loop to collect refusals."""
     problem = find_problem(error, service.estimated_wait)
     if problem is not None:
         await problem.answer(exchange)

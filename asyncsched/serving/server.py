@@ -28,12 +28,12 @@ class Serving(Service):
     """ASGI middleware: a scheduler for the application, and a scope for each request.
 
     The scheduler opens when the application starts, before the first request: on a GPU that imports CuPy and makes the
-    context. What else takes long at first is for `warm_up=`. Handlers find the scheduler as the ambient one, and as
+    context. Use `warm_up=` for other work that is slow at first. Handlers find the scheduler as the ambient one, and as
     `scheduler` in ASGI's state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
-    pass. Add it last: what Starlette's `@app.middleware("http")` puts around it reports a client that left as an error,
-    "No response returned".
+    pass. Add it last: around it, Starlette's `@app.middleware("http")` would report a client that left as an error, "No
+        response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):
@@ -54,45 +54,47 @@ class Serving(Service):
         app: the application.
         scheduler: makes the scheduler, once per start: `functools.partial(asyncsched.Scheduler, max_bytes="2 GiB")`.
         max_requests: most requests in progress. One more is answered 503, with Retry-After from the measured rate.
-        max_requests_per_tenant: of one tenant. One more is answered 429. Requests without a tenant have no such bound.
+        max_requests_per_tenant: most requests of one tenant in progress. One more is answered 429. Requests without a
+            tenant have no such bound.
         tenant: a function of ASGI's scope that names the tenant, by a header say; or None for a request without one.
             `max_requests_per_tenant` needs it.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
-            function of ASGI's scope that gives them, where some answers are streams. A function that runs in a thread
-            cannot be ended: it keeps its request's place and reserve until it has, and is shown as adopted in metrics
-            and status; readiness fails while such functions hold every stream. Once the response is complete nothing
-            is cancelled any more: a background task may take longer.
+            function of ASGI's scope that gives them: use it if some answers are streams. A function that runs in a
+            thread cannot be ended. It keeps its request's place and reserve until it ends, and is shown as adopted in
+            metrics and status. Readiness fails while such functions hold every stream. Once the response is complete,
+            nothing is cancelled any more: a background task may take longer.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`. Or a function of ASGI's
-            scope that gives them, None for a request without. What the body says is known to the handler alone: it
-            opens a scope of its own, `s.scope(reserve=, wait=)`, before its response begins.
-        wait: most seconds for a request to wait for its reserve. One for which there is no room by then, or is likely
-            to be none, is answered 503, with Retry-After, and so its handler never began a response. Without it,
-            requests wait for as long as it takes.
-        max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so
-            max_requests * max_body is what they may take in all. None for no bound.
-        body_timeout: seconds for a body to arrive, after which 408 is answered.
-        drain_timeout: seconds for the requests in progress when the server shuts down. What is left then is cancelled
-            and answered 503; of responses that have begun, streams of events are ended and others cut off.
-        batchers: to be shown in the metrics, by name. A start is refused whose scheduler has no room for the reserve of
-            a request and that of a batch.
+            scope that gives them, None for a request without. If the bytes depend on the body, let the handler open a
+            scope of its own, `s.scope(reserve=, wait=)`, before its response begins.
+        wait: most seconds for a request to wait for its reserve. If there is no room by then, or none is expected by
+            then, it is answered 503, with Retry-After, and its handler does not begin. Without `wait`, requests wait
+            for as long as it takes.
+        max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so they take at
+            most max_requests * max_body in all. None for no bound.
+        body_timeout: seconds for a body to arrive. After them, 408 is answered.
+        drain_timeout: seconds for the requests in progress when the server shuts down. Requests that are left then are
+            cancelled and answered 503. Of responses that have begun, streams of events are ended in order, and others
+            are cut off.
+        batchers: to be shown in the metrics, by name. The start fails if the scheduler has no room for the reserves of
+            a request and a batch.
         steppers: to be shown in the metrics, by name.
-        instruments: watch requests, besides Prometheus's metrics, which are there where prometheus-client is.
+        instruments: watch requests, besides Prometheus's metrics (which need prometheus-client).
         endpoints: paths that are answered here: health, readiness, metrics, status.
-        drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on, and hand the signal to the server when those
-            in progress are answered, or when it comes again. False leaves signals alone. The process that runs the
-            application must get it, before the server does: under hypercorn's own command it does not. Its first
-            process keeps the signal and has the other close the socket at once, so that later connections are reset;
-            nor does the handler that hypercorn sets by itself give way to another. Start it in your program instead,
-            with a trigger that is told afterwards:
+        drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on. Hand the signal to the server when those in
+            progress are answered, or when it comes again. False leaves signals alone. The process that runs the
+            application must get the signal before the server does. Under hypercorn's own command it does not:
+            hypercorn's first process keeps the signal and has the other close the socket at once, so later connections
+            are reset. Nor does hypercorn's own handler give way to another. Start hypercorn in your program instead,
+            with a trigger that is set afterwards:
 
                 async def main():
                     stop, loop = asyncio.Event(), asyncio.get_running_loop()
                     signal.signal(signal.SIGTERM, lambda *_: loop.call_soon_threadsafe(stop.set))
                     await hypercorn.asyncio.serve(app, config, shutdown_trigger=stop.wait)
 
-        warm_up: a coroutine function of the scheduler, awaited when the application has started and before the server
-            is told that it has: `lambda s: s.warm_up(model, np.zeros((1, 784), np.float32))`. What it raises fails the
-            start. None for nothing.
+        warm_up: a coroutine function of the scheduler, such as `lambda s: s.warm_up(model, np.zeros((1, 784),
+            np.float32))`. It is awaited when the application has started, before the server is told so. If it raises,
+            the start fails.
 
     Raises:
         ValueError, TypeError: for arguments that make no sense.
@@ -134,7 +136,7 @@ class Serving(Service):
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:
-            raise ValueError("max_requests_per_tenant needs `tenant=`, which tells of a request whose it is")
+            raise ValueError("max_requests_per_tenant needs `tenant=`, which says whose a request is")
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
@@ -180,7 +182,7 @@ class Serving(Service):
 
 @cache
 def _prometheus() -> bool:
-    """Whether Prometheus's client is there. It is imported, if so."""
+    """Whether Prometheus's client is installed. If so, it is imported."""
     try:
         importlib.import_module("prometheus_client.core")
     except ImportError:
@@ -188,4 +190,4 @@ def _prometheus() -> bool:
     return True
 
 
-_prometheus()  # now: it takes some tenths of a second, for which a loop would stand still that makes a `Serving`
+_prometheus()  # now, since it takes some tenths of a second, which would block a loop that makes a `Serving`

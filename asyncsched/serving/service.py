@@ -1,4 +1,4 @@
-"""What requests share: the scheduler, the limits, and whether the server drains."""
+"""The state that requests share: the scheduler, the limits, and whether the server drains."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LAST = 1.0  # seconds for requests to end after they were cancelled
 
 @dataclass(frozen=True)
 class Options:
-    """What a request may take, and how long draining may; see `Serving`."""
+    """The limits of requests, and of draining; see `Serving`."""
 
     deadline: float | Callable[[ASGIScope], float | None] | None
     reserve: int | Callable[[ASGIScope], int | str | None] | None
@@ -49,9 +49,9 @@ class Service:
 
     Attributes:
         instruments: watch every request, from the outside in.
-        batchers, steppers: what requests may wait for, by name.
-        summary: adds up what the open scheduler does; None while there is none, or where nothing would show it.
-        adopted: what still runs of requests that were cut short and answered, with the scopes they belong to.
+        batchers, steppers: by name.
+        summary: adds up the work of the open scheduler; None while there is none, or if nothing would show it.
+        adopted: work that still runs though its request was cut short and answered, with the scope of each.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
     """
 
@@ -71,8 +71,8 @@ class Service:
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken, and get anywhere: the scheduler is open, nothing drains, and streams are free of
-        what nobody waits for."""
+        """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and not
+        every stream is held by adopted work."""
         return self.is_open and not self.limiter.draining and not self._held_up()
 
     @property
@@ -85,7 +85,7 @@ class Service:
         """The scheduler, while it is open.
 
         Raises:
-            RuntimeError: otherwise. No SchedulerClosed, which a client would be told as a server that shuts down.
+            RuntimeError: if there is none. Not SchedulerClosed: a client would get that as a server that shuts down.
         """
         if self._scheduler is None:
             raise RuntimeError(
@@ -95,13 +95,14 @@ class Service:
         return self._scheduler
 
     def estimated_wait(self) -> float | None:
-        """Seconds that what is in progress and in the backlog will take, by the measured rates; None if unknown."""
+        """Seconds until requests in progress and tasks in the backlog are done, by the measured rates; None if
+        unknown."""
         found = [self.limiter.estimated_wait(), self._scheduler.load().estimated_wait if self._scheduler else None]
         return max([seconds for seconds in found if seconds is not None], default=None)
 
     def adopt(self, exchange: Exchange, scope: Scope, work: asyncio.Task[None]) -> None:
-        """Answer a request whose work has not ended. That was cancelled, and keeps its place, and its reserve, until it
-        ends."""
+        """Adopt the work of a request that is answered now. The work was cancelled, and keeps its place and its reserve
+        until it ends."""
         exchange.left = True
         self.limiter.adopt(exchange)
         self.adopted[work] = scope
@@ -115,11 +116,11 @@ class Service:
             logger.error("%s raised after it was cut short and answered", exchange.name, exc_info=error)
 
     def bodies(self) -> list[Task]:
-        """The tasks that still run of requests that were cut short and answered."""
+        """The tasks that still run though their requests were cut short and answered."""
         return [task for scope in self.adopted.values() for task in scope._running()]
 
     def _held_up(self) -> bool:
-        """Whether such tasks run on every stream: nothing else would."""
+        """Whether such tasks hold every stream, so nothing else can run."""
         if self._scheduler is None or not (bodies := self.bodies()):
             return False
         runtime, first = self._scheduler._runtime, dict[Lane | None, Task]()
@@ -132,7 +133,7 @@ class Service:
         """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may.
 
         Raises:
-            TaskTooLarge: where no request could ever be answered.
+            TaskTooLarge: if no request could ever be answered.
         """
         self.limiter.draining = False
         async with self._make_scheduler() as scheduler:
@@ -153,7 +154,7 @@ class Service:
                     self._scheduler = self.summary = None
 
     async def warm_up(self) -> None:
-        """What is to be done once before the first request, if anything. The application has started."""
+        """Await `warm_up`, if there is one. The application has started."""
         if self.options.warm_up is not None:
             await self.options.warm_up(self.scheduler)
 
@@ -174,7 +175,7 @@ class Service:
                     await self.limiter.empty()
 
     async def _close(self, scheduler: Scheduler) -> None:
-        """Wait for what requests have left behind, such as a batch that nobody wants any more."""
+        """Wait for tasks that requests have left behind, such as a batch that nobody wants any more."""
         if self.adopted:
             await asyncio.wait(self.adopted, timeout=self._time_left())
         try:
@@ -192,8 +193,8 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
 
     A second one does not.
 
-    A server that gets the signal at once closes its socket, and who comes later sees no answer at all. And it waits for
-    the responses that have begun before it tells the application to stop: a stream of events would never hear of it.
+    A server that gets the signal closes its socket at once, so later clients get no answer at all. And it waits for the
+    responses that have begun before it tells the application to stop, so a stream of events would never end.
 
     Outside the main thread, where Python allows no signal handlers, nothing changes.
     """
