@@ -4,12 +4,12 @@
     loss = nn.cross_entropy(model(x), labels)      # issues tasks and returns at once
     loss.backward()
 
-A constructor issues the tasks that draw its parameters, so it needs no `await` and waits for nothing; a scheduler must
-be open. All that make parameters take `dtype` (float32 by default), `rng` (a NumPy Generator or a seed; by default
-nobody can repeat what is drawn), `device` and `scheduler`.
+A constructor issues the tasks that draw its parameters, so it needs no `await` and waits for nothing. A scheduler must
+be open. All constructors that make parameters take `dtype` (float32 by default), `rng` (a NumPy Generator or a seed; by
+default the numbers cannot be repeated), `device` and `scheduler`.
 """
 
-# ruff: noqa: F403  (what the stars bring is what each module's __all__ says, and nothing here uses it)
+# ruff: noqa: F403 (the stars import each module's __all__, and nothing here uses the names)
 from .. import _instead
 from . import containers, functional, layers, normalization, parameterless, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable

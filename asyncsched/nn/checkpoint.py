@@ -1,8 +1,9 @@
 """Saving and loading states, in the safetensors format.
 
-A state is a dict of tensors, NumPy arrays and whatever JSON can hold, in dicts and lists as deep as one likes. A tensor
-at state["model"]["0.weight"] is stored under "model/0.weight", so the file of a plain dict of tensors is an ordinary
-safetensors file, and such files from elsewhere load. The metadata has all else, and says where tensors and arrays go.
+A state is a dict of tensors, NumPy arrays and values that JSON can hold, in dicts and lists of any depth. A tensor at
+state["model"]["0.weight"] is stored under "model/0.weight". So the file of a plain dict of tensors is an ordinary
+safetensors file, and such files from elsewhere load. The metadata has everything else, and the places of tensors and
+arrays.
 """
 
 from __future__ import annotations
@@ -23,30 +24,30 @@ from ..tensors.awaitables import gather
 from ..tensors.tensor import Tensor
 from .checkpoint_file import AnyPath, StoredState, write
 
-# What stands for tensors and arrays in the layout. No dict of a state can look like that: its keys have no slash.
+# The keys that mark tensors and arrays in the layout. No dict of a state has them, since its keys have no slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}
-_NO_KEYS = ("", "__metadata__")  # paths would not be told apart, and the format has this name for itself
-_MOST_LEVELS = 100  # Python counts calls, and each level takes two or three
+_NO_KEYS = ("", "__metadata__")  # a slash would make paths ambiguous, and the format uses this name itself
+_MOST_LEVELS = 100  # Python limits nested calls, and each level takes two or three
 
 
 async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     """Write a state to a file, replacing one that is there.
 
-    What is saved is the state of the moment of the call; training may go on meanwhile. A kill at any moment, of the
-    process or of the machine, leaves the old file or the new one, whole (and perhaps a hidden folder beside it, which
-    the next save to this path removes). The same holds for cancelling, and for an error. The writing is done on a
-    worker thread. The file has checksums, by which `load` tells one that was altered.
+    The file has the state at the moment of the call; training may go on meanwhile. A kill at any moment, of the process
+    or of the machine, leaves the old file or the new one, whole (and perhaps a hidden folder beside it, which the next
+    save to this path removes). So do a cancellation and an error. A worker thread writes the file. It has checksums, by
+    which `load` recognises an altered file.
 
-    Save once before you train, and what would fail after the first epoch does so at once: a package that is missing, a
-    folder that nobody may write to.
+    Save once before you train. Then an error that would come after the first epoch comes at once: a missing package, a
+    folder without permission to write.
 
     Args:
         path: of the file.
-        state: tensors, arrays and what JSON can hold, in lists and in dicts with text for keys. Tuples come back as
-            lists.
+        state: tensors, arrays and values that JSON can hold, in lists and in dicts with text for keys.
+            Tuples come back as lists.
 
     Raises:
-        TypeError: for what cannot be stored, naming it.
+        TypeError: for an object that cannot be stored. The message names it.
         ValueError: for a state that contains itself, or is nested too deep.
         OSError, safetensors.SafetensorError: if the file cannot be written.
         ImportError: at once, if the package safetensors is not installed.
@@ -71,7 +72,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     require_package("asyncsched.save", "safetensors", "safetensors")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())
-    # Under handles of their own: those of the user may move on before the copies below are made.
+    # New handles, since the user's may move to new versions before the copies below are made.
     tensors = {name: leaf.detach() for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
     for (name, tensor), array in zip(tensors.items(), await gather(*tensors.values()), strict=True):
         leaves[name] = array if isinstance(array, np.ndarray) else await tensor.numpy()
@@ -79,20 +80,20 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
 
 
 async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
-    """Read a state from a file: what was saved, or a plain dict of tensors if the file is from elsewhere.
+    """Read a state from a file: as it was saved, or a plain dict of tensors if the file is from elsewhere.
 
     Reads one tensor at a time on a worker thread, and waits for room for each.
 
     Args:
         path: of the file.
-        device: where the tensors go; default the scheduler's first device.
+        device: of the tensors; default the scheduler's first device.
         scheduler: whose tensors; default the ambient one.
 
     Raises:
         OSError: if there is no such file, or it is a folder.
-        CheckpointDamaged: if it is none, or not as it was written: cut off, or with a bit flipped. Files from
-            elsewhere have no checksums, so there this is told of what cannot be read, and not of wrong numbers.
-        TypeError: for a tensor in a dtype that NumPy has not, such as bfloat16, naming it.
+        CheckpointDamaged: if it is no checkpoint, or not as it was written: cut off, or with a flipped bit. Files from
+            elsewhere have no checksums: there it is raised if they cannot be read, and not for wrong numbers.
+        TypeError: for a tensor in a dtype that NumPy does not have, such as bfloat16. The message names it.
         ImportError: if the package safetensors is not installed.
 
     >>> from pathlib import Path
@@ -126,9 +127,9 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
 
 
 def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ...]) -> Any:
-    """The state with its tensors and arrays taken out, which go to `leaves`, by path; `within` is what it is part of.
+    """The state without its tensors and arrays, which go to `leaves`, by path. `within` has the containers around it.
 
-    Not by `_tree.map_leaves`, which knows no paths, checks no keys and leaves a tuple what it is.
+    `_tree.map_leaves` would not do: it knows no paths, checks no keys, and keeps tuples.
     """
     if isinstance(state, Mapping | list | tuple):
         if any(state is outer for outer in within):
@@ -160,7 +161,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
 
 
 def _filled(layout: Any, path: str, leaf: Callable[[str, Any], Any]) -> Any:
-    """The layout with what `leaf` gives for each path at which `_layout` took something out, and what stands there."""
+    """The layout, filled again: `leaf` gives the tensor or array for each path and mark that `_layout` left."""
     if layout in (_TENSOR, _ARRAY):
         return leaf(path, layout)
     if isinstance(layout, dict):

@@ -1,13 +1,13 @@
 """The files of states: written whole or not at all, and read with every bit checked.
 
 A file has its layout in the metadata, and with it a CRC-32 for each array (of its dtype, shape and bytes) and one for
-the layout. That tells every flipped bit, in the names and offsets as well as in the numbers; it is no protection
-against somebody who means it. Two keys, so that a bit flipped in either is told, too. Files from elsewhere have none,
-and those of versions before had the layout alone, under another key.
+the layout. So every flipped bit is found, in names and offsets as well as in numbers. It is no protection against
+intent. There are two keys, so a flipped bit in either key is found, too. Files from elsewhere have neither. Earlier
+versions wrote only the layout, under another key.
 
-A file is replaced as a whole: a kill at any moment leaves the old one or the new one. Writing is done in a folder
-beside the target, because safetensors has a temporary file of its own, under a name that nobody else knows. The folder
-is locked while its process lives, so the next save can tell one that a kill left.
+A file is replaced as a whole: a kill at any moment leaves the old one or the new one. The file is written in a folder
+beside the target, because safetensors makes a temporary file under a name of its own. The folder is locked while its
+process lives, so the next save recognises a folder that a kill left.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from ..errors import CheckpointDamaged
 
 try:
     import fcntl
-except ImportError:  # on Windows, where what a kill left stays
+except ImportError:  # on Windows, where folders that a kill left stay
     fcntl = None  # type: ignore[assignment]
 
 AnyPath = str | os.PathLike[str]
 _Arrays = Mapping[str, np.ndarray[Any, Any]]
 _LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
-_OF_LAYOUT = ""  # among the names of the arrays, none of which is empty
+_OF_LAYOUT = ""  # a key beside the names of the arrays, none of which is empty
 
 
 class StoredState:
     """A file that is read: a context manager.
 
     Attributes:
-        layout: what was given to `write` with the arrays; None for a file from elsewhere.
+        layout: the one given to `write` with the arrays; None for a file from elsewhere.
         names: of the arrays.
 
     Raises:
-        CheckpointDamaged: if it is no such file, or not as it was written.
+        CheckpointDamaged: if it is no safetensors file, or not as it was written.
     """
 
     def __init__(self, path: AnyPath) -> None:
         from safetensors import SafetensorError, safe_open
 
         self._path, self._error = os.fspath(path), SafetensorError
-        if os.path.isdir(self._path):  # of which the package says that there is no such device
+        if os.path.isdir(self._path):  # for a folder safetensors says that there is no such device
             raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
         _require_regular(self._path, "load")
         self._file: Any
@@ -93,7 +93,7 @@ class StoredState:
         """
         try:
             array: np.ndarray[Any, Any] = self._file.get_tensor(name)
-        except (TypeError, AttributeError) as error:  # either, depending on the dtype
+        except (TypeError, AttributeError) as error:  # one or the other, depending on the dtype
             raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
         except (ValueError, self._error) as error:
             raise self.damaged(f"{name!r} cannot be read: {error}") from error
@@ -160,10 +160,10 @@ def _replacing(path: AnyPath) -> Iterator[Path]:
 
 
 def _require_regular(path: AnyPath, what: str) -> None:
-    """Refuse a device, a pipe and the like: a file would take its place, and to read it may take for ever.
+    """Refuse a device, a pipe and the like: a file would replace it, and reading it may take for ever.
 
     Raises:
-        OSError: for what is there and is neither a file nor a folder.
+        OSError: if the path exists and is neither a file nor a folder.
     """
     with suppress(FileNotFoundError):
         mode = os.stat(path).st_mode
@@ -174,20 +174,20 @@ def _require_regular(path: AnyPath, what: str) -> None:
 
 
 def _temporary(target: Path) -> tuple[Path, int | None]:
-    """A new folder beside the target, and what holds its lock."""
+    """A new folder beside the target, and the descriptor that holds its lock."""
     while True:
         folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
         folder.mkdir(0o700)
         try:
             return folder, _locked(folder)
         except (BlockingIOError, FileNotFoundError):
-            continue  # another save took it for one that a kill left, before it was locked
+            continue  # before it was locked, another save took it for one that a kill left
         except OSError:
-            return folder, None  # a file system without locks: there nobody removes what is left, either
+            return folder, None  # a file system without locks: there no save removes old folders, either
 
 
 def _remove_left(target: Path) -> None:
-    """Remove what killed saves of this target left (files, of versions before). What others still write has a lock."""
+    """Remove the folders of killed saves of this target (of earlier versions: files). Folders in use are locked."""
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.tmp")
     for folder in [entry for entry in target.parent.iterdir() if name.fullmatch(entry.name)]:
         try:

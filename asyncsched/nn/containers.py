@@ -87,11 +87,11 @@ class Sequential(_Numbered):
 
 
 def _with_pools_first(modules: list[Module]) -> list[Module]:
-    """The modules, with each ReLU before a MaxPool2d after it: nobody sees what is between them.
+    """The modules, with each ReLU before a MaxPool2d moved behind it: nobody sees the tensor between them.
 
-    The largest of a window and 0 is the same number in either order, and so is each gradient (but half precision, where
-    NumPy keeps the sign of a zero); after the pool there are fewer elements to go over, forward and backward. Where it
-    has as many windows as elements, nothing would be saved.
+    The larger of 0 and a window's largest element is the same in either order, and so is each gradient (except in half
+    precision, where NumPy keeps the sign of a zero). After the pool there are fewer elements to compute, forward and
+    backward. If there are as many windows as elements, nothing would be saved.
     """
     order = list(modules)
     for i, (first, second) in enumerate(pairwise(modules)):
@@ -102,7 +102,8 @@ def _with_pools_first(modules: list[Module]) -> list[Module]:
 
 
 class ModuleList(_Numbered):
-    """Modules in a list, which a module that has it calls as it likes. (A plain list as an attribute does as well.)
+    """Modules in a list. The module that has the list calls them as it likes. (A plain list as an attribute does as
+    well.)
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -117,10 +118,10 @@ class ModuleList(_Numbered):
 
 
 class ModuleDict(Module, Mapping[str, Module]):
-    """Modules by name, which a module that has it calls as it likes.
+    """Modules by name. The module that has them calls them as it likes.
 
-    A name has no dot, no underscore in front, and is no attribute of modules: it is part of the names of what is in it.
-    Any other is a KeyError.
+    A name has no dot, no underscore in front, and is no attribute of modules, since it is a part of its tensors' names.
+    Any other name is a KeyError.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu"):
@@ -131,7 +132,7 @@ class ModuleDict(Module, Mapping[str, Module]):
     ['small', 'large'] ['small.weight', 'large.weight']
     """
 
-    # By identity, as other modules.
+    # By identity, as of other modules.
     __eq__: ClassVar[Callable[[object, object], bool]] = object.__eq__
     __hash__ = object.__hash__
 

@@ -1,4 +1,4 @@
-"""Initial values of parameters, drawn by tasks: nothing waits, and no copy of the host's is needed."""
+"""Initial values of parameters, drawn by tasks: nothing waits, and nothing is copied from the host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..tensors.arguments import dtype_of
 from ..tensors.functions import full
 from ..tensors.tensor import Tensor, apply
 
-Rng: TypeAlias = "np.random.Generator | int | None"  # as text: NumPy imports its `random` when it is named
+Rng: TypeAlias = "np.random.Generator | int | None"  # as text, since naming NumPy's `random` imports it
 
 
 class Options(TypedDict, total=False):
@@ -39,7 +39,7 @@ class Initial:
         scheduler: Any = None,
         **unknown: object,
     ) -> None:
-        for name in unknown:  # of a layer's constructor, which passes on what it does not know itself
+        for name in unknown:  # from a layer's constructor, which passes on options that it does not know
             raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
         self._dtype = dtype_of(dtype)
         self.rng: np.random.Generator = np.random.default_rng(rng)

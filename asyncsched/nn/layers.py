@@ -1,4 +1,4 @@
-"""Linear layers, convolutions, pools, attention, and what goes between them.
+"""Linear layers, convolutions, pools, attention, and the layers between them.
 
 Parameters have the names, shapes and initial distributions that PyTorch documents.
 """
@@ -51,7 +51,7 @@ class Linear(Module):
 
 
 class _Conv(Module):
-    """What convolutions of one axis and of two have in common: `_sizes` has a size for each axis."""
+    """The base of convolutions of one axis and of two: `_sizes` has a size for each axis."""
 
     _sizes: Callable[[Size], tuple[int, ...]]
     weight: Tensor
@@ -101,7 +101,7 @@ class Conv2d(_Conv):
 
 
 class _Pool(Module):
-    """What pools of a window have in common; by default the windows do not overlap."""
+    """The base of pools of a window; by default the windows do not overlap."""
 
     def __init__(self, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> None:
         self.kernel_size: tuple[int, int] = pair(kernel_size)
@@ -143,7 +143,8 @@ class AvgPool2d(_Pool):
 
 
 class AdaptiveAvgPool2d(Module):
-    """The means of windows so laid that they give `output_size` rows and columns; None for as many as there are.
+    """The means of windows that are laid so that they give `output_size` rows and columns; None for as many as there
+    are.
 
     >>> nn.AdaptiveAvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
     (1, 3, 2, 2)
@@ -159,7 +160,7 @@ class AdaptiveAvgPool2d(Module):
 class Embedding(Module):
     """Rows of `weight` (num_embeddings, embedding_dim), drawn from the standard normal distribution.
 
-    An index below 0 or above the last row is an IndexError where the result is awaited.
+    An index below 0 or above the last row raises IndexError where the result is awaited.
 
     >>> x = await s.put(np.array([1, 7]))
     >>> nn.Embedding(10, 4)(x).shape
@@ -176,10 +177,10 @@ class Embedding(Module):
 class MultiheadAttention(Module):
     """Attention of `num_heads` heads, over batches of sequences (batch, length, embed_dim).
 
-    A. Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2. As in PyTorch, `in_proj_weight`
-    (3 embed_dim, embed_dim) has the projections of query, key and value one below the other, drawn evenly from -b to b
-    with b = sqrt(6 / (4 embed_dim)); `out_proj` is a Linear; the biases start at 0. Other than there, the batch comes
-    first, and the result is one tensor, since the weights are never in memory as a whole.
+    A. Vaswani et al., "Attention Is All You Need" (2017), section 3.2.2. As in PyTorch, `in_proj_weight` (3 embed_dim,
+    embed_dim) has the projections of query, key and value one below the other, drawn evenly from -b to b with b =
+    sqrt(6 / (4 embed_dim)); `out_proj` is a Linear; the biases start at 0. Unlike there, the batch comes first, and the
+    result is one tensor, since the weights are never in memory as a whole.
 
     >>> x = asc.ones((2, 5, 8), dtype=asc.float32)
     >>> nn.MultiheadAttention(8, 2)(x, x, x).shape
@@ -191,7 +192,7 @@ class MultiheadAttention(Module):
             raise ValueError(f"embed_dim={embed_dim} must be divisible by num_heads={num_heads}")
         self.num_heads = num_heads
         initial = Initial(**options)
-        options["rng"] = initial.rng  # one generator for both: two from one seed would draw the same numbers
+        options["rng"] = initial.rng  # one generator for both, since two from one seed would draw the same numbers
         self.in_proj_weight: Tensor = initial.uniform((3 * embed_dim, embed_dim), sqrt(6 / (4 * embed_dim)))
         self.in_proj_bias: Tensor | None = initial.constant((3 * embed_dim,), 0) if bias else None
         self.out_proj: Linear = Linear(embed_dim, embed_dim, bias=False, **options)
@@ -209,9 +210,9 @@ class MultiheadAttention(Module):
         """Attend from `query` (batch, L, embed_dim) to itself, or to `key` and `value` (batch, S, embed_dim).
 
         Args:
-            query, key, value: without a key it is the query, without a value it is the key.
-            attn_mask: (L, S), (batch * heads, L, S), or what broadcasts to (batch, heads, L, S): boolean, True where
-                *not* to attend, as in PyTorch's module, or numbers to add. Gets no gradient. PyTorch's
+            query, key, value: the default of the key is the query, that of the value the key.
+            attn_mask: (L, S), (batch * heads, L, S), or a shape that broadcasts to (batch, heads, L, S): boolean, True
+                where *not* to attend, as in PyTorch's module, or numbers to add. Gets no gradient. PyTorch's
                 `key_padding_mask=pad`, of (batch, S), is `attn_mask=pad[:, None, None, :]`.
             is_causal: let position i attend to 0 to i only, in addition to the mask.
 
@@ -228,7 +229,7 @@ class MultiheadAttention(Module):
         return self.out_proj(moveaxis(y, -3, -2).reshape(query.shape))
 
     def _mask(self, mask: Tensor | None, query: Tensor) -> Tensor | None:
-        """The mask as the functions have it: by batch and heads, and True where to attend."""
+        """The mask as the functions take it: by batch and heads, and True where to attend."""
         if not isinstance(mask, Tensor):
             return mask
         if mask.ndim == 3:
@@ -255,16 +256,16 @@ class MultiheadAttention(Module):
 
 
 class Dropout(Module):
-    """In training each element is set to 0 with probability `p`, else divided by 1 - p. In use nothing is changed.
+    """In training each element is set to 0 with probability `p`, else divided by 1 - p. In `eval()` nothing changes.
 
-    The state of its random numbers is part of `state_dict()`, so a resumed run drops what the unbroken one would have.
-    A captured step takes it in `eval()` only, since its replays would all drop the same.
+    The state of its random numbers is part of `state_dict()`, so a resumed run drops the same elements as an unbroken
+    one. A captured step takes it in `eval()` only, since all replays would drop the same elements.
 
     >>> nn.Dropout(0.5, rng=0)(asc.ones(5)).shape
     (5,)
 
     Raises:
-        CaptureError: by a call in training, while a step is captured.
+        CaptureError: if it is called in training, while a step is captured.
     """
 
     def __init__(self, p: float = 0.5, *, rng: Rng = None) -> None:
@@ -287,18 +288,18 @@ class Dropout(Module):
 
 
 class Flatten(Module):
-    """Makes one axis of all after the first.
+    """Makes one axis of all axes after the first.
 
     >>> nn.Flatten()(asc.ones((1, 3, 8, 8))).shape
     (1, 192)
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do where there are no rows
+        return x.reshape(x.shape[0], prod(x.shape[1:]))  # -1 would not do if there are no rows
 
 
 class Identity(Module):
-    """Returns what it is called with. The constructor takes any arguments, and ignores them.
+    """Returns its argument. The constructor takes any arguments, and ignores them.
 
     >>> await nn.Identity()(asc.arange(2))
     array([0, 1])

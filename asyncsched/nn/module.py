@@ -1,4 +1,4 @@
-"""The base of all modules: called, moved, and their states taken and set."""
+"""The base of all modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class Forward(Protocol[P, R_co]):
-    """Anything with a `forward`. Calling a module takes what that takes, and returns what that returns."""
+    """Any class with a `forward`. A call of a module has the arguments and the result of `forward`."""
 
     def forward(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
 
@@ -42,10 +42,10 @@ class Module:
     """
 
     training: bool = True
-    _not_saved: Set[str] = frozenset()  # names of buffers that are no part of a state
+    _not_saved: Set[str] = frozenset()  # names of buffers that are not part of a state
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """What calling the module does. Issues tasks and returns tensors at once."""
+        """A call of the module does this. It issues tasks and returns tensors at once."""
         raise NotImplementedError(f"{type(self).__name__} does not define forward()")
 
     def __call__(self: Forward[P, R_co], *args: P.args, **kwargs: P.kwargs) -> R_co:
@@ -84,13 +84,13 @@ class Module:
         return (parameter for _, parameter in self.named_parameters())
 
     def train(self, mode: bool = True) -> Self:
-        """Have this module and all in it behave as in training, or with False as in use. Returns the module."""
+        """Set this module and all in it to training, or with False to use. Returns the module."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """Have this module and all in it behave as in use: no dropout. Returns the module."""
+        """Set this module and all in it to use: no dropout. Returns the module."""
         return self.train(False)
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
@@ -102,12 +102,12 @@ class Module:
 
     @naming_arguments
     def to(self, device: object) -> Self:
-        """Bring all tensors to another device of the same scheduler, and gradients with them. Returns the module.
+        """Move all tensors and their gradients to another device of the same scheduler. Returns the module.
 
-        The tensors keep their handles. An optimiser's state is not brought along: make the optimiser afterwards.
+        The tensors keep their handles. An optimiser's state is not moved: make the optimiser afterwards.
 
         Raises:
-            ValueError: for a device that the scheduler has not.
+            ValueError: for a device that the scheduler does not have.
             QueueFull: if the backlog has no room for all of them; then none has moved.
         """
         tensors = {id(tensor): tensor for tensor in self._tensors().values()}.values()
@@ -119,14 +119,14 @@ class Module:
         return self
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Set an attribute that is state, but no parameter; without `persistent`, none of `state_dict()` either.
+        """Set an attribute that is state, but no parameter. With `persistent=False` it is not in `state_dict()`.
 
-        Any tensor that is set as an attribute is a buffer unless its `requires_grad` is set. What a module moves in its
-        forward pass is not covered by an optimiser's step.
+        Any tensor that is set as an attribute is a buffer, unless its `requires_grad` is set. An optimiser's step does
+        not cover buffers that a module moves in its forward pass.
 
         Raises:
             KeyError: for a name that is taken, is empty, has a dot or begins with an underscore.
-            TypeError: for what is neither a tensor nor None, and for one that has `requires_grad` set.
+            TypeError: for anything but None or a tensor without `requires_grad`.
         """
         if not isinstance(name, str) or not name or "." in name or name.startswith("_"):
             raise KeyError(f"register_buffer: {name!r} cannot name a buffer: no dot, no underscore in front")
@@ -146,17 +146,18 @@ class Module:
             parameter.grad = None
 
     def get_extra_state(self) -> Any:
-        """State other than tensors, of what JSON can hold; None if there is none. Part of `state_dict`."""
+        """State other than tensors, of values that JSON can hold; None if there is none. It is part of `state_dict`."""
         return None
 
     def set_extra_state(self, state: Any) -> None:
-        """Take back what `get_extra_state` gave."""
+        """Set the state that `get_extra_state` gave."""
         raise ValueError(f"{type(self).__name__} has no extra state")
 
     def state_dict(self) -> dict[str, Any]:
         """The tensors as they are now, by name, and extra states, under "_extra_state" after the module's name.
 
-        Training on does not change what was returned, since tensors are values; it does keep the old ones in memory.
+        Further training does not change the result, since tensors are values. The result keeps the old values in
+        memory.
         """
         state: dict[str, Any] = {name: tensor.detach() for name, tensor in self._tensors(saved=True).items()}
         return state | {name: module.get_extra_state() for name, module in self._with_extra_state().items()}
@@ -167,11 +168,11 @@ class Module:
         Args:
             state: tensors by name, as from `state_dict()` or `await load(path)`, of the scheduler and devices of the
                 module. Extra states may be missing.
-            strict: refuse missing and unexpected names; else they are left out.
+            strict: refuse missing and unexpected names. Without it they are left out.
 
         Raises:
             KeyError: for missing and unexpected names.
-            ValueError, TypeError: for what does not fit, by name.
+            ValueError, TypeError: for an entry that does not fit. The message names it.
         """
         own, extra = self._tensors(saved=True), self._with_extra_state()
         missing, unexpected = own.keys() - state.keys(), state.keys() - own.keys() - extra.keys()
@@ -183,13 +184,13 @@ class Module:
         found = [(own[name], state[name], name) for name in own if name in state]
         for parameter, given, name in found:
             _check_fits(parameter, given, name)
-        for name in extra.keys() & state.keys():  # first, since it may refuse what it is given
+        for name in extra.keys() & state.keys():  # first, since it may refuse its argument
             extra[name].set_extra_state(state[name])
         for parameter, given, _ in found:
             parameter._value = given._value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """A module of its own with the values that the tensors have now, without gradients. Copies no bytes."""
+        """A new module with the present values of the tensors, without gradients. Copies no bytes."""
         made = memo[id(self)] = object.__new__(type(self))
         for tensor in self._tensors().values():
             if id(tensor) not in memo:
@@ -198,7 +199,7 @@ class Module:
         vars(made).update(deepcopy(vars(self), memo))
         return made
 
-    if not TYPE_CHECKING:  # for which any name would be there then
+    if not TYPE_CHECKING:  # with it, type checkers would find any name
 
         def __getattr__(self, name: str) -> Any:
             raise no_attribute(f"{type(self).__name__!r} object", name, MODULE, type(self))

@@ -81,22 +81,24 @@ class GroupNorm(Module):
 class _BatchNorm(Module):
     """Each channel brought to mean 0 and variance 1 over the batch, times `weight` (at first 1) plus `bias` (0).
 
-    In training `running_mean` and `running_var` follow those of the batches, and outside of it are used in their place;
-    `num_batches_tracked` counts. These are buffers: part of `state_dict()`, and not parameters. A forward pass in
-    training moves all three to new versions, as one commit, when the batch's are there: if the batch fails or is
-    cancelled before, they stay what they were, and later batches go on from there. An optimiser's step that is skipped
-    for another reason, further on in the batch, does not take them back. A captured step takes it in `eval()` only.
+    In training `running_mean` and `running_var` follow the statistics of the batches, and `num_batches_tracked` counts
+    the batches. In `eval()` they are used in place of the batch's statistics. All three are buffers: part of
+    `state_dict()`, and not parameters. A forward pass in training moves them to new versions, as one commit, when the
+    batch's statistics are there. If the batch fails or is cancelled before, they stay as they were, and later batches
+    go on from there. If the optimiser's step is skipped for another reason, later in the batch, they are not set back.
+    A captured step takes this module in `eval()` only.
 
     Args:
         num_features: how many channels there are.
         eps: keeps the quotient finite.
         momentum: how much of a batch goes into the running statistics; None for the mean over all batches.
         affine: whether there are weight and bias.
-        track_running_stats: without, each batch is normalized by itself, outside of training too.
+        track_running_stats: if False, each batch is normalized by its own statistics, also in `eval()`.
 
     Raises:
-        ValueError, TypeError: by a call, for what does not fit, and in training for channels of a single element.
-        QueueFull, CaptureError: by a call in training, for want of room, and while a step is captured.
+        ValueError, TypeError: if it is called with a shape that does not fit, and in training for channels of a single
+            element.
+        QueueFull, CaptureError: if it is called in training without room, or while a step is captured.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:

@@ -1,4 +1,4 @@
-"""Functions as modules, which have no parameters: of each element, the softmax, and losses.
+"""Functions as modules without parameters: functions of each element, the softmax, and losses.
 
 A loss takes predictions x and a target. `reduction` is "mean", "sum" or "none"; weights are buffers.
 """
@@ -231,7 +231,7 @@ class BCEWithLogitsLoss(Module):
 
 
 class KLDivLoss(Module):
-    """How far a distribution, given by the logarithms of its probabilities, is from the target.
+    """The distance of a distribution, given by the logarithms of its probabilities, from the target.
 
     >>> x = await s.put(np.array([[0.5, 0.5]]))
     >>> y = await s.put(np.array([[0.5, 0.5]]))
@@ -248,7 +248,7 @@ class KLDivLoss(Module):
 
 
 class NLLLoss(Module):
-    """Minus the number at the target's class, for x the logarithms of probabilities.
+    """Minus the number at the target's class, where x are logarithms of probabilities.
 
     >>> x = await s.put(np.array([[-0.5, -1.0]]))
     >>> y = await s.put(np.array([1]))

@@ -1,10 +1,10 @@
 """The derivatives of the operations of networks (the form is described in `autograd`).
 
-Those of the gradients of bilinear operations, of choices and of gelu are there too, so that these have derivatives of
-every order. The other fused derivatives are fast, keep little, and end there; so they are written once more, composed
-of operations that have derivatives themselves. Those take more time and memory (that of attention all its weights),
-and are used where a gradient is recorded itself, as with `create_graph`. They may read what the first read, under the
-same names.
+The gradients of bilinear operations, of choices and of gelu have derivatives here too, so these operations have
+derivatives of every order. The other fused derivatives are fast and keep few arrays, but have no derivatives
+themselves. So each is written once more, composed of operations that have derivatives. The composed ones take more time
+and memory (attention's takes all its weights), and are used only where a gradient is recorded itself, as with
+`create_graph`. They read the same operands as the fused ones, under the same names.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _windows(call: Any) -> dict[str, Any]:
 
 
 def _linear(g: Tensor, y: Tensor) -> Tensor:
-    """One product over all rows, whatever axes they are in; for a single column broadcasting is faster."""
+    """One product over all rows, whatever their axes. For a single column broadcasting is faster."""
     if y.shape[0] == 1:
         return g * y
     return g @ y if g.ndim == 2 else op("linear", g, y.mT)
@@ -36,7 +36,7 @@ def _linear(g: Tensor, y: Tensor) -> Tensor:
 
 def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
     slope = call.options["negative_slope"]
-    found: Tensor = g * ((x > 0).astype(x.dtype) * (1 - slope) + slope)  # of NaN the slope below 0, as PyTorch has it
+    found: Tensor = g * ((x > 0).astype(x.dtype) * (1 - slope) + slope)  # NaN has the slope below 0, as in PyTorch
     return found
 
 
@@ -44,7 +44,7 @@ def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _gelu_bend(x: Tensor, approximate: str) -> Tensor:
-    """The second derivative of gelu. Cut off where it is 0, and a square may overflow."""
+    """The second derivative of gelu. It is cut off where it is 0 and a square might overflow."""
     if approximate != "tanh":
         square = f.square(f.clip(x, -40, 40))
         return f.exp(square * -0.5) * (2 - square) * (1 / sqrt(2 * pi))
@@ -80,7 +80,7 @@ def _cross_entropy(g: Tensor, x: Tensor, y: Tensor, call: Any) -> Tensor:
 
 
 def _standardized(x: Tensor, call: Any) -> tuple[Tensor, Tensor, tuple[int, ...]]:
-    """x with mean 0 and variance 1, the factor that made it so, and the axes. Half precision becomes single."""
+    """x with mean 0 and variance 1, the factor that was applied, and the axes. Half precision becomes single."""
     axes = tuple(range(-len(call.metas[1].shape), 0))
     x = wide(x)
     x = x - f.mean(x, axis=axes, keepdims=True)
@@ -108,7 +108,8 @@ def _attention(g: Tensor, x: Tensor, y: Any, call: Any) -> Tensor:
 
 
 def _weights(scores: Tensor, mask: Any, causal: bool) -> Tensor:
-    """The softmax of the scores; where all is masked all weights are 0, since the peak is a number even there."""
+    """The softmax of the scores. If all scores of a row are masked, all its weights are 0, since the peak is a finite
+    number even there."""
     if isinstance(mask, Tensor):
         scores = f.where(mask, scores, -inf) if mask.dtype == bool else scores + mask.astype(scores.dtype)
     if causal:

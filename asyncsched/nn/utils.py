@@ -1,4 +1,4 @@
-"""What is done with the gradients of a whole model."""
+"""Functions of the gradients of a whole model."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ def clip_grad_norm_(
 ) -> Tensor:
     """Scale all gradients so that their norm, as if they were one vector, is at most `max_norm`.
 
-    Issues its tasks, all or none, and returns at once, with the norm as it was: await it only if you want to see it. If
-    a gradient failed, so do the norm and all gradients, and `optimizer.step()` is skipped.
+    Issues its tasks, all or none, and returns at once, with the norm before scaling: await it only if you want to see
+    it. If a gradient failed, the norm and all gradients fail, and `optimizer.step()` is skipped.
 
     Args:
-        parameters: those that have no gradient are left out.
+        parameters: those without a gradient are left out.
         max_norm: of all gradients together.
         norm_type: the p of the p-norm; `inf` for the largest magnitude.
         error_if_nonfinite: must be False, since an error here would have to wait for the norm.
 
     Raises:
         ValueError: for `error_if_nonfinite`, for no parameters, and for numbers that make no sense.
-        QueueFull: if the backlog has no room for all of it; nothing has changed then.
+        QueueFull: if the backlog has no room for all tasks; nothing has changed then.
         CaptureError: while a step is captured.
 
     >>> async def main():
@@ -47,7 +47,7 @@ def clip_grad_norm_(
     """
     if error_if_nonfinite:
         raise ValueError(
-            "clip_grad_norm_: whether the norm is finite is known when it was awaited: leave error_if_nonfinite out,"
+            "clip_grad_norm_: the norm is known only when it is awaited: leave error_if_nonfinite out,"
             " and check `math.isfinite(await norm.item())` before `optimizer.step()`"
         )
     if not float(max_norm) >= 0:
@@ -64,7 +64,7 @@ def clip_grad_norm_(
         norms = [linalg.vector_norm(wide(gradient), ord=norm_type).to(gradients[0].device) for gradient in gradients]
         norm = linalg.vector_norm(stack(norms), ord=norm_type)
         factor = minimum(max_norm / (norm + 1e-6), 1.0)
-        # Half precision may hold the product where it does not hold the factor.
+        # Half precision may hold the product even if it does not hold the factor.
         scaled = [narrow(wide(g) * factor.to(g.device), g) for g in gradients]
     for tensor in graded:
         tensor.grad = scaled.pop(0)

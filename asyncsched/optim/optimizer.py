@@ -1,4 +1,4 @@
-"""What all optimisers do; and groups of parameters, with the settings that each has: the numbers of a formula."""
+"""The base of all optimisers. And groups of parameters, each with its settings: the numbers of a formula."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Check = Callable[[Mapping[str, Any]], dict[str, Any]]
 T = TypeVar("T")
 Settings = dict[str, Any]  # of a group, by name
 State = dict[str, Tensor]  # of a parameter, by name
-Counts = dict[object, Tensor]  # of steps after this one: by the count before, or of a first step by the device
-Moved = tuple[Tensor, State]  # a parameter after a step, and what changes of its state
+Counts = dict[object, Tensor]  # counts of steps after this one, by the count before; for a first step by the device
+Moved = tuple[Tensor, State]  # a parameter after a step, and the changes of its state
 _COUNT = np.dtype("i8")  # of the number of steps
 
 
 class Setting(Generic[T]):
-    """A number of an optimiser's formula. It is checked whenever it is set, and part of the optimiser's state.
+    """A number of an optimiser's formula. It is checked whenever it is set, and is part of the optimiser's state.
 
-    Set on the optimiser it is set for all groups of parameters.
+    Setting it on the optimiser sets it for all groups of parameters.
     """
 
     def __init__(self, check: Callable[[str, Any], T], doc: str) -> None:
@@ -41,7 +41,7 @@ class Setting(Generic[T]):
         self._name = name
 
     def __get__(self, optimizer: Any, kind: type[Any]) -> T:
-        if optimizer is None:  # asked of the class, as `help` does
+        if optimizer is None:  # read from the class, as `help` does
             return self  # type: ignore[return-value]
         found: list[T] = [group[self._name] for group in optimizer.param_groups]
         if any(one != found[0] for one in found):
@@ -82,7 +82,7 @@ class Group(MutableMapping[str, Any]):
         initial_lr: the learning rate that the first schedule found.
     """
 
-    # By identity: tensors are compared element by element.
+    # By identity, since tensors compare element by element.
     __eq__: ClassVar[Callable[[object, object], bool]] = object.__eq__
     __hash__ = object.__hash__
 
@@ -119,11 +119,11 @@ class Group(MutableMapping[str, Any]):
 
 
 def _groups_of(parameters: Parameters, defaults: Mapping[str, Any], check: Check) -> list[Group]:
-    """The groups that an optimiser was given: tensors as one, or a dict for each.
+    """The groups of an optimiser: one of all tensors, or one for each dict.
 
     Raises:
-        ValueError, TypeError: for parameters that are none or are there twice, and for settings that make no sense.
-    """
+        ValueError, TypeError: for objects that are no parameters, for one that is there twice, and for settings that
+        make no sense."""
     if not isinstance(parameters, Iterable) or hasattr(parameters, "named_parameters"):  # `nn.Sequential` is iterable
         raise TypeError(f"an optimiser takes tensors, as `model.parameters()` gives, not {type(parameters).__name__}")
     given = list(parameters)
@@ -153,23 +153,24 @@ def _check_parameters(parameters: list[Any]) -> None:
 
 
 class Optimizer:
-    """What all optimisers do. One of them says what a step is, in `_moved`.
+    """The base of all optimisers. Each defines its step in `_moved`.
 
     Attributes:
-        param_groups: a `Group` for each dict of parameters that was given, or one for all. Each has all settings.
-        parameters: all that it moves, group by group.
+        param_groups: a `Group` for each dict of parameters, or one for all. Each has all settings.
+        parameters: all parameters, group by group.
         state: for each parameter the tensors kept from step to step: moments, and how many steps there were.
     """
 
-    lr: Setting[float] = Setting(number, "The learning rate, which may be set at any time.")
-    # The names of the tensors in a parameter's state; several tuples where that depends on the settings.
+    lr: Setting[float] = Setting(number, "The learning rate. It may be set at any time.")
+    # The names of the tensors in a parameter's state; several tuples if they depend on the settings.
     _kept: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
     def __init__(self, parameters: Parameters, **settings: Any) -> None:
-        """`settings` are the numbers of the formula, all of them; a group may have others.
+        """`settings` are all numbers of the formula. A group may have its own.
 
         Raises:
-            ValueError, TypeError: for one that makes no sense, and for parameters that are none or are there twice.
+            ValueError, TypeError: for settings that make no sense, for objects that are no parameters, and for one that
+                is there twice.
         """
         self.param_groups: list[Group] = _groups_of(parameters, self._checked(settings), self._checked)
         self.parameters: list[Tensor] = [parameter for group in self.param_groups for parameter in group.params]
@@ -179,11 +180,11 @@ class Optimizer:
     def step(self) -> None:
         """Move every parameter that has a gradient, or none. Issues its tasks and returns at once.
 
-        Whether it is skipped shows later (see above); room for all of it is had before it begins.
+        Whether it is skipped shows later (see above). It begins when there is room for all of it.
 
         Raises:
             RuntimeError: if there is no gradient.
-            QueueFull, TaskTooLarge: if the backlog or the limit has no room for all of it; nothing has changed then.
+            QueueFull, TaskTooLarge: if the backlog or the limit has no room for all tasks; nothing has changed then.
         """
         groups = [group for group in self.param_groups for _ in group.params]
         found = zip(groups, self.parameters, self.state, strict=True)
@@ -201,7 +202,8 @@ class Optimizer:
                 versions[new._value] = p._value
                 for name in kept:
                     versions[kept[name]._value] = state[name]._value if name in state else None
-        # Nothing is launched yet: buffers that only these handles hold may be written over once they have moved on.
+        # Nothing is launched yet, so buffers that only these handles hold may be written over once the handles have
+        # moved on.
         for _, p, _, state in todo:
             new, kept = moved.pop(0)
             p._value = new._value
@@ -223,16 +225,17 @@ class Optimizer:
             raise no_attribute(f"{type(self).__name__!r} object", name, OPTIMIZER, type(self))
 
     def state_dict(self) -> dict[str, Any]:
-        """The settings of all groups, and what is kept for each parameter, in order. Its tensors stay what they are."""
+        """The settings of all groups, and the state of each parameter, in order. Its tensors do not change."""
         numbers = count()
         groups = [{**one.settings, "params": [next(numbers) for _ in one.params]} for one in self.param_groups]
         return {"param_groups": groups, "state": [_copied(state) for state in self.state]}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave: with its settings, too. Changes nothing if it does not fit.
+        """Set the state that `state_dict` gave, settings included. Changes nothing if it does not fit.
 
         Raises:
-            ValueError, TypeError: if it is of other parameters or of another optimiser, or damaged; naming what.
+            ValueError, TypeError: if it is of other parameters or of another optimiser, or damaged. The message names
+                the entry.
         """
         if not isinstance(saved, Mapping):
             raise TypeError(f"a state is a dict, as from `state_dict()`, not {type(saved).__name__}")
@@ -259,14 +262,14 @@ class Optimizer:
             raise ValueError(f"{what} has {len(form['params'])} parameters, not {len(group.params)}")
         return self._checked(form)
 
-    @classmethod  # which groups keep: a method bound to the optimiser would lead back to it
+    @classmethod  # groups keep this function: a method bound to the optimiser would refer back to it
     def _checked(cls, given: Mapping[str, Any]) -> dict[str, Any]:
         """All settings, or an error if one makes no sense."""
         found = {name: one for kind in reversed(cls.__mro__) for name, one in vars(kind).items()}
         return {name: one.check(name, given[name]) for name, one in found.items() if isinstance(one, Setting)}
 
     def _moved(self, settings: Settings, parameter: Tensor, gradient: Tensor, state: State, counts: Counts) -> Moved:
-        """The parameter after a step, and what changes of its state, which began as zeros. Changes nothing itself."""
+        """The parameter after a step, and the changes of its state, which began as zeros. Changes nothing itself."""
         raise NotImplementedError
 
     @staticmethod
@@ -287,7 +290,8 @@ class Optimizer:
 
 
 def _check_state(what: str, parameter: Tensor, state: object, kept: Sequence[Sequence[str]]) -> None:
-    """Raise unless this is a state of a parameter: one of those in `kept`, or nothing if it never moved."""
+    """Raise unless this is a state of a parameter: with the names of one tuple in `kept`, or empty if it never
+    moved."""
     if not isinstance(state, Mapping):
         raise TypeError(f"the state of {what} must be a dict, not {type(state).__name__}")
     if state and not any(state.keys() == set(names) for names in kept):

@@ -14,8 +14,8 @@ from .optimizer import Counts, Moved, Optimizer, Parameters, Setting, Settings, 
 class SGD(Optimizer):
     """Stochastic gradient descent: p <- p - lr d, where d is the gradient g + weight_decay p.
 
-    With momentum, d is b <- momentum b + (g + weight_decay p), where b begins as the first gradient; with `nesterov`
-    it is g + weight_decay p + momentum b.
+    With momentum, d is b <- momentum b + (g + weight_decay p), where b begins as the first gradient; with `nesterov` d
+    is g + weight_decay p + momentum b.
 
     Args:
         parameters: tensors with `requires_grad` set, or dicts of them (see `Optimizer.param_groups`).
@@ -74,7 +74,7 @@ class SGD(Optimizer):
 
 
 class RMSprop(Optimizer):
-    """RMSprop (Hinton's lecture 6e): each gradient over the root of an average of its squares.
+    """RMSprop (Hinton's lecture 6e): each gradient is divided by the root of an average of its squares.
 
     With the gradient g + weight_decay p in the place of g: v <- alpha v + (1 - alpha) g**2, which begins at zero, and
     d = g / (sqrt(v) + eps); then p <- p - lr d. With momentum b <- momentum b + d takes the place of d.
@@ -163,7 +163,7 @@ class Adam(Optimizer):
     eps: Setting[float] = Setting(number, "Keeps the quotient finite.")
     weight_decay: Setting[float] = Setting(number, "How much of the parameter is added to its gradient.")
     _kept = (("step", "mean", "square"),)
-    _decoupled = False  # whether the decay is no part of the gradient
+    _decoupled = False  # whether the decay is not part of the gradient
 
     @naming_arguments
     def __init__(

@@ -7,9 +7,9 @@
         optimizer.step()
         schedule.step()                 # sets `group["lr"]`, a Python float, of each group; waits for nothing
 
-A schedule counts how often it was stepped, also for an optimiser's steps that were skipped, and sets what its formula
-says for that count: whatever else set the learning rate meanwhile is written over. `ReduceLROnPlateau` alone goes by
-what it is told, a number that you have awaited.
+A schedule counts its steps, also those for skipped steps of the optimiser, and sets the learning rate of its formula
+for that count. If your program has set the learning rate meanwhile, that is written over. Only `ReduceLROnPlateau` has
+no formula: it goes by a number that you have awaited.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class Schedule:
-    """A learning rate by the count of steps. One of them says which, in `rate`.
+    """A learning rate by the count of steps. Each schedule defines it in `rate`.
 
     Attributes:
         last_epoch: how often it was stepped.
@@ -51,7 +51,7 @@ class Schedule:
         raise NotImplementedError
 
     def set(self, step: int) -> None:
-        """Set what the formula says for this count of steps."""
+        """Set the learning rates of the formula for this count of steps."""
         for group, base in zip(self.optimizer.param_groups, self.base_lrs, strict=True):
             group["lr"] = max(self.rate(base, step), 0.0)
 
@@ -61,18 +61,18 @@ class Schedule:
         self.set(self.last_epoch)
 
     def get_last_lr(self) -> list[float]:
-        """The learning rates as they are now, one for each group."""
+        """The present learning rates, one for each group."""
         return [group["lr"] for group in self.optimizer.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` takes: of what JSON can hold."""
+        """The state, for `load_state_dict`, of values that JSON can hold."""
         return {name: getattr(self, name) for name in self._kept}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` gave: the learning rates are set, too.
+        """Set the state that `state_dict` gave, and the learning rates.
 
         Raises:
-            ValueError: if it is another schedule's.
+            ValueError: if it is the state of another schedule.
         """
         if state_dict.keys() != set(self._kept):
             raise ValueError(f"the state has {sorted(state_dict)}, and {type(self).__name__} {sorted(self._kept)}")
@@ -146,7 +146,7 @@ class ExponentialLR(Schedule):
 
 
 class LambdaLR(Schedule):
-    """The base times what a function says of the count of steps. It is no part of the state.
+    """The base times a function of the count of steps. The function is not part of the state.
 
     >>> optimizer = optim.SGD([nn.Linear(3, 2).weight], lr=1.0)
     >>> schedule = optim.schedules.LambdaLR(optimizer, lambda step: 1 / (1 + step))
@@ -157,7 +157,7 @@ class LambdaLR(Schedule):
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
         if not callable(lr_lambda):
-            raise TypeError("lr_lambda is one function, for all groups: their base rates are what differs")
+            raise TypeError("lr_lambda is one function for all groups, which may differ in their base rates")
         self.lr_lambda = lr_lambda
         super().__init__(optimizer)
 
@@ -248,18 +248,18 @@ class OneCycleLR(Schedule):
     0.52
 
     Args:
-        optimizer: whose learning rate, and momentum or first beta.
+        optimizer: whose learning rate and whose momentum or first beta it sets.
         max_lr: the largest learning rate, or one for each group.
-        total_steps: how many there will be; or `epochs` times `steps_per_epoch`.
-        pct_start: the share of the steps that goes up.
+        total_steps: how many steps there will be; or `epochs` times `steps_per_epoch`.
+        pct_start: the share of the steps in which the rate rises.
         anneal_strategy: "cos" or "linear".
         cycle_momentum: whether momentum goes from `max_momentum` to `base_momentum` and back.
-        div_factor: what the first learning rate is smaller by.
-        final_div_factor: what the last is smaller by than the first.
-        three_phase: go down to the first in as many steps as up, and only then to the last.
+        div_factor: `max_lr` over the first learning rate.
+        final_div_factor: the first learning rate over the last.
+        three_phase: fall to the first rate in as many steps as it rose, and only then to the last.
 
     Raises:
-        ValueError: for what makes no sense, and by `step()` after the last one.
+        ValueError: for arguments that make no sense, and by `step()` after the last step.
     """
 
     def __init__(
@@ -300,7 +300,7 @@ class OneCycleLR(Schedule):
             group[self._momentum] = momentum if self._momentum == "momentum" else (momentum, group["betas"][1])
 
     def _between(self, values: Sequence[float], step: int) -> float:
-        """The rate at this step, between the values at the ends of the phase that it is in."""
+        """The rate at this step, between the values at the ends of its phase."""
         i = min(sum(step > end for end in self._ends), len(self._ends) - 1)
         begin = self._ends[i - 1] if i else 0.0
         share = (step - begin) / ((self._ends[i] - begin) or 1)
@@ -310,16 +310,17 @@ class OneCycleLR(Schedule):
 
 
 class ReduceLROnPlateau(Schedule):
-    """Times `factor` when a number has not improved for more than `patience` steps. It does so at `step(metrics)`.
+    """Multiply the rates by `factor` when a number has not improved for more than `patience` steps, at `step(metrics)`.
 
     Args:
-        optimizer: whose learning rates.
+        optimizer: whose learning rates it sets.
         mode: whether "min" or "max" is better.
-        factor: what they become smaller by, below 1.
-        patience: for so many steps without improvement nothing happens.
-        threshold, threshold_mode: what counts as better: by this share of the best ("rel"), or by this much ("abs").
-        cooldown: for so many steps after that, none counts as bad.
-        min_lr: below which none gets; or one for each group.
+        factor: below 1.
+        patience: after so many steps without improvement nothing happens yet.
+        threshold, threshold_mode: a number is better if it improves by this share of the best ("rel"), or by this much
+            ("abs").
+        cooldown: for so many steps after a change, no step counts as bad.
+        min_lr: the least learning rate, or one for each group.
         eps: smaller changes are not made.
 
     Raises:
@@ -362,13 +363,13 @@ class ReduceLROnPlateau(Schedule):
         super().__init__(optimizer)
 
     def set(self, step: int) -> None:
-        """Nothing: there is no formula."""
+        """Does nothing: there is no formula."""
 
     def step(self, metrics: float) -> None:  # type: ignore[override]
-        """Go one step on, with a number such as `await loss.item()`.
+        """Go on by one step, with a number such as `await loss.item()`.
 
         Raises:
-            TypeError: for a tensor, which would have to be waited for.
+            TypeError: for a tensor, since `step` would have to wait for it.
         """
         if isinstance(metrics, Tensor):
             raise TypeError("ReduceLROnPlateau goes by a number that is there: `schedule.step(await loss.item())`")
@@ -388,7 +389,7 @@ class ReduceLROnPlateau(Schedule):
 
 
 def _of_each_group(optimizer: Optimizer, name: str, given: float | Sequence[float]) -> list[float]:
-    """A number for each group of parameters, of one for all or one for each."""
+    """A number for each group of parameters. `given` is one for all, or one for each."""
     count = len(optimizer.param_groups)
     numbers = [float(number) for number in given] if isinstance(given, Sequence) else [float(given)] * count
     if len(numbers) != count:

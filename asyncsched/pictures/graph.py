@@ -1,4 +1,4 @@
-"""A graph of tasks and what they read, as SVG and in notebooks."""
+"""A graph of tasks and their inputs, as SVG and in notebooks."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from unicodedata import east_asian_width
 
 from .layers import Curve, layout
 
-MOST: Final = 60  # boxes that one can still read
-# Of each state the colours of a box and of its frame. Text is dark on all of them, on a light page and on a dark one.
+MOST: Final = 60  # a picture with more boxes cannot be read
+# For each state the colours of a box and of its frame. Text is dark on all of them, on light pages and on dark ones.
 COLOURS: Final = {
     "pending": ("#fff3cd", "#c69500"),
     "launched": ("#cfe2ff", "#2f6fd6"),
@@ -27,8 +27,8 @@ COLOURS: Final = {
 }
 _OTHER: Final = ("#f1f3f5", "#adb5bd")
 _WIDTH, _HEIGHT, _MARGIN, _LEGEND = 172, 58, 16, 28
-_NAME, _DETAIL = 20, 25  # letters of one breadth that a box has room for
-# On a page of its own, with lines and text that are read on it: the reader's light one or dark one.
+_NAME, _DETAIL = 20, 25  # narrow letters for which a box has room
+# On a background of its own, light or dark as the reader's, with lines and text in contrast.
 _STYLE: Final = "@media (prefers-color-scheme: dark) {.asc-graph {color: #adb5bd} .asc-page {fill: #16191d}}"
 _TIMES: Final = "\N{MULTIPLICATION SIGN}"
 _PAGE: Final = 'class="asc-page" fill="#fff"'
@@ -36,15 +36,15 @@ _PAGE: Final = 'class="asc-page" fill="#fff"'
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One task, or a result that is there.
+    """One task, or a result.
 
     Attributes:
-        name: the operation's, or the function's.
+        name: of the operation or the function.
         shape, dtype: of the result, if it is an array.
         state: "pending", "launched", "done", "failed" or "cancelled".
         device: where it runs, or is.
-        inputs: the places, in the same sequence, of what it reads.
-        line: the one that submitted it.
+        inputs: the places, in the same sequence, of the nodes that it reads.
+        line: where it was submitted.
     """
 
     name: str
@@ -57,12 +57,12 @@ class Node:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What it has in common with others that are drawn as one."""
+        """Equal for nodes that may be drawn as one."""
         return self.name, self.shape, self.dtype, self.state, self.device
 
 
 class TaskGraph:
-    """What depends on what. Made by `s.graph()`, or of records of your own; a notebook shows the picture.
+    """A graph of dependencies. Made by `s.graph()`, or of records of your own; a notebook shows the picture.
 
     >>> from asyncsched.observe import Node, TaskGraph
     >>> graph = TaskGraph([Node("put", (3,), "float64", "done"), Node("sum", (), "float64", inputs=(0,))])
@@ -70,7 +70,7 @@ class TaskGraph:
     TaskGraph(2 tasks: 1 done, 1 pending)
 
     Raises:
-        ValueError: if the tasks go round in a circle, or read what is not among them.
+        ValueError: if the tasks go round in a circle, or read a node that is not there.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
@@ -78,13 +78,14 @@ class TaskGraph:
         self._order = in_order([node.inputs for node in self.nodes])
 
     def svg(self, most: int = MOST) -> str:
-        """A picture, in columns, each task to the right of what it reads; what is too wide for a page goes on below.
+        """A picture in columns, with each task to the right of its inputs. A graph that is too wide for a page goes on
+        below.
 
         An arrow stands for all reads between two boxes, with their number if it is more than one.
 
         Args:
-            most: boxes to draw. If there are more tasks, runs of equal ones and equal parts are drawn as one, with
-                their number; then what is last is left out, which the picture says.
+            most: boxes to draw. If there are more tasks, runs of equal tasks and equal parts are drawn as one, with
+                their number. If there are still too many, the last are left out, and the picture says so.
         """
         boxes, left_out = collapse(self.nodes, self._order, most)
         devices = {node.device for node in self.nodes if node.device}
@@ -138,7 +139,7 @@ def _details(node: Node) -> str:
 
 
 def _cut(text: str, most: int) -> str:
-    """What there is room for: of most letters one a place, of those of East Asia one in two places."""
+    """The text that fits. East Asian letters take two places, others one."""
     ends = [*accumulate(2 if east_asian_width(letter) in "WF" else 1 for letter in text)]
     return text if ends[-1:] <= [most] else text[: bisect_left(ends, most)] + "\N{HORIZONTAL ELLIPSIS}"
 
@@ -154,7 +155,7 @@ def _box(box: Box, x: float, y: float, devices: int) -> str:
     tip = _joined("\n", node.name + count, _joined(" ", _details(node), node.device), node.state, node.line)
     where = _joined(" ", re.sub(r".*[/\\]| in \S+$|^[^:]*$", "", node.line), node.device if devices > 1 else "")
     texts = [('font-size="13" font-weight="600"', _cut(node.name, _NAME - len(count)) + count)]
-    small = _cut(_details(node), _DETAIL), _cut(where[::-1], _DETAIL)[::-1]  # of a place the end counts
+    small = _cut(_details(node), _DETAIL), _cut(where[::-1], _DETAIL)[::-1]  # the end of a place counts
     texts += [('font-size="11"', text) for text in small if text]
     top = y + 12.5 - 8 * len(texts)
     lines = [
@@ -191,7 +192,8 @@ def _arrow(curve: Curve, times: int) -> str:
 
 
 def _legend(nodes: Iterable[Node], left_out: int, y: float) -> tuple[str, float]:
-    """Which colour is which state, and how many tasks are in it; what is not drawn. And where it ends."""
+    """The legend: the colour of each state with the number of its tasks, and how many tasks are not drawn. And where
+    the legend ends."""
     states, parts, x = Counter(node.state for node in nodes), [], 0.0
     items = [(f"{states[state]:,} {state}", *colours) for state, colours in COLOURS.items() if states[state]]
     for text, fill, frame in items + [(f"{left_out:,} more are left out", "none", "none")] * bool(left_out):
@@ -202,20 +204,21 @@ def _legend(nodes: Iterable[Node], left_out: int, y: float) -> tuple[str, float]
 
 
 # -- collapsing -------------------------------------------------------------------------------------------------------
-# A large graph is made readable: what is equal is drawn once, with its number. In two steps, each only if there are
-# still too many boxes, and each in time linear in the graph:
+# A large graph is made readable: equal parts are drawn once, with their number. It takes two steps. Each is done only
+# if there are still too many boxes, in time linear in the graph:
 #
 # 1. *Runs*: of a chain of equal tasks, each the only reader of the one before, one box.
-# 2. *Equal parts*: tasks are alike if they are of one kind, and so are all that they lead back to, and all that lead to
-#    them. Those are one box. What is alike is equally deep, so no circle comes of it. (Two passes: down and up.)
+# 2. *Equal parts*: tasks are alike if they are of one kind, and their inputs are alike, and their readers. Those are
+#    one box. Tasks that are alike are equally deep, so no circle comes of it. (Two passes: down and up.)
 #
-# They are repeated as long as they find something: a fan-out of chains is first one of boxes, and then one box. What is
-# too many even then is left out, from the end: what is first is what all the rest waits for.
+# They are repeated as long as they find something: a fan-out of chains becomes a fan-out of boxes, and then one box. If
+# there are still too many, the last ones are left out, since all others wait for the first ones.
 
 
 @dataclass(frozen=True)
 class Box:
-    """One or several nodes that are drawn as one; what they read, by place among the boxes, and how often."""
+    """One or several nodes that are drawn as one, with their inputs, by place among the boxes, and the number of
+    reads."""
 
     node: Node
     count: int
@@ -223,7 +226,7 @@ class Box:
 
 
 def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
-    """The places, each after those it reads.
+    """The places, each after its inputs.
 
     Raises:
         ValueError: if there is no such order.
@@ -241,7 +244,7 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
 
 
 def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[list[Box], int]:
-    """The boxes to draw, each after those it reads; and how many nodes are left out."""
+    """The boxes to draw, each after its inputs; and how many nodes are left out."""
     place = {node: i for i, node in enumerate(order)}
     boxes = [Box(nodes[i], 1, Counter(sorted([place[read] for read in nodes[i].inputs]))) for i in order]
     before = len(boxes) + 1
@@ -262,7 +265,7 @@ def _readers(boxes: Sequence[Box]) -> list[list[int]]:
 
 
 def _runs(boxes: Sequence[Box]) -> list[int]:
-    """For each box the first box of the run that it belongs to: a chain of one kind."""
+    """For each box the first box of its run: a chain of one kind."""
     readers, first = _readers(boxes), list(range(len(boxes)))
     for place, box in enumerate(boxes):
         if len(box.inputs) == 1:
@@ -285,7 +288,7 @@ def _alike(boxes: Sequence[Box]) -> list[int]:
 
 
 def _merged(boxes: Sequence[Box], first: Sequence[int]) -> list[Box]:
-    """The boxes that are the first of theirs, with all the others in them; still in order."""
+    """The first box of each, with all others in it; still in order."""
     count, inputs, lines = Counter[int](), dict[int, Counter[int]](), dict[int, set[str]]()
     for place, box in enumerate(boxes):
         one = first[place]

@@ -1,16 +1,16 @@
-"""Where to draw the boxes of a graph: in columns, each to the right of all that it reads, folded into rows like a text.
+"""The places of the boxes of a graph: in columns, each box to the right of its inputs, folded into rows like a text.
 
-Theory of operation, after Sugiyama, Tagawa and Toda (1981). The layer of a box is the first to the right of all that it
-reads in which there is room, so that many independent boxes make several short layers and not a tall one (the bound of
-Coffman and Graham, 1972); one that reads nothing then moves as near to its first reader as there is room. What is read
-beyond the next layer gets a *bend* in each on the way, which takes part as a narrow box, so that no edge runs through a
-box; all readers of a box share its bends. Then come sweeps, to the right and to the left, in which each layer moves its
-boxes towards the mean place of what they are joined to, as far as their neighbours let them; in the first half of the
-sweeps it sorts them by that, too.
+Theory of operation, after Sugiyama, Tagawa and Toda (1981). The layer of a box is the first one with room to the right
+of all its inputs. So many independent boxes make several short layers and not a tall one (the bound of Coffman and
+Graham, 1972). A box without inputs then moves as near to its first reader as there is room. An edge that goes beyond
+the next layer gets a *bend* in each layer on its way. A bend takes part as a narrow box, so no edge runs through a box.
+All readers of a box share its bends. Then come sweeps, to the right and to the left. In each, every layer moves its
+boxes towards the mean place of their neighbours along edges, as far as the other boxes let them. In the first half of
+the sweeps it sorts them by that place, too.
 
 A picture is to be wider than tall, and a page scrolls downwards. So layers are folded into as many rows as leave it
-wider than tall. What goes on in the next row leaves at the right, runs back between the rows, and enters at the left:
-the topmost outside, so that those which keep their order do not cross.
+wider than tall. An edge to the next row leaves at the right, runs back between the rows, and enters at the left. The
+topmost edge is outside, so edges that keep their order do not cross.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from typing import Final
 
 Point = tuple[float, float]
 Curve = list[tuple[float, float, float]]
-"""A point, then for each piece (x of both of its control points, x and y of its end); in the first the x stands twice.
+"""A point, then for each piece (x of both of its control points, x and y of its end). In the point the x stands twice.
 """
 
 _SWEEPS: Final = 12
-_WORK: Final = 100_000  # spots to move, in all sweeps: of a very large graph there are fewer
+_WORK: Final = 100_000  # spots to move, in all sweeps together: a very large graph gets fewer sweeps
 _BEND: Final = 10.0  # the place in a layer of an edge that passes through it
 _BESIDE: Final = 16.0  # between boxes of a layer
 _BETWEEN: Final = 36.0  # between layers
 _ROW: Final = 6  # layers in a row that are as wide as a page
-_WIDER: Final = 1.2  # times its height that a picture is wide, at least
-_LANE, _TURN = 4.0, 12.0  # between edges that go to the next row; how far the innermost turns beyond a row
+_WIDER: Final = 1.2  # a picture is at least so many times as wide as tall
+_LANE, _TURN = 4.0, 12.0  # between edges to the next row; how far beyond a row the innermost edge turns
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things are, and how large all of it is.
+    """The places of boxes and edges, and the size of the picture.
 
     Attributes:
         places: the middles of the boxes.
-        edges: (from, to) and the curve: from the box, or from the last of the bends that its readers share.
+        edges: (from, to) and the curve, from the box, or from the last bend that its readers share.
         shared: the curves through these bends, one for each box that has some.
     """
 
@@ -62,16 +62,16 @@ class _Spot:
     before: list[_Spot]
     after: list[_Spot]
     at: float = 0.0  # across its layer
-    lane: int = 0  # how many of its layer, up to it, have an edge to the next one
+    lane: int = 0  # how many spots of its layer, up to this one, have an edge to the next row
 
 
 def layout(inputs: Sequence[Sequence[int]], width: float, height: float) -> Layout:
-    """Place boxes of one size, of which each reads some that come before it."""
+    """Place boxes of one size. Each reads boxes that come before it."""
     spots = [_Spot(layer, height + _BESIDE, [], []) for layer in _layers(inputs)]
     layers: list[list[_Spot]] = [[] for _ in range(1 + max([spot.layer for spot in spots], default=-1))]
     for spot in spots:
         layers[spot.layer].append(spot)
-    chains, ends = [[spot] for spot in spots], {}  # each box, and its bends; where each edge begins and ends
+    chains, ends = [[spot] for spot in spots], {}  # each box with its bends; where each edge begins and ends
     for reader, reads in enumerate(inputs):
         for read in reads:
             chain = chains[read]
@@ -117,7 +117,7 @@ def _join(before: _Spot, after: _Spot) -> None:
 
 
 def _arrange(layers: list[list[_Spot]]) -> None:
-    """Give every spot its place across its layer: first also among its neighbours, then with these as they are."""
+    """Give every spot its place across its layer: in the first sweeps the order may change, later not."""
     for layer in layers:
         _pack(layer, [0.0] * len(layer))
     sweeps = max(2, min(_SWEEPS, _WORK // (1 + sum(map(len, layers)))))
@@ -131,14 +131,14 @@ def _arrange(layers: list[list[_Spot]]) -> None:
 
 
 def _mean(joined: Sequence[_Spot], spot: _Spot) -> float:
-    """The mean place of what a spot is joined to; its own if that is nothing."""
+    """The mean place of the spots to which a spot is joined; its own if there are none."""
     return sum([other.at for other in joined]) / len(joined) if joined else spot.at
 
 
 def _pack(layer: list[_Spot], wanted: list[float]) -> None:
-    """Put the spots of a layer, in order, as near to where they want to be as their breadths allow.
+    """Put the spots of a layer, in order, as near to their wanted places as their breadths allow.
 
-    Groups that touch move as one, to the mean of what they want (this is isotonic regression).
+    Groups that touch move as one, to the mean of their wanted places (this is isotonic regression).
     """
     groups: list[tuple[float, int]] = []  # how far each group moves, and how many are in it
     offsets, edge = [], 0.0
@@ -163,8 +163,8 @@ class _Rows:
     Attributes:
         each: layers in a row.
         box: the width of a box.
-        lanes: for each layer how many spots something is read of later.
-        tops: for each row what is added to the places across its layers.
+        lanes: for each layer, how many of its spots are read in a later row.
+        tops: for each row the offset of the places across its layers.
         ends: for each row where it ends.
         beside: the room for turns at the left and at the right.
     """
@@ -193,12 +193,12 @@ class _Rows:
         return self.each * (self.box + _BETWEEN) - _BETWEEN + 2 * self.beside, max(self.ends, default=0.0)
 
     def point(self, spot: _Spot, side: float = 0.0) -> Point:
-        """The middle of a spot, or with a side of -0.5 or 0.5 of its left or right."""
+        """The middle of a spot; with a side of -0.5 or 0.5, that of its left or right edge."""
         row, column = divmod(spot.layer, self.each)
         return self.beside + column * (self.box + _BETWEEN) + (0.5 + side) * self.box, self.tops[row] + spot.at
 
     def curve(self, chain: Sequence[_Spot]) -> Curve:
-        """From the first spot, through those between, to the last, and through it if it is a bend."""
+        """A curve from the first spot, through those between, to the last one, and through that if it is a bend."""
         x, y = self.point(chain[0], 0.5)
         found = [(x, x, y)]
         for before, spot in pairwise(chain):
@@ -218,7 +218,7 @@ class _Rows:
 
 
 def _folded(layers: list[list[_Spot]], box: float) -> _Rows:
-    """As many rows as leave the picture wider than tall; one, if even that does not."""
+    """The largest number of rows with which the picture is wider than tall; at least one."""
     for layer in layers:
         lane = 0
         for spot in layer:

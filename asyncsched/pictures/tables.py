@@ -1,5 +1,5 @@
-"""Tables of names and values as HTML, for notebooks: no style sheet, and colours that any page's text is read on.
-Tables of rows under heads as text, and as HTML for a page that has a style sheet."""
+"""Tables of names and values as HTML, for notebooks: without a style sheet, in colours that suit any page. Tables of
+rows under heads as text, and as HTML for a page that has a style sheet."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import numpy as np
 
 _FRAME: Final = "border:1px solid rgba(128,128,128,.4);border-radius:6px;padding:6px 10px;display:inline-block"
 _CELL: Final = "padding:1px 12px 1px 0;text-align:left;vertical-align:top;border:none;background:none"
-_SHOWN: Final = 100  # elements up to which a preview has all
+_SHOWN: Final = 100  # up to so many elements a preview has all
 _EDGE: Final = 3
 
 
 def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
-    """Rows of a name and a value each, escaped; below them `more`, which is HTML, as is a value of type `Markup`."""
+    """Rows of a name and a value each, escaped, and below them `more`. `more` is HTML, as are values of type
+    `Markup`."""
     cells = ((escape(name), _text(value)) for name, value in rows)
     names = f"{_CELL};opacity:.65"
     lines = "".join(
@@ -29,7 +30,7 @@ def table(title: str, rows: Iterable[tuple[str, Any]], more: str = "") -> str:
 
 
 def aligned(columns: Iterable[tuple[bool, Sequence[str]]]) -> list[str]:
-    """Lines of text, of columns: of each whether it is of numbers, which stand at the right, and its cells."""
+    """Lines of text. Each column says whether it is of numbers, which are aligned at the right, and has its cells."""
     padded = []
     for number, cells in columns:
         most = max(map(len, cells))
@@ -39,7 +40,7 @@ def aligned(columns: Iterable[tuple[bool, Sequence[str]]]) -> list[str]:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under heads, for a terminal and for a page. A column in which no row has anything is left out.
+    """Rows under heads, for a terminal and for a page. A column without any cells is left out.
 
     >>> print(Table("Streams", ("stream", "tasks", "share"), [("cpu stream 0", "1,200", "97.0%")]).text())
     Streams
@@ -47,8 +48,8 @@ class Table:
     cpu stream 0  1,200  97.0%
 
     Attributes:
-        names: the first columns, which are text; all others are numbers, and stand at the right.
-        note: what is said below.
+        names: the first columns, which are text. All others are numbers, aligned at the right.
+        note: a line below the table.
     """
 
     title: str
@@ -58,7 +59,7 @@ class Table:
     note: str = ""
 
     def _columns(self) -> list[tuple[bool, Sequence[str]]]:
-        """Of each column whether it is of numbers, and its cells."""
+        """For each column whether it is of numbers, and its cells."""
         columns = zip(self.heads, *self.rows, strict=True)
         return [(i >= self.names, cells) for i, cells in enumerate(columns) if any(cells[1:])]
 
@@ -86,7 +87,7 @@ class Markup(str):
 
 
 def used(amount: int, limit: int | None, text: Callable[[int], str] = "{:,}".format) -> Markup:
-    """How much of a limit is used, with a bar if there is one."""
+    """How much of a limit is used, with a bar if there is a limit."""
     if limit is None:
         return Markup(f"{text(amount)} (no limit)")
     part = min(1.0, amount / limit) if limit else 0.0
@@ -99,7 +100,7 @@ def used(amount: int, limit: int | None, text: Callable[[int], str] = "{:,}".for
 
 
 def preview(array: np.ndarray[Any, Any]) -> str:
-    """An array's elements: of a large one those at its edges, of one with many axes the first part."""
+    """An array's elements: of a large array those at its edges, of an array with many axes its first part."""
     part = array[(0,) * (array.ndim - 2)] if array.ndim > 2 and array.size else array
     text = np.array2string(part, threshold=_SHOWN, edgeitems=_EDGE, max_line_width=100)
     return preformatted(text if part is array else f"the first of {array.shape[:-2]}:\n{text}")

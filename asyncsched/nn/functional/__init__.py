@@ -1,6 +1,6 @@
 """The functions behind the modules. All issue tasks and return a Tensor at once; operands are of one float dtype.
 
-What may be given by position means what it means in PyTorch; what has another place there is given by keyword.
+An argument that may be given by position has the same position in PyTorch. Others are given by keyword.
 """
 
 from ... import _instead

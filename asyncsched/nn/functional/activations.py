@@ -23,8 +23,8 @@ def relu(x: Tensor) -> Tensor:
 def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
     """x Phi(x), with the normal distribution function Phi, or its approximation by tanh.
 
-    Exact to rounding; in float32 on the CPU to 1e-6 at |x| < 10, unless it is issued `with asc.exact():`.
-    D. Hendrycks and K. Gimpel, "Gaussian Error Linear Units" (2016), has both formulas.
+    Exact to rounding. In float32 on the CPU exact to 1e-6 at |x| < 10, unless it is issued `with asc.exact():`. D.
+    Hendrycks and K. Gimpel, "Gaussian Error Linear Units" (2016), has both formulas.
 
     >>> x = await s.put(np.array([-1.0, 0.0, 1.0]))
     >>> await nn.gelu(x)

@@ -1,4 +1,4 @@
-"""What the functions share: sizes, how a loss is reduced, and constants beside an operand."""
+"""Helpers of the functions: sizes, the reduction of a loss, and constants beside an operand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _sizes(size: Size) -> tuple[int, ...]:
 
 
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
-    """One value throughout, in the dtype of `x` and where that is."""
+    """A constant tensor, with the dtype and the device of `x`."""
     return full(shape, value, dtype=x.dtype, device=x.device, scheduler=runtime_of(x._value))
 
 

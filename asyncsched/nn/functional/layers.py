@@ -27,8 +27,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def embedding(indices: Tensor, weight: Tensor) -> Tensor:
     """Rows of `weight` (count, width) for integer indices of any shape: (*indices.shape, width).
 
-    On CUDA rows of the gradient that belong to one index are added up by atomics, in any order: of two runs the last
-    bits may differ.
+    On CUDA rows of the gradient that belong to one index are added up by atomics, in any order: the last bits of two
+    runs may differ.
 
     >>> x = await s.put(np.array([1, 0]))
     >>> y = await s.put(np.array([[1.0, 2.0], [3.0, 4.0]]))
@@ -37,17 +37,17 @@ def embedding(indices: Tensor, weight: Tensor) -> Tensor:
            [1., 2.]])
 
     Raises:
-        IndexError: where awaited, for an index below 0 or too large.
+        IndexError: where the result is awaited, for an index below 0 or too large.
     """
     return op("embedding", weight, indices)
 
 
 @naming_arguments
 def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
-    """Each element set to 0 with probability `p`, or divided by 1 - p. The same seed drops the same elements.
+    """Set each element to 0 with probability `p`, or divide it by 1 - p. The same seed drops the same elements.
 
-    `nn.Dropout(p)` takes a new seed for each call, and does nothing in `eval()`. A captured step keeps the seed that it
-    was captured with.
+    `nn.Dropout(p)` takes a new seed for each call, and does nothing in `eval()`. A captured step keeps the seed from
+    when it was captured.
 
     >>> nn.dropout(asc.ones(5), 0.5, seed=0).shape
     (5,)
@@ -58,7 +58,7 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
 def conv1d(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
 ) -> Tensor:
-    """The convolution of sequences with a weight: that of images of one row.
+    """The convolution of sequences with a weight, computed as that of images of one row.
 
     >>> x = await s.put(np.array([[[1.0, 2.0, 3.0]]]))
     >>> y = await s.put(np.array([[[1.0, 1.0]]]))
@@ -133,7 +133,7 @@ def scaled_dot_product_attention(
 
 
 def mask_operand(mask: Tensor | None) -> Any:
-    """the mask as an operand of the operation: 0 stands for no mask."""
+    """The mask as an operand of the operation: 0 stands for no mask."""
     if mask is None:
         return 0
     if isinstance(mask, Tensor) and mask.requires_grad:

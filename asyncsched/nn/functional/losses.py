@@ -52,7 +52,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", 
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
     distance = magnitude(x - target)
     if beta:
-        near = minimum(distance, beta)  # so that the branch not taken has a gradient of 0 at infinity, too
+        near = minimum(distance, beta)  # so that the other branch has a gradient of 0 also at infinity
         distance = where(distance < beta, near * near * (0.5 / beta), distance - 0.5 * beta)
     return reduced("smooth_l1_loss", distance, reduction)
 
@@ -70,9 +70,9 @@ def binary_cross_entropy_with_logits(
 
     Args:
         x, target: of one shape.
-        weight: of the elements: what broadcasts to that shape.
+        weight: of the elements; it broadcasts to that shape.
         reduction: the mean, the sum, or "none": one number for each element.
-        pos_weight: of positive targets: what broadcasts to that shape.
+        pos_weight: of positive targets; it broadcasts to that shape.
     """
     _alike("binary_cross_entropy_with_logits", x, target, weight, pos_weight)
     tail = softplus(-x, threshold=inf)  # log(1 + exp(-x))
@@ -84,7 +84,8 @@ def binary_cross_entropy_with_logits(
 def kl_div(
     x: Tensor, target: Tensor, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False
 ) -> Tensor:
-    """target (log(target) - x) for logarithms x of probabilities: how far that distribution is from the target.
+    """target (log(target) - x), where x are logarithms of probabilities: the distance of that distribution from the
+    target.
 
     >>> x = await s.put(np.array([[0.5, 0.5]]))
     >>> y = await s.put(np.array([[0.5, 0.5]]))
@@ -109,7 +110,7 @@ def nll_loss(
     x: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: Reduction = "mean",
 ) -> Tensor:  # fmt: skip
-    """Minus the number at the target's class, for x the logarithms of probabilities.
+    """Minus the number at the target's class, where x are logarithms of probabilities.
 
     >>> x = await s.put(np.array([[-0.5, -1.0]]))
     >>> y = await s.put(np.array([1]))
@@ -120,8 +121,7 @@ def nll_loss(
         x, target, weight, ignore_index, reduction: as for `cross_entropy`, but the target has class numbers.
 
     Raises:
-        IndexError: where awaited, for a target outside the classes.
-    """
+        IndexError: where the loss is awaited, for a target outside the classes."""
     rows, numbers = _rows("nll_loss", x, target)
     each, counts = _picked("nll_loss", rows, numbers, weight, index(ignore_index), 0.0)
     return _weighted("nll_loss", each, counts, reduction, target)
@@ -131,13 +131,13 @@ def cross_entropy(
     logits: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: Reduction = "mean",
     ignore_index: int = -100, label_smoothing: float = 0.0,
 ) -> Tensor:  # fmt: skip
-    """The negative logarithm of the softmax at the target, without overflow; of class numbers in one pass.
+    """The negative logarithm of the softmax at the target, without overflow. For class numbers it takes one pass.
 
     Args:
         logits: (rows, classes), (rows, classes, d1, ...) or (classes,).
         target: class numbers in the same shape without the classes; or probabilities in the same shape.
         weight: of each class, (classes,).
-        reduction: the mean over what counts, by weight; the sum; or "none": one number for each target.
+        reduction: "mean", over the targets that count, by weight; "sum"; or "none": one number for each target.
         ignore_index: class numbers that do not count.
         label_smoothing: this share of the target's probability is spread over all classes.
 
@@ -185,7 +185,7 @@ def _of_probabilities(
 def _picked(
     name: str, rows: Tensor, target: Tensor, weight: Tensor | None, ignored: int, smoothing: float
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each row of logarithms, and how much it counts: both 0 where the target is to be ignored."""
+    """The loss of each row of logarithms, and how much it counts: both are 0 if the target is ignored."""
     same_dtype(name, rows, weight)
     classes = rows.shape[1] or 0
     valid = target != ignored

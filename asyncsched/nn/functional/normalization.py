@@ -1,4 +1,4 @@
-"""What is brought to mean 0 and variance 1, and the running statistics of that."""
+"""Normalization to mean 0 and variance 1, and its running statistics."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def layer_norm(
 
     Args:
         x: (..., *normalized_shape).
-        normalized_shape: of these axes: that of `weight` and `bias`.
-        weight, bias: one number each for every place in these axes; without, 1 and 0.
+        normalized_shape: the shape of these axes, and of `weight` and `bias`.
+        weight, bias: one number for every place in these axes; by default 1 and 0.
         eps: keeps the quotient finite.
 
     Raises:
@@ -39,7 +39,7 @@ def layer_norm(
     """
     if isinstance(normalized_shape, Tensor):
         raise TypeError("layer_norm: normalized_shape is a shape: layer_norm(x, weight.shape, weight, bias)")
-    # For an abstract class alone, the question would take longer than half of the rest.
+    # To ask only for an abstract class would take longer than half of the rest.
     shape = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, Sequence)) else (normalized_shape,)
     if weight is not None and shape != weight.shape:
         raise ValueError(f"layer_norm: the weight has shape {weight.shape}, and normalized_shape is {shape}")
@@ -61,7 +61,7 @@ def rms_norm(
 
     Args:
         x: (..., *normalized_shape).
-        normalized_shape: of these axes: that of `weight`.
+        normalized_shape: the shape of these axes, and of `weight`.
         weight: one number for every place in these axes.
         eps: keeps the quotient finite; by default the dtype's.
     """
@@ -86,7 +86,7 @@ def group_norm(
 
     Args:
         x: (examples, channels, ...).
-        num_groups: of neighbouring channels, all of one size.
+        num_groups: how many groups of neighbouring channels, all of one size.
         weight, bias: (channels,).
         eps: keeps the quotient finite.
     """
@@ -113,17 +113,17 @@ def batch_norm(
 
     Args:
         x: (examples, channels, ...).
-        running_mean, running_var: (channels,), with which it is done outside of training. In training these handles
-            move to new versions, both or, if the batch failed or was cancelled, none.
+        running_mean, running_var: (channels,), used outside of training. In training these handles move to new
+            versions: both, or none if the batch failed or was cancelled.
         weight, bias: (channels,).
         training: use mean and variance of this batch.
         momentum: how much of this batch goes into the running statistics.
         eps: keeps the quotient finite.
 
     Raises:
-        ValueError, TypeError: for what does not fit, and in training for channels of a single element.
-        QueueFull, TaskTooLarge: if there is no room for the running statistics, which have not moved then.
-        CaptureError: in training with running statistics, where a step is captured.
+        ValueError, TypeError: for arguments that do not fit, and in training for channels of a single element.
+        QueueFull, TaskTooLarge: if there is no room for the running statistics. Then they have not moved.
+        CaptureError: in training with running statistics, while a step is captured.
     """
     running = None if running_mean is None or running_var is None else (running_mean, running_var)
     return counted_batch_norm(x, running, weight, bias, training, momentum, eps, None)
@@ -133,7 +133,7 @@ def counted_batch_norm(
     x: Tensor, running: Sequence[Tensor] | None, weight: Tensor | None, bias: Tensor | None, training: bool,
     momentum: float | None, eps: float, count: Tensor | None,
 ) -> Tensor:  # fmt: skip
-    """The same, with the count of the batches, which moves too; a momentum of None is for the mean over all of them."""
+    """The same, with the count of batches, which moves too. A momentum of None gives the mean over all batches."""
     if training:
         y, found = _normalized_by_batch(x, weight, bias, eps)
         if running is not None:
@@ -150,7 +150,7 @@ def counted_batch_norm(
 def _normalized_by_batch(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-    """Each channel brought to mean 0 and variance 1; and its mean and variance, as of a sample."""
+    """Each channel brought to mean 0 and variance 1; and its mean and sample variance."""
     shape = _examples("batch_norm", x, weight, bias)
     count = prod(shape) // max(shape[1], 1)
     if count < 2:
@@ -167,15 +167,15 @@ def _normalized_by_batch(
 def _move_statistics(
     running: Sequence[Tensor], found: Sequence[Tensor], momentum: float | None, count: Tensor | None
 ) -> None:
-    """Bring running statistics on by those of a batch: all of them, or none if these failed or were cancelled.
+    """Update running statistics by those of a batch: all of them, or none if the batch's failed or were cancelled.
 
     It is a commit, as an optimiser's step is: so one bad batch is left out, and later ones go on from there.
 
     Args:
         running: handles, which move to new versions.
-        found: of the batch, in the same shapes.
+        found: the statistics of the batch, in the same shapes.
         momentum: how much of the batch goes in; None for the mean over all batches.
-        count: of the batches, which moves too.
+        count: the count of batches, which moves too.
     """
     handles = [*running] if count is None else [*running, count]
     runtime = runtime_of(handles[0]._value)

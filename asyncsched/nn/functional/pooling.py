@@ -11,13 +11,13 @@ from ...tensors.tensor import Tensor
 from .common import Size, constant, pair, same_dtype
 from .layers import conv2d
 
-_FEW = 256  # elements of a window, summed up at once: of more the sums of columns are, so that less is rounded off
+_FEW = 256  # elements of a window that are summed at once. Larger windows sum up their columns first, for less rounding
 
 
 def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> Tensor:
     """The largest element of each window on (..., height, width); by default the windows do not overlap.
 
-    The gradient goes to the first of equal ones. `padding` adds what is less than any element.
+    The gradient goes to the first of equal elements. `padding` adds values below any element.
 
     >>> nn.max_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
     (1, 3, 4, 4)
@@ -41,7 +41,7 @@ def avg_pool2d(
         kernel_size, stride, padding: one number, or one for rows and one for columns; by default the windows do not
             overlap. The padding is of zeros.
         count_include_pad: whether the padding counts.
-        divisor_override: divide by this number, and not by how many elements there are.
+        divisor_override: divide by this number instead of the number of elements.
     """
     same_dtype("avg_pool2d", x)
     kernel, (*lead, height, width) = pair(kernel_size), _images("avg_pool2d", x)
@@ -52,7 +52,7 @@ def avg_pool2d(
     def sums(images: Tensor, weight: float) -> Tensor:
         if prod(kernel) <= _FEW:
             return conv2d(images, constant(x, (1, 1, *kernel), weight), stride=steps, padding=around)
-        rows, columns = kernel  # means first, which half precision can hold
+        rows, columns = kernel  # means first, since half precision may not hold the sums
         down, across = constant(x, (1, 1, rows, 1), 1 / rows), constant(x, (1, 1, 1, columns), weight * rows)
         images = conv2d(images, down, stride=(steps[0], 1), padding=(around[0], 0))
         return conv2d(images, across, stride=(1, steps[1]), padding=(0, around[1]))
@@ -66,7 +66,7 @@ def avg_pool2d(
 
 
 def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
-    """The means of windows so laid that (..., height, width) gives `output_size` rows and columns.
+    """The means of windows that are laid so that (..., height, width) gives `output_size` rows and columns.
 
     Window i of n on a length m reaches from floor(i m / n) to ceil((i + 1) m / n).
 
