@@ -21,7 +21,7 @@ def select(wanted: str | Device | Sequence[str | Device], streams: int | None) -
     """Devices by name, each with `streams` compute streams (None: its own default), not opened yet.
 
     Raises:
-        ValueError: for an unknown name, or none at all; for `streams` beside a device that was made with its own.
+        ValueError: for an unknown name, or for none; for `streams` beside a device object, which has its own.
         TypeError: for anything but names and devices.
     """
     several = isinstance(wanted, list | tuple)

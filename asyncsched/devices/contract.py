@@ -1,26 +1,26 @@
-"""What a device must do: all that the rooms above know of one.
+"""The contract of a device: all that the rooms above know of one.
 
-A *stream* is a FIFO that runs tasks one after the other, and counts them: the point just after its `n`-th task
-is the number `n`. A device has a fixed number of streams for work and one, the `copier`, for copies in.
+A *stream* is a FIFO that runs tasks one after the other, and counts them. The point just after its `n`-th task is the
+number `n`. A device has a fixed number of streams for work and one, the `copier`, for copies in.
 
 The life of a task, as a device meets it:
 
-1. It is *launched* on a stream with the points of other streams it has to wait for, and `launch` returns its own number
-   at once. Its producers were launched before it, on whatever stream; those of its own stream are not among the waits.
+1. It is *launched* on a stream, with the points of other streams for which it has to wait. `launch` returns its number
+   at once. Its producers were launched before it, on any stream; those on its own stream are not among the waits.
 2. When it is the first on the stream, the stream waits for those points, and runs the body: an operation by
-   `memory.run_op`, a user's callable by `memory.run_callable` (`execution.run` does both, whatever the
-   device). The body gives the task's value its array, or the task its failure, and says in `task.refund` how many of
-   the bytes that it was charged are not needed. Nothing raises out of a stream.
-3. Once its end is known the stream drops every reference to the task's operands, then counts it as finished, then
+   `memory.run_op`, a user's callable by `memory.run_callable` (`execution.run` does both, for every device). The body
+   gives the task's value its array, or the task its failure. It sets `task.refund` to the charged bytes that are not
+   needed. Nothing raises out of a stream.
+3. When its end is known, the stream drops every reference to the task's operands, then counts it as finished, then
    reports it to the completions, from where the loop's thread takes it. In this order, so that the memory is free when
    the end is seen.
 4. The value's array may be copied to the host (`fetch`), by the device's own copy stream (`offload`) or on a thread.
-5. When nobody holds the value any more, on whatever thread, its memory takes it back (`memory.reclaim`).
+5. When nobody holds the value any more, the device's memory takes it back, on any thread (`memory.reclaim`).
 
-A task that is cancelled once it is launched keeps its place; its body is skipped if it had not begun.
+A launched task that is cancelled keeps its place. Its body is skipped if it has not begun.
 
-A *remote* device's arrays lie in other processes. Its values hold something that stands for them, all its work is
-done on the event loop, which it needs to open and to close, and nothing of it blocks: see `RemoteDevice`.
+A *remote* device's arrays are in other processes, and its values hold references to them. It does all its work on the
+event loop, also opening and closing, and never blocks: see `RemoteDevice`.
 
 `devices.sim` is the shortest device that keeps all of this; start from it to write another.
 """
@@ -45,7 +45,7 @@ from .counter import Counter
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 
-    `waiters` are told on the loop's thread; `result` or `error` is set by then.
+    `waiters` are woken on the loop's thread. `result` or `error` is set by then.
     """
 
     function: Callable[[], Any] | None
@@ -56,7 +56,7 @@ class Job:
     failure: None = None  # it is no task
 
     def run(self) -> None:
-        """Call the function, keep what it gave, and let go of it."""
+        """Call the function, keep its result or error, and drop the function."""
         function, self.function = self.function, None
         assert function is not None
         try:
@@ -79,28 +79,29 @@ class Stream(Protocol):
 
 
 class StreamDied(RuntimeError):
-    """A stream's thread has ended by an exception that is no task's: see `stream_thread`."""
+    """A stream's thread has ended by an exception that belongs to no task: see `stream_thread`."""
 
 
 Point = tuple[Stream, int]  # just after this task of this stream
 
 
 class Device(Protocol):
-    """One place to compute. Who inherits from it has what most devices say, for the rest.
+    """One place to compute. The methods here are the defaults of most devices.
 
     Attributes:
         kind: "cpu", "cuda", "sim".
         name: the kind, with a number where several are open: "cpu:1".
         xp: its array namespace, `numpy` or one like it.
-        dlpack: its type and number, as DLPack counts them.
-        inline: whether tiny operations may run on the loop's thread, its arrays being NumPy's.
+        dlpack: its type and number in DLPack.
+        inline: whether tiny operations may run on the loop's thread: if its arrays are NumPy's.
         remote: whether it is a `RemoteDevice`.
-        owns_captures: whether a captured program's intermediates have buffers of their own for as long as it lives.
+        owns_captures: whether a captured program keeps buffers for its intermediates as long as it lives.
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
         hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
-        rest: called on the loop's thread when nothing is unfinished, to undo settings that affect the process; or None.
-        memory: a `devices.memory.Memory`: how operations run, how many bytes an array takes, which arrays have left.
+        rest: called on the loop's thread when no task is unfinished, to undo settings of the process; or None.
+        memory: a `devices.memory.Memory`. It runs operations, and knows the bytes of arrays, and the arrays that have
+            left.
     """
 
     kind: str
@@ -119,18 +120,18 @@ class Device(Protocol):
     # -- opening, in this order; each once --------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """What opening needs that may block: loading libraries, reading files. On a worker thread."""
+        """The part of opening that may block: loading libraries, reading files. On a worker thread."""
 
     def default_bytes(self) -> int | None:
-        """The limit in bytes where the user gives none; None for no limit."""
+        """The limit in bytes if the user gives none; None for no limit."""
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         """Start the streams. On the loop's thread, so it must not block."""
 
-    # -- a task, in the order in which it meets them ----------------------------------------------------------------
+    # -- a task, in the order of the calls ----------------------------------------------------------------
 
     def adopt(self, source: Any) -> Any:
-        """An array of this device over one of another library that is not on the host, by DLPack, to be put."""
+        """An array of this device over an array of another library that is not on the host, by DLPack, to be put."""
         raise TypeError(
             f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
             " Scheduler([...]), or copy the array to the host first"
@@ -138,12 +139,12 @@ class Device(Protocol):
 
     @property
     def note_arguments(self) -> Callable[[Context, Sequence[Any]], None] | None:
-        """Notes in the context of a function what the user's own arrays among its arguments are pending on, here and
-        now; None where nothing ever is. On the loop's thread."""
+        """Returns what notes, in a function's context, the work on which the user's own arrays among its arguments are
+        pending now. None if there never is such work. On the loop's thread."""
         return None
 
     def run_here(self, task: Task) -> None:
-        """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only where `inline`."""
+        """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only if `inline`."""
         raise AssertionError(f"nothing runs on the loop's thread for {self.name}")
 
     def offload(self, job: Job) -> None:
@@ -155,67 +156,67 @@ class Device(Protocol):
     # -- a captured step --------------------------------------------------------------------------------------------
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
-        """What runs a program on (array namespace, arrays), of which the first `inputs` change from run to run; and the
-        most bytes that its intermediates and results take at once.
+        """A function that runs a program on (array namespace, arrays), of which the first `inputs` change from run to
+        run. And the most bytes that its intermediates and results take at once.
 
-        Unless it `owns_captures`, it may be given arrays to put the results in, as the third argument. Called in the
-        context of whoever captures, and takes no memory of the device.
+        Unless the device `owns_captures`, the function takes arrays for the results as a third argument. This is called
+        in the caller's context, and takes no memory of the device.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Stop the streams once they have run what they were given. Never blocks, and may be called again."""
-        return  # some have nothing to stop
+        """Stop the streams once they have run all their tasks. Never blocks, and may be called again."""
+        return  # some streams have nothing to stop
 
     def __repr__(self) -> str:
         return self.name
 
 
 class RemoteDevice(Device, Protocol):
-    """A device whose arrays lie in other processes.
+    """A device whose arrays are in other processes.
 
-    Before `open` it is connected, after `close` it is disconnected. What leaves it is brought, as a copy: so no array
-    of it ever escapes, and `offload` is never asked for. Its streams may run several tasks at a time.
+    Before `open` it is connected, after `close` it is disconnected. An array leaves it as a copy, by `bring`: so none
+    ever escapes, and `offload` is never called. Its streams may run several tasks at a time.
 
     Attributes:
-        serial: streams that do not, from `open` on.
+        serial: streams that run one task at a time, from `open` on.
     """
 
     serial: Sequence[Any]
 
     def offload(self, job: Job) -> None:
-        raise AssertionError(f"what leaves {self.name} is brought")
+        raise AssertionError(f"arrays leave {self.name} by `bring`")
 
     async def connect(self) -> None:
-        """What opening needs of the event loop. After `prepare`."""
+        """The part of opening that needs the event loop. After `prepare`."""
 
     async def disconnect(self) -> None:
-        """Let go of what `connect` made. After `close`."""
+        """Undo `connect`. After `close`."""
 
     async def bring(self, array: Any) -> Any:
-        """A copy of a value's array here, or of whatever else a callable returned. Its value is held meanwhile."""
+        """A copy here of a value's array, or of another result of a callable. The value is held meanwhile."""
 
     def place(self, task: Task) -> Any:
-        """The lane, among the task's, that its data is nearest to. Asked where there are several to choose from."""
+        """The lane, among the task's, that is nearest to its data. Called if there are several."""
 
     def stop(self, task: Task) -> None:
-        """A launched task was cancelled: end it, if that can be done. Its end is told as that of any other."""
+        """A launched task was cancelled: end it, if that is possible. Its end is reported as that of any other."""
 
 
-# Threads that run task bodies. A tensor awaited or read there would wait for a task that may stand behind it in the
-# same stream, so that is refused with an error.
+# Threads that run task bodies. To await or read a tensor there would wait for a task that may stand behind it in the
+# same stream, so it is refused with an error.
 _stream_threads: set[int] = set()
-if hasattr(os, "register_at_fork"):  # they are not in the child, where new threads get their numbers
+if hasattr(os, "register_at_fork"):  # the child does not have these threads, and new threads may get their numbers
     os.register_at_fork(after_in_child=_stream_threads.clear)
 
 
 @contextmanager
 def stream_thread(name: str, completions: Completions, *counters: Counter) -> Iterator[None]:
-    """The calling thread is a stream's while this is entered: nothing there may wait for a tensor.
+    """The calling thread is a stream's while this is entered. It must not wait for tensors.
 
-    An exception that comes out of the block is no task's: the tasks behind would never end. So it is told, and the
-    scheduler gives up all that is unfinished. Whoever waits for these counters goes on.
+    An exception out of the block belongs to no task, and the tasks behind would never end. So the completions are told,
+    and the scheduler gives up all unfinished tasks. Threads that wait for these counters go on.
     """
     _stream_threads.add(threading.get_ident())
     try:

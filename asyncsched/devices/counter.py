@@ -1,18 +1,18 @@
 """A count that threads can wait for: the only way in which host threads wait for a stream.
 
-Theory of operation. A stream counts the tasks it has finished, so the point after its `n`-th task is the number `n`: to
-be past it is a comparison, and a launch makes no object at all. Most points are never waited for by a thread, and those
-that are mostly lie in the past.
+Theory of operation. A stream counts its finished tasks, so the point after its `n`-th task is the number `n`. Whether
+the stream has passed it is a comparison, and a launch makes no object. Threads wait for few points, and most of these
+are in the past.
 
-`step` and `reach` share no lock on their quick paths. What keeps a wake-up from being lost is their order:
+`step` and `reach` share no lock on their quick paths. Their order keeps wake-ups from being lost:
 
 - `step` adds to the count first and reads the number of waiters second;
 - `reach` adds to the waiters first and reads the count second, with the condition's lock held.
 
-So whichever comes later sees the other: either the waiter finds the count reached, or the counter finds a waiter and
-takes the lock to notify, which it gets no sooner than the waiter sleeps. This leans on the GIL: both threads see the
-two writes in one order. On a build without it, where a store and a later load may change places, `step` would have to
-take the lock always.
+So the later one sees the other. Either the waiter finds the count reached. Or the counter finds a waiter and takes the
+lock to notify it; it gets the lock only when the waiter sleeps. This relies on the GIL: both threads see the two writes
+in one order. On a build without it, a store and a later load may change places: there `step` would always have to take
+the lock.
 
 Alternatives: a `threading.Event` for each launch, or a condition notified at each step. Both cost many times a `step`,
 and few launches are waited for: `python -m timeit -s 'import threading' 'threading.Event()'`.
@@ -28,12 +28,12 @@ from .._locks import Lock
 
 
 class Counter:
-    """A count that one thread at a time increases, and any thread waits for."""
+    """A count that one thread at a time increases, and for which any thread may wait."""
 
     def __init__(self) -> None:
         self.count: int = 0
         self.waiters: int = 0  # threads in `reach` that found the count too low
-        self._lock = Lock()  # entered as itself: a signal may come inside of the condition's `__enter__` and `__exit__`
+        self._lock = Lock()  # entered itself: a signal may come inside of the condition's `__enter__`
         self._changed = threading.Condition(self._lock)
 
     def step(self) -> None:
@@ -43,12 +43,12 @@ class Counter:
             self.wake()
 
     def give_up(self) -> None:
-        """Nothing more will be counted: whoever waits goes on."""
+        """Nothing more will be counted: all waiters go on."""
         self.count = sys.maxsize
         self.wake()
 
     def reach(self, count: int, unless: Callable[[], object] = bool) -> None:
-        """Block until the count is at least `count`, or `unless` says so: it is asked again after each `wake`."""
+        """Block until the count is at least `count`, or `unless()` is true. It is called again after each `wake`."""
         if self.count >= count:
             return
         with self._lock:
@@ -58,6 +58,6 @@ class Counter:
             self.waiters -= 1
 
     def wake(self) -> None:
-        """Have those that wait look again."""
+        """Have all waiters look again."""
         with self._lock:
             self._changed.notify_all()

@@ -1,24 +1,25 @@
 """The CPU: NumPy, with worker threads as streams.
 
-Theory of operation. A stream is one daemon thread with a FIFO. It counts the tasks it has finished; an event is a
-number on that count, which other streams wait for. When a body has run, three things happen, in this order:
+Theory of operation. A stream is one daemon thread with a FIFO. It counts its finished tasks. An event is a number on
+that count, for which other streams wait. When a body has run, three things happen, in this order:
 
 1. *Drop references* (`execute`): the task's inputs, arguments and result. Reference counts decide which buffer is
    written over, when bytes return, and who holds what in a stall. So the end must not be visible while this thread
-   still holds something: a stream that waited would find one reference too many, and take a new buffer.
-2. *Count* (`finished.step`): the streams that wait for this one go on, with no help of the event loop.
-3. *Report* (`completions`): the loop takes it in, perhaps later, with others. A task that it knows to have ended is
-   past for every stream, so its dependents are launched without a wait.
+   still holds something. Otherwise a stream that waited would find one reference too many, and take a new buffer.
+2. *Count* (`finished.step`): the streams that wait for this one go on, without the event loop.
+3. *Report* (`completions`): the loop takes it in, perhaps later, together with others. If the loop knows that a task
+   has ended, all streams may rely on that, so dependents are launched without a wait.
 
-For the same reason the loop below sets its variables to None before it wakes the event loop, and before it sleeps in
-`get`: they would hold the last task until the next one comes, which may be never.
+For the same reason the thread's loop sets its variables to None before it wakes the event loop, and before it sleeps in
+`get`. Otherwise they would hold the last task until the next one comes, which may be never.
 
 Alternatives, by argument and not by measurement. `concurrent.futures`: a future with a lock and a condition per task,
 no order within a stream, and the event loop woken for each end. One queue for all threads would balance better, but
-then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to lie
-in shared memory; NumPy releases the GIL in what takes long. The threads are daemons, since a body cannot be stopped,
-and must not keep a program that gave up on it from ending (see `_leave`). Measured, with no gain on two processors: to
-have the thread wake up before a function's task is made, and the loop's before what the function ends is told.
+then no two tasks have an order for free, and each dependent waits for a count. Processes: every array would have to be
+in shared memory, and NumPy releases the GIL in long operations anyway. The threads are daemons, since a body cannot be
+stopped, and must not keep a program from ending that gave up on it (see `_leave`). Measured, without a gain on two
+processors: to wake the stream's thread before a function's task is made, and the loop's thread before the function's
+end is reported.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from .host.slices import take_long_slices
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
-_EXIT_SECONDS: Final = 2.0  # that the interpreter's end waits for bodies at most: a guess
+_EXIT_SECONDS: Final = 2.0  # seconds for which the interpreter's end waits for bodies at most: a guess
 _EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
-_MOST: Final = 8  # streams by default: what is larger is memory's to bound, not processors'
+_MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
 
 
 class CPUStream:
@@ -78,7 +79,7 @@ class CPUStream:
         return self.launched
 
     def idle(self) -> bool:
-        """Whether it has nothing to do, as far as can be seen from another thread."""
+        """Whether it has nothing to do, as seen from another thread."""
         return self.finished.count == self.launched and self.queue.empty()
 
     def wake(self, shared: Shared) -> None:
@@ -97,7 +98,7 @@ class CPUStream:
         self.queue.put(None)
 
     def computes(self) -> bool:
-        """Whether its thread is about to end, or to go on, and not waiting for what may never come."""
+        """Whether its thread is about to end or to go on, and does not wait for something that may never come."""
         counter = self._waits_for
         return self.worker.is_alive() and (counter is None or counter.count >= self._waits_until)
 
@@ -132,7 +133,7 @@ class CPUStream:
                 completions.notify()
 
     def _next(self, team: Team) -> _Item:
-        """The next item; with none, a part of another stream's operation, to help with."""
+        """The next item. While there is none, the thread helps with parts of other streams' operations."""
         return (self.queue.empty() and team.open()) or self.queue.get()
 
     def _reach(self, counter: Counter, number: int) -> None:
@@ -151,16 +152,16 @@ class CPUStream:
         self._waits_for = None
 
 
-_streams: Final[WeakSet[CPUStream]] = WeakSet()  # for as long as their threads run, which hold them
+_streams: Final[WeakSet[CPUStream]] = WeakSet()  # while their threads run, which hold them
 
 
 @atexit.register
 def _leave() -> None:
     """Streams end before the interpreter does, unless their bodies take long.
 
-    A process that ends its BLAS while a thread is in it crashes or hangs: OpenBLAS waits for threads of its own, and a
-    product that begins meanwhile has one of them forget that it was to end. Streams are daemons, which Python does not
-    wait for, so what ran when a program gave up on it could keep it from ending.
+    A process that ends its BLAS while a thread is in it crashes or hangs: OpenBLAS waits for its own threads, and a
+    product that begins meanwhile makes one of them forget that it has to end. Python does not wait for streams, which
+    are daemons. So a body that still runs when the program ends could keep the process from ending.
     """
     until, left = monotonic() + _EXIT_SECONDS, [stream for stream in _streams if stream.worker.is_alive()]
     for stream in left:
@@ -172,16 +173,16 @@ def _leave() -> None:
 class CPUDevice(HostDevice):
     """NumPy on `streams` compute threads and one copy thread; by default as many as processors, and at most 8.
 
-    With one stream nothing is cut and every BLAS thread stays. With several, large operations are cut into parts for
-    those that are idle, and BLAS has its part of the processors while several run, see `host.blas`.
+    With one stream nothing is cut, and BLAS keeps all its threads. With several, large operations are cut into parts
+    for idle streams. While several streams run, BLAS has its part of the processors, see `host.blas`.
     """
 
     kind = "cpu"
 
     def __init__(self, name: str = "cpu", streams: int | None = None) -> None:
         self.name = name
-        self.inline = True  # of the instance, where CPython finds it in one step: each operation asks
-        self._count = streams or 0  # by default known when it is prepared: counting processors reads files
+        self.inline = True  # on the instance, where CPython finds it in one step: each operation reads it
+        self._count = streams or 0  # by default it is known when prepared, since counting processors reads files
         self.streams: list[CPUStream] = []
         self._running: list[CPUStream] = []  # the copier, too
         self._team: Team | None = None
@@ -213,7 +214,7 @@ class CPUDevice(HostDevice):
 
     def close(self) -> None:
         if self._team is not None:
-            self._team.streams = ()  # a circle, in which the descriptor that wakes the loop would stay open
+            self._team.streams = ()  # breaks a circle, which would keep the descriptor open that wakes the loop
             blas.unshare(self._team)
             self._team = self.rest = None
         self.streams = []

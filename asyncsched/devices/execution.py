@@ -1,4 +1,4 @@
-"""Running the body of a task, whatever the device: what it is given, what it made, and what that is charged.
+"""Running the body of a task, on any device: its arguments, its result, and the charge of that.
 
 The device's memory runs operations its own way; a user's callable runs the same everywhere.
 """
@@ -25,14 +25,14 @@ from .memory import Memory, hand_out, held_bytes, owner_of, refuse_mask_or_unit
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
-_WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results that need not be charged
+_WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results of these are not charged
 
 
 class Lesson(Protocol):
     """Learns the memory that a callable takes. Called on the stream's thread.
 
     Attributes:
-        allocated: what PyTorch's allocator will give it at most, in bytes, as far as is known.
+        allocated: most bytes that PyTorch's allocator will give it, as far as is known.
     """
 
     allocated: int
@@ -41,11 +41,11 @@ class Lesson(Protocol):
         """Whether this task is to be measured."""
 
     def learn(self, peak: int, kept: int, made: int) -> None:
-        """The body took so many bytes at most, and left so many behind; the arrays it returned have so many."""
+        """The body took `peak` bytes at most, and left `kept` behind. The arrays that it returned have `made`."""
 
 
 class Body:
-    """What a task runs that is no operation and no user's function. It reads its inputs' values as they are, and
+    """The body of a task that is neither an operation nor a user's function. It reads its inputs' values directly, and
     settles its own. See `run`."""
 
     def run(self, task: Task) -> None:
@@ -55,11 +55,11 @@ class Body:
 
 
 class MustBlock(BaseException):
-    """The body cannot go on without blocking, on a thread that must not: it is to be run again on another."""
+    """The body cannot go on without blocking, on a thread that must not block. It has to be run again on another."""
 
 
 def run(task: Task, memory: Memory) -> None:
-    """Run a task's body. Afterwards its value has its array or its failure; the task holds all it held.
+    """Run a task's body. Afterwards its value has its array or its failure. The task still holds its operands.
 
     Raises:
         MustBlock: instead of blocking the event loop's thread.
@@ -84,9 +84,9 @@ def run(task: Task, memory: Memory) -> None:
     except BaseException as error:  # whatever a body raises belongs to whoever awaits it
         memory.explain(error)
         fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
-        _uncharge(task)  # a signal may come where it has its charge already
+        _uncharge(task)  # a signal may come when it already has its charge
     finally:
-        del task  # no cycle: the exception's traceback holds this frame, and the task the exception
+        del task  # avoids a cycle: the exception's traceback holds this frame, and the task the exception
 
 
 def release(task: Task) -> None:
@@ -107,7 +107,7 @@ def fail(task: Task, failure: Failure) -> None:
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
-    """Give the value its array, the task its refund, and the buffers that it has written over to what they became."""
+    """Give the value its array, the task its refund, and hand on the buffers that it has written over."""
     for i in range(len(task.takes)):
         _take_over(task, i)
     value.array = array
@@ -118,9 +118,9 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
 
 
 def _take_over(task: Task, i: int) -> None:
-    """Move an array, its buffer and its charge to the value that it became.
+    """Move an array, its buffer and its charge to the new value.
 
-    That is in no variable here: the loop's thread may be counting who holds it, to give it to the next task.
+    No variable here holds the new value: the loop's thread may be counting its holders, to give it to the next task.
     """
     taken, old = task.takes[i], task.inputs[task.takes[i][0]]
     taken[1].array, taken[1].seq = old.array, old.seq
@@ -129,7 +129,7 @@ def _take_over(task: Task, i: int) -> None:
 
 
 def void(task: Task, failure: Failure) -> None:
-    """A task's result is void: its device was lost before it was there.
+    """A task's result is void, since its device was lost before the result was there.
 
     The array stays, since another stream may be about to read it, and will find out by itself.
     """
@@ -144,7 +144,7 @@ def _uncharge(task: Task) -> None:
 
 
 def moves(task: Task, move: Move, memory: Memory) -> bool:
-    """Whether a task of a commit is to compute its value. Else that is there by now: see `_core.commit`."""
+    """Whether a task of a commit is to compute its value. If not, the value is there now: see `_core.commit`."""
     value, commit = task.value, move.commit
     assert value is not None
     if task is commit.gate:
@@ -159,7 +159,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
 
 
 def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
-    """Give a value the version before: its buffer if nobody else holds it, else a view of it."""
+    """Give a value the version before it: the buffer if nobody else holds it, else a view of it."""
     if place is None:
         form = value.meta
         finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
@@ -180,12 +180,12 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
 
 
 def arguments(template: Sequence[Any] | None, arrays: list[Any]) -> list[Any]:
-    """what an operation is called with: the arrays of its inputs, and what stands between them."""
+    """The arguments of an operation: the arrays of its inputs, with the constants between them."""
     return arrays if template is None else [arrays[a.slot] if type(a) is Ref else a for a in template]
 
 
 def source_of(task: Task, array: Any) -> Value | None:
-    """The input that `array` is a view of."""
+    """The input of which `array` is a view."""
     owner = owner_of(array)
     return next((v for v in task.inputs if type(v.array) is type(array) and owner_of(v.array) is owner), None)
 
@@ -201,8 +201,8 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
 
     A ufunc may write over any of its inputs; other operations only over the first.
 
-    A task that was not charged for it depends on it, in a commit or not. Any other holder is about to drop the input,
-    such as the loop's thread, which looks at tasks for `statistics()`. So it is tried again for a while.
+    A task that was not charged for its output depends on this, in a commit or not. Any other holder is about to drop
+    the input, such as the loop's thread, which looks at tasks for `statistics()`. So this tries again for a while.
     """
     found = _solely_held(task, any_input, wanted)
     granted_none = task.move is not None and task.move.commit.charged and not task.move.grant
@@ -219,12 +219,12 @@ def _solely_held(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -
 
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
     out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once
-    this task alone holds the value, nobody is left who could hand the array out.
+    only this task holds the value, nobody is left who could hand the array out.
     """
     inputs = task.inputs
-    made = inputs is not task.reads  # a tuple made here of the one value, which holds it, too
+    made = inputs is not task.reads  # a tuple of the one value, made here: it holds the value, too
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
-        # By index and not in a variable, which would be a reference: see `refcounts`.
+        # By index, since a variable would be a reference: see `refcounts`.
         if references(inputs, i) > _times(inputs[i], inputs) + made:
             continue
         if not inputs[i].escaped and inputs[i].base is None and wanted(inputs[i]):
@@ -237,10 +237,10 @@ def _times(value: Value, held: Iterable[Any]) -> int:
 
 
 def _run_call(task: Task, memory: Memory) -> None:
-    """Call a user's function in its own context; charge what it returned."""
+    """Call a user's function in its own context, and charge its result."""
     value = task.value
     assert value is not None
-    # An array is handed out by a view of its own, anything else as it is.
+    # An array is handed out as a new view, anything else as it is.
     arrays = [hand_out(v) if type(v.array) in v.device.memory.arrays else v.array for v in task.inputs]
     given = [_filled(arg, arrays) for arg in task.args] if arrays else list(task.args)
     options, found = task.options, None
@@ -272,7 +272,7 @@ def _run_call(task: Task, memory: Memory) -> None:
 def as_declared(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], result: Any, xp: Any, arrays: tuple[type, ...]
 ) -> Any:
-    """What a callable returned as the array that was declared, in this machine's order of bytes."""
+    """The result of a callable as the declared array, in this machine's byte order."""
     refuse_mask_or_unit(result)
     array = xp.asarray(result).view()  # the body may keep the array, and change its shape
     if not array.dtype.isnative:

@@ -1,9 +1,9 @@
-"""Guests: a task's function that is PyTorch's or JAX's, or calls them.
+"""Guests: tasks whose function is of PyTorch or JAX, or calls them.
 
-Nothing here imports either: a program that uses one did.
+Nothing here imports either: a program that uses one has imported it.
 
-A jitted function of JAX's returns before it is computed. To wait for that is the business of the stream's thread: on
-the loop's, everything else would stand still.
+A jitted function of JAX returns before its result is computed. The stream's thread waits for that: on the loop's
+thread, a wait would block everything else.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .torch_interop import Allocated as Allocated
 
 
 def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, device: int = 0) -> Any:
-    """Call a task's function. PyTorch's modules and JAX's jitted functions are given arrays, and give arrays.
+    """Call a task's function. PyTorch's modules and JAX's jitted functions take arrays and return arrays.
 
-    On a CUDA stream PyTorch's own work goes to that stream. JAX's is over when this returns, whoever called it.
+    On a CUDA stream PyTorch's own work goes to that stream. JAX's work is over when this returns.
     """
     modules = sys.modules
     if "torch" not in modules and "jax" not in modules:
@@ -37,7 +37,8 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
 
 
 def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
-    """Counts what PyTorch allocates in a block, on this thread; on the CUDA device of that number by its allocator."""
+    """Counts PyTorch's allocations in a block: on this thread; or, on the CUDA device with this number, by its
+    allocator."""
     torch = _loaded("torch", "nn")
     if torch is None:
         return nullcontext(Allocated())
@@ -45,7 +46,7 @@ def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
 
 
 def is_guest(function: Callable[..., Any]) -> bool:
-    """Whether it is a PyTorch module or a function that JAX has jitted: what it makes comes from their allocators."""
+    """Whether it is a PyTorch module or a function that JAX has jitted: these allocate from allocators of their own."""
     torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
     return (torch is not None and isinstance(function, torch.nn.Module)) or (
         jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled)
@@ -53,25 +54,25 @@ def is_guest(function: Callable[..., Any]) -> bool:
 
 
 def cached(device: int) -> int:
-    """Bytes of a CUDA device that PyTorch keeps for tensors to come."""
+    """Bytes of a CUDA device that PyTorch keeps for later tensors."""
     torch = _loaded("torch", "nn")
     return 0 if torch is None else torch_interop.cached(torch, device)
 
 
 def empty_caches() -> None:
-    """Have PyTorch give the devices what it keeps for tensors to come. May block."""
+    """Have PyTorch give the devices the memory that it keeps for later tensors. May block."""
     torch = _loaded("torch", "nn")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
 
 
 def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any) -> Any:
-    """Call a jitted function, and wait for what it computes.
+    """Call a jitted function, and wait for its result.
 
     The arrays in its result become NumPy's or CuPy's, in the same memory; those that are no numbers (keys of random
     generators) stay what they are.
     """
-    if stream is not None:  # JAX knows NumPy's arrays by itself
+    if stream is not None:  # JAX takes NumPy's arrays by itself
         args = map_leaves(lambda arg: jax.dlpack.from_dlpack(arg) if _on_a_card(arg) else arg, list(args))
     result = jax.block_until_ready(function(*args))
     return jax.tree.map(partial(_array, jax), result)
@@ -92,6 +93,6 @@ def _array(jax: Any, result: Any) -> Any:
 
 
 def _loaded(name: str, last: str) -> Any:
-    """A module, if the program has imported it. Half imported it lacks what is defined last."""
+    """A module, if the program has imported it. A half imported module lacks its last names."""
     module = sys.modules.get(name)
     return module if hasattr(module, last) else None

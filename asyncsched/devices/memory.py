@@ -1,17 +1,18 @@
-"""A device's memory: how it runs operations, and which arrays have left the scheduler and are still charged.
+"""A device's memory: it runs operations, and knows the arrays that have left the scheduler and are still charged.
 
-Theory of operation. The scheduler charges a value's bytes until its memory is free again. While only values hold an
-array that is simple: when the last handle is dropped, `Value.__del__` has the buffer recycled and its bytes returned.
+Theory of operation. The scheduler charges a value's bytes until its memory is free again. That is simple while only
+values hold the array: when the last handle is dropped, `Value.__del__` has the buffer recycled and its bytes returned.
 But an array that was awaited, or that a callable was given or returned, has *escaped*: a user may hold it, or a view of
 it, for as long as they like. Then its buffer is never recycled, and `reclaim` leaves a weak reference behind, an
 `Escape`, on the array that *owns* the memory. NumPy and CuPy let `.base` of every view point at that one, so it lives
 exactly as long as anything shows its memory. When it dies, the callback tells the completions of its bytes.
 
-All of it runs on any thread and in the middle of anything, since the last reference may go in a garbage collection: so
-it takes no lock, and does no more than change a dict by one key and append to deques. (Each is one step under the GIL.)
+All of this may run on any thread and in the middle of anything, since the last reference may go in a garbage
+collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step under the
+GIL.)
 
-To set up an `Escape` costs several times what a look at the reference count does. Most awaited results are small and
-dropped soon, so where the count tells `reclaim` that nobody else holds the array, it returns the bytes there and then.
+Setting up an `Escape` costs several times as much as a look at the reference count. Most awaited results are small and
+dropped soon. So if the count shows `reclaim` that nobody else holds the array, it returns the bytes at once.
 
 Alternatives. `weakref.finalize` keeps a registry of its own, and calls back at exit, too. Charging escaped arrays until
 the scheduler closes would stop a server that awaits its results.
@@ -36,11 +37,11 @@ from ..ops.op import Plan
 from .guests import call
 
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
-# What may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
+# Objects that may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
 _LINKS = (memoryview, type(np.lib.stride_tricks.as_strided(np.empty(1)).base))
 _NUMBERS = {bool, int, float, complex}
 
-NO_ROOM: Final = (MemoryError, RecursionError)  # no signal's
+NO_ROOM: Final = (MemoryError, RecursionError)  # those are not a signal's
 
 
 class Memory:
@@ -49,10 +50,10 @@ class Memory:
     Attributes:
         xp: the array namespace.
         arrays: the array types that are charged when a callable returns them.
-        granule: in multiples of how many bytes.
+        granule: arrays take multiples of so many bytes.
         number: of the CUDA device; None elsewhere.
-        completions: told of the bytes of what is gone.
-        escapes: what left and is still charged, by identity, for whoever looks for holders.
+        completions: told of the bytes of arrays that are gone.
+        escapes: arrays that left and are still charged, by identity, for searches for holders.
         observer: told when bodies begin and end, if there is one.
     """
 
@@ -67,7 +68,7 @@ class Memory:
         self.observer: Instrument | None = None
 
     def explain(self, error: BaseException) -> None:
-        """Add to what a body raised what the device knows of it. On the stream's thread, before anybody sees it."""
+        """Add what the device knows to an exception of a body. On the stream's thread, before anybody sees it."""
 
     def run_op(self, task: Task) -> None:
         """Run a task that is an operation of the table, and give its value the result."""
@@ -81,7 +82,7 @@ class Memory:
         """Take a buffer back, on any thread."""
 
     def share(self, array: Array) -> Array:
-        """A view of an array that is not NumPy's, for whoever takes it from the scheduler."""
+        """A view of an array that is not NumPy's, for a user who takes it from the scheduler."""
         return array.view()
 
     def anchor(self, owner: Array) -> Array:
@@ -93,7 +94,7 @@ class Memory:
         return failure_above(values)
 
     def footprint(self, nbytes: int) -> int:
-        """What an array of `nbytes` really takes."""
+        """The bytes that an array of `nbytes` really takes."""
         return nbytes + -nbytes % self.granule
 
     def workspace(self, plan: Plan) -> int:
@@ -101,15 +102,15 @@ class Memory:
         return plan.workspace
 
     def may_recycle(self, value: Value) -> bool:
-        """Whether the buffer of a value, done or not, will certainly be written over once nobody else holds it."""
+        """Whether the buffer of a value, done or not, may be written over once nobody else holds it."""
         return False
 
     def reclaim(self, value: Value) -> None:
-        """Recycle the buffer of a value nobody holds, or, if its array left, charge it until that array is gone."""
+        """Recycle the buffer of a value that nobody holds. If its array left, charge it until that array is gone."""
         if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile
             value.base.escaped = True
         if not value.escaped:
-            block, value.block = value.block, None  # first: it is given once, whatever comes in between
+            block, value.block = value.block, None  # first, so that it is given once, whatever comes in between
             if block is not None:
                 self.give(block)
         elif not value.charge and not _pooled(value.block):
@@ -129,18 +130,18 @@ class Memory:
             self.completions.dropped(value)
 
     def drop_again(self, value: Value, error: BaseException) -> None:
-        """An exception came as a value was dropped. If it is a signal's, do what is not done yet.
+        """An exception came while a value was dropped. If it is a signal's, do the rest.
 
-        Python handles signals where it enters a function and after it has called one in C. So whatever must not be done
-        twice is marked as done just before, with no call in between.
+        Python handles signals when it enters a function and after it has called one in C. So steps that must not be
+        done twice are marked as done just before, with no call in between.
 
         Raises:
-            The exception, where there is no room to go on.
+            The exception, if there is no room to go on.
         """
         if isinstance(error, NO_ROOM):
             raise error
         if value.block is not None and value.array is not None:
-            value.escaped = True  # perhaps a dead cycle's
+            value.escaped = True  # perhaps of a dead cycle
         self.reclaim(value)
         self.completions.notify()
 
@@ -149,7 +150,7 @@ class Memory:
         escape = Escape(anchor, gone)
         escape.memory, escape.account, escape.charge, escape.seq = self, value.account, charge, value.seq
         escape.pooled, escape.site, array = pooled, value.site, value.array
-        if value.meta is None and isinstance(array, self.arrays):  # what a callable returned, as it is
+        if value.meta is None and isinstance(array, self.arrays):  # an object that a callable returned
             escape.given = None if array is anchor else weakref.ref(array)
         else:
             escape.given = getattr(value, "given", None)
@@ -173,14 +174,15 @@ class Escape(weakref.ref[Array]):
     seq: int  # of the task that made it
     pooled: int  # of the host pool's live bytes
     site: CallSite | None  # the line that asked for it
-    given: weakref.ref[Array] | None  # the array that users got, if it is one and not what is watched itself
+    given: weakref.ref[Array] | None  # the array that users got, if it is one, and is not the watched owner itself
 
     def visible(self) -> Array | None:
-        """The array through which the memory is held, if it is the only one; else the owner, whose holders stay unseen.
+        """The array through which users hold the memory, if it is the only one; else the owner, whose holders stay
+        unseen.
 
-        Of several that a user was given and holds, none is the only one.
+        If a user holds several, none is the only one.
 
-        NumPy's arrays do not take part in garbage collection, so nobody can ask who has a view of an array.
+        NumPy's arrays do not take part in garbage collection, so the holders of an array's views cannot be found.
         """
         given = self.given() if self.given is not None else None
         lone = references([self()], 0) <= 2  # of one view, and of the list made here
@@ -207,7 +209,7 @@ def gone(escape: Any) -> None:
 
 
 def _free(escape: Escape) -> None:
-    """Give back what an escaped array held. What is done is marked before, as in `Memory.drop_again`."""
+    """Give back the bytes of an escaped array. Steps are marked as done before, as in `Memory.drop_again`."""
     memory = escape.memory
     memory.escapes.pop(id(escape), None)
     if pooled := escape.pooled:
@@ -218,15 +220,15 @@ def _free(escape: Escape) -> None:
 
 
 def hand_out(value: Value) -> Array:
-    """A tensor's array as it leaves the scheduler: a view of its own, read-only where arrays can be.
+    """A tensor's array as it leaves the scheduler: a new view, read-only if arrays can be.
 
-    So whatever its holder does to it (its shape, say) changes nobody else's array, nor the tensor.
+    So its holder may change it (its shape, say) without a change of another holder's array, or of the tensor.
     """
     first, value.escaped = not value.escaped, True
     array = value.array
     if type(array) is not np.ndarray:
         shared = value.device.memory.share(array)
-    elif value.base is None and type(value.block) is not tuple:  # no user's, so that no view of it can be made writable
+    elif value.base is None and type(value.block) is not tuple:  # no user has it, so no view of it can be made writable
         array.setflags(write=False)
         if type(base := array.base) is np.ndarray:
             base.setflags(write=False)
@@ -239,7 +241,7 @@ def hand_out(value: Value) -> Array:
 
 
 def read_only(array: Array) -> np.ndarray[Any, Any]:
-    """A view that cannot be made writable, as one that is only marked so could by `setflags`."""
+    """A view that cannot be made writable. (One that is only marked read-only could, by `setflags`.)"""
     if array.dtype.kind in "biufc":  # all that tensors have; not every other dtype has a buffer
         return np.asarray(memoryview(array).toreadonly())
     view: np.ndarray[Any, Any] = array.view()
@@ -248,7 +250,7 @@ def read_only(array: Array) -> np.ndarray[Any, Any]:
 
 
 def refuse_mask_or_unit(source: Any) -> None:
-    """Raise for arrays that have a mask or a unit, also in lists: a tensor would have their bare numbers."""
+    """Raise for arrays with a mask or a unit, also in lists: a tensor would drop these."""
     if type(source) is np.ndarray:  # as most
         return
     todo, seen = [source], set()
@@ -282,7 +284,7 @@ def owner_of(array: Array) -> Array:
 
 
 def held_bytes(owner: Array) -> int:
-    """Bytes of an array's memory: fewer than its elements have, where strides lead to the same ones again."""
+    """Bytes of an array's memory: fewer than those of its elements, if strides make elements share memory."""
     if owner.flags.c_contiguous or not owner.size:  # as most
         return int(owner.nbytes)
     extent: int = sum([(length - 1) * abs(step) for length, step in zip(owner.shape, owner.strides, strict=True)])
@@ -290,5 +292,5 @@ def held_bytes(owner: Array) -> int:
 
 
 def _pooled(block: Any) -> int:
-    """How many live bytes of the pool this is."""
+    """How many live bytes of the pool this array or buffer counts for."""
     return block.nbytes if isinstance(block, np.ndarray) else block if isinstance(block, int) else 0

@@ -1,7 +1,7 @@
 """A device without hardware, for tests: virtual time, seeded adversarial order, injected faults, poisoned frees.
 
 Nothing runs when it is launched. In each iteration of the event loop the device picks, by its seed, a stream whose next
-task is ready, and runs that task, or lets time pass. So any order that the contract allows can come, and a seed
+task is ready, and runs that task, or lets time pass. So any order that the contract allows can happen, and a seed
 reproduces it.
 """
 
@@ -31,7 +31,7 @@ class SimFault(RuntimeError):
 
 
 class SimStream:
-    """A FIFO whose head the device runs when it pleases."""
+    """A FIFO. The device decides when to run its head."""
 
     def __init__(self, name: str, tick: Callable[[], None]) -> None:
         self.name = name
@@ -116,7 +116,7 @@ class SimDevice(HostDevice):
             return
         stream = self._random.choice(ready)
         task, _ = stream.queue.popleft()
-        # A step's commit is spared: there a fault is a lost device, which nothing is promised for.
+        # No faults in a step's commit: there a fault is a lost device, for which nothing is promised.
         faulty = self._fault_rate and not task.cancelled and task.move is None
         if faulty and self._random.random() < self._fault_rate:
             self.faults += 1

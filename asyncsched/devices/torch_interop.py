@@ -1,12 +1,12 @@
 """PyTorch inside a task: its modules take and give arrays, its work goes to the task's stream.
 
-Nothing here imports PyTorch: a program that uses it did. `_PRIVATE` has what is used of its private names.
+Nothing here imports PyTorch: a program that uses it has imported it. `_PRIVATE` lists the private names that are used.
 
-How many bytes a body took is told by PyTorch's allocator on CUDA. On the CPU it has no statistics, so each operation is
-watched, backward passes too: what memory its results brought, and when that went. What was there before and goes
-meanwhile makes room for it, as a graph does in its backward pass: whoever made that is charged for it to the end. What
-an operation takes only while it runs is not seen there. (PyTorch's profiler sees that, and writes to standard error
-whenever it is used.)
+On CUDA PyTorch's allocator says how many bytes a body took. On the CPU it has no statistics, so each operation is
+watched, also in backward passes: which memory its results bring, and when that is freed. Memory from before that is
+freed meanwhile, such as a graph's in its backward pass, makes room for new memory: the task that made it is charged for
+it to the end. Memory that an operation takes only while it runs is not seen. (PyTorch's profiler sees it, but writes to
+standard error whenever it is used.)
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ import numpy as np
 
 from .._tree import leaves, map_leaves
 
-# Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out, and without
-# the second nothing is counted on the CPU: the results are the same.
+# Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the
+# second nothing is counted on the CPU. The results are the same.
 _PRIVATE: Final = {"version": "_version", "watched operations": "torch.utils._python_dispatch"}
 
 
 @dataclass(slots=True)
 class Allocated:
-    """What a body took, in bytes: at most at one time, and of that what it left behind."""
+    """The bytes that a body took: the most at one time, and those that it left behind."""
 
     peak: int = 0
     kept: int = 0
@@ -68,17 +68,18 @@ def _on(torch: Any, stream: Any, device: int) -> Any:
 
 
 def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
-    """An array as a tensor, which is added to `given`; anything else as it is."""
+    """An array as a tensor, which is added to `given`; any other object as it is."""
     if not hasattr(arg, "__dlpack__") or isinstance(arg, torch.Tensor):
         return arg
-    if min(getattr(arg, "strides", ()), default=0) < 0:  # which ends the process in PyTorch
+    if min(getattr(arg, "strides", ()), default=0) < 0:  # that would end the process in PyTorch
         arg = arg.copy()
     given.append(torch.from_dlpack(arg))
     return given[-1]
 
 
 def _array(torch: Any, given: set[int], result: Any) -> Any:
-    """A tensor as an array, a copy if it is in the memory of what was given, which is read-only; others as they are."""
+    """A tensor as an array; as a copy if it shares memory with an argument, which is read-only. Other objects as they
+    are."""
     if not isinstance(result, torch.Tensor):
         return result
     result = result.detach().resolve_conj().resolve_neg()
@@ -112,7 +113,7 @@ def counted(torch: Any) -> AbstractContextManager[Allocated]:
 
 @contextmanager
 def counted_on(torch: Any, device: int) -> Iterator[Allocated]:
-    """The same for a CUDA device, by its allocator: whatever thread makes them. Resets the peak in its statistics."""
+    """The same for a CUDA device, by its allocator, on all threads. Resets the peak in its statistics."""
     found, cuda = Allocated(), torch.cuda
     if not cuda.is_available():
         yield found
@@ -133,22 +134,22 @@ def cached(torch: Any, device: int) -> int:
 
 @cache
 def _counter(torch: Any, base: Any) -> Any:
-    """The class that watches operations; its base is PyTorch's."""
+    """The class that watches operations. Its base is PyTorch's."""
 
     class Counter(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.peak = 0  # the most above what was there at first
-            self.kept = 0  # of what was made here, and lives
+            self.peak = 0  # the most above the bytes at first
+            self.kept = 0  # bytes that were made here and are alive
             self._above = 0
             self._seen: dict[int, weakref.ref[Any]] = {}
 
         def __exit__(self, *error: Any) -> None:
             super().__exit__(*error)
-            self._seen.clear()  # what lives on is kept
+            self._seen.clear()  # tensors that stay alive are kept
 
         @classmethod
-        def ignore_compile_internals(cls) -> bool:  # what is compiled stays so, and gives the same bits
+        def ignore_compile_internals(cls) -> bool:  # compiled code stays compiled, and gives the same bits
             return True
 
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -163,7 +164,7 @@ def _counter(torch: Any, base: Any) -> Any:
             if not isinstance(found, torch.Tensor) or found.layout is not torch.strided or found.is_meta:
                 return
             storage = found.untyped_storage()
-            place, nbytes = id(storage), storage.nbytes()  # PyTorch keeps one object for each
+            place, nbytes = id(storage), storage.nbytes()  # PyTorch keeps one object for each of them
             if place not in self._seen:
                 self._seen[place] = weakref.ref(storage, partial(self._gone, place, nbytes, new))
                 if new:

@@ -1,8 +1,8 @@
-"""When the device did what: timing events, read against one whose time on the host is known.
+"""The times of tasks on the device: timing events, read against one whose time on the host is known.
 
-Only where an instrument is told of it, since such an event takes the device longer to record. CUDA gives the time
-between two events in milliseconds as a float of 32 bits, so the base is taken anew every `_KEPT` seconds: else what is
-read would grow coarse.
+Used only if an instrument asks for times, since such an event takes the device longer to record. CUDA gives the time
+between two events in milliseconds as a float of 32 bits. So the base is taken anew every `_KEPT` seconds, else the
+times would grow coarse.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import Any, Final
 
-_KEPT: Final = 10.0  # seconds: after so long it is read to a microsecond
+_KEPT: Final = 10.0  # seconds: after so long, times are still exact to a microsecond
 
 
 class Clock:
@@ -29,7 +29,7 @@ class Clock:
         self._base: tuple[Any, float] | None = None
 
     def take(self) -> Any:
-        """An event that notes its time, perhaps one that was given back."""
+        """An event that records its time, perhaps one that was given back."""
         try:
             return self._spare.pop()
         except IndexError:
@@ -40,12 +40,12 @@ class Clock:
         self._spare.extend(events)
 
     def base(self) -> tuple[Any, float]:
-        """An event that was passed, and when that was, in seconds of `perf_counter`."""
+        """An event that was passed, and its time, in seconds of `perf_counter`."""
         found = self._base
         if found is None or perf_counter() - found[1] > _KEPT:
             with self._current():
                 event = self._cupy.cuda.Event(block=False, disable_timing=False)
-                event.record(self._cupy.cuda.Stream(non_blocking=True))  # on which nothing is ever waited for
+                event.record(self._cupy.cuda.Stream(non_blocking=True))  # on which nothing ever waits
                 event.synchronize()
                 found = self._base = event, perf_counter()
         return found

@@ -1,4 +1,5 @@
-"""What the streams and the memory of one CUDA device share. They get this, and not the device, which holds them."""
+"""The state that the streams and the memory of one CUDA device share. They get this, and not the device, which holds
+them."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ _HOPPER = 9  # compute capability
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
-# that is recorded within a capture would become part of the graph, and so would whoever waits for it.
+# that is recorded within a capture would become part of the graph, and so would each stream that waits for it.
 capturing: Final[AbstractContextManager[bool]] = Lock()
 
 
@@ -33,14 +34,14 @@ def of_capture(error: Exception) -> bool:
 
 
 class CUDAContext:
-    """One CUDA device: how it becomes the current one, its memory, its events, and whether it was lost.
+    """One CUDA device: making it the current one, its memory, its events, and whether it was lost.
 
     Attributes:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
         pool: its memory, from `open` on.
         clock: times tasks for an instrument.
-        fault: why the device is lost. Set from then on, until its streams have ended.
+        fault: why the device is lost. Set from then until its streams have ended.
 
     Raises:
         RuntimeError: if there is no such device, or CUDA lacks something. It says what is missing, and the cure.
@@ -64,7 +65,7 @@ class CUDAContext:
         self._fault_lock = Lock()
         self._events: deque[Any] = deque()
         self.clock: Clock = Clock(cupy, self.current)
-        self._reached: set[int] = set()  # devices that copies came from
+        self._reached: set[int] = set()  # devices from which copies came
         found = self.runtime.getDeviceCount()
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
@@ -75,7 +76,7 @@ class CUDAContext:
             raise self.unusable(error) from error
 
     def unusable(self, error: Exception) -> RuntimeError:
-        """What to raise where an error of CUDA's, while the device is opened, says that it cannot be used."""
+        """The error to raise if CUDA says, while the device is opened, that it cannot be used."""
         lack = refused(error)
         return RuntimeError(f'{self.name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")')
 
@@ -84,10 +85,10 @@ class CUDAContext:
         self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.free_at_start, self.follow)
 
     def cublas_workspace(self) -> int:
-        """Bytes that a handle of cuBLAS's takes to work in, since CuPy gives it none.
+        """Bytes of workspace that a handle of cuBLAS's takes for itself, since CuPy gives it none.
 
-        By the table in the documentation of `cublasSetWorkspace`; or what the environment says, as pairs of a size in
-        KiB and a count: ":4096:8".
+        By the table in the documentation of `cublasSetWorkspace`; or by the environment, as pairs of a size in KiB and
+        a count: ":4096:8".
         """
         sizes = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
         if sizes:
@@ -96,10 +97,10 @@ class CUDAContext:
         return (32 << 20) if major >= _HOPPER else (4 << 20)
 
     def reach(self, other: int) -> None:
-        """Before the first copy from another device: have such copies go straight across, where these two can.
+        """Before the first copy from another device: have such copies go straight across, if these two devices can.
 
-        Where they cannot, CUDA takes copies through the host. Only devices of one scheduler copy to each other, so only
-        they get access: to have access to a device makes a context there.
+        If they cannot, CUDA takes copies through the host. Only devices of one scheduler copy to each other, so only
+        they get access, since access to a device makes a context there.
         """
         if other in self._reached:
             return
@@ -108,7 +109,8 @@ class CUDAContext:
             if self.runtime.deviceCanAccessPeer(self.number, other):
                 self.runtime.deviceEnablePeerAccess(other)
 
-    # -- what is current on a thread, and so must not stay so across an `await` --------------------------------------
+    # -- the device that is current on a thread, which it must not stay across an `await`
+    # --------------------------------------
 
     def current(self) -> Any:
         """A context manager in which this is CUDA's current device."""
@@ -122,10 +124,10 @@ class CUDAContext:
 
     @contextmanager
     def on_own_thread(self) -> Iterator[None]:
-        """`here`, on a thread of ours, on which the device stays the current one.
+        """`here`, on one of our threads, where the device stays the current one.
 
-        `current` makes another so at its end: on a new thread device 0, which since CUDA 12 gets a context then. That
-        takes 0.3 s, and some hundred MiB of a card that others use.
+        `current` sets back the device from before at its end. On a new thread that is device 0, which since CUDA 12
+        gets a context then. That takes 0.3 s, and some hundred MiB of a card that others use.
         """
         self.runtime.setDevice(self.number)
         with self.here():
@@ -134,7 +136,7 @@ class CUDAContext:
     def restore(self, stream: Any) -> bool:
         """After a user's function: make this device and the stream current again, and end a capture on the stream.
 
-        Returns whether the stream captured. What came next on it would only be recorded, and nobody would launch that.
+        Returns whether the stream captured. Work after that would only be recorded, and never launched.
         """
         runtime = self.runtime
         if runtime.getDevice() != self.number:
@@ -152,7 +154,7 @@ class CUDAContext:
                 stream.end_capture()
         return True
 
-    # -- events: making one takes long, so those that the host has seen are used again --------------------------------
+    # -- events: making one takes long, so events that the host has seen are used again --------------------------------
 
     def take_event(self) -> Any:
         """An event, perhaps one that was given back."""
@@ -170,10 +172,10 @@ class CUDAContext:
         self._events.append(event)
 
     def record(self, event: Any, stream: int) -> bool:
-        """Record an event on any stream, from any thread. Returns whether it could: not while the stream captures."""
+        """Record an event on any stream, from any thread. Returns whether it did: not while the stream captures."""
         with capturing:
             try:
-                if self.runtime.streamIsCapturing(stream):  # for the null stream an error, if any blocking stream does
+                if self.runtime.streamIsCapturing(stream):  # the null stream's raises if any blocking one captures
                     return False
                 self.runtime.eventRecord(event.ptr, stream)
             except RuntimeError as error:
@@ -183,10 +185,10 @@ class CUDAContext:
         return True
 
     def follow(self, stream: Any, pointer: int) -> bool:
-        """Have a stream wait for all the work that another has by now. Returns whether it could: see `record`.
+        """Have a stream wait for all the work that another has by now. Returns whether it does: see `record`.
 
         Args:
-            pointer: the other's.
+            pointer: of the other stream.
         """
         event = self.new_event()  # a spare one could be recorded again while the stream still waits for it
         if not self.record(event, pointer):
@@ -204,7 +206,7 @@ class CUDAContext:
     # -- the fault ----------------------------------------------------------------------------------------------------
 
     def lose(self, error: Exception, task: Task) -> None:
-        """The device is lost: everything unfinished on it fails with this error, and so does all that comes later.
+        """The device is lost: all unfinished tasks on it fail with this error, and so do all later ones.
 
         The first error counts, since errors of other streams say the same.
         """
@@ -216,18 +218,18 @@ class CUDAContext:
                 self.fault = fault
 
     def lost(self, task: Task) -> None:
-        """A task ended when the device was lost. What its own launch raised says the same, see `explain`."""
+        """A task ended when the device was lost. An error of its own launch says the same, see `explain`."""
         assert self.fault is not None
         execution.void(task, self.fault.passed_to(task.name, task.site))
 
     def explain(self, error: BaseException) -> None:
-        """Give an error of CUDA's the cure as a note, if the device is lost: before anybody sees the error.
+        """If the device is lost, give an error of CUDA's the cure as a note, before anybody sees the error.
 
-        Whoever is to watch the stream may learn of it later than who awaits a task that has failed.
+        The stream's watcher may learn of the loss later than a coroutine that awaits a failed task.
         """
         if type(error).__name__ in _OWN_ERRORS and self._cure not in getattr(error, "__notes__", ()):
             try:
-                self.runtime.memGetInfo()  # which asks nothing of a stream: that may capture
+                self.runtime.memGetInfo()  # asks nothing of a stream, since that may capture
             except self.runtime.CUDARuntimeError:
                 error.add_note(self._cure)
 

@@ -1,8 +1,8 @@
-"""What is used of CuPy that is not its public interface: the CUDA C++ of its universal functions.
+"""The use of CuPy beyond its public interface: the CUDA C++ of its universal functions.
 
-A universal function has several loops, one for each list of dtypes, and CuPy chooses among them as NumPy does. Where a
-version of CuPy has none of this under the names of `PRIVATE`, AttributeError is raised, or TypeError: then operations
-run one by one, by CuPy's public functions.
+A universal function has several loops, one for each list of dtypes, and CuPy chooses among them as NumPy does. If a
+version of CuPy does not have the names of `PRIVATE`, AttributeError or TypeError is raised. Then operations run one by
+one, by CuPy's public functions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PRIVATE: Final = {
     "choose by operands": "_guess_routine_from_in_types",
     "resolution": "_resolution_func",
 }
-DTYPES = "?bBhHiIlLqQefd"  # those that are told as expressions: no complex numbers
-# NVRTC contracts these to multiply-adds in CuPy's kernel, and is told not to in one of many operations: so they may
-# have other bits there. By the dtypes of their operands. `tests/devices/test_machine_code.py` finds them, and names
-# others of which no bit was seen to differ.
+DTYPES = "?bBhHiIlLqQefd"  # dtypes of expressions: no complex numbers
+# In CuPy's kernels NVRTC contracts these to multiply-adds. In a kernel of many operations it is told not to, so their
+# bits may differ there. By the dtypes of their operands. `tests/devices/test_machine_code.py` finds them, and names
+# others for which no bit was seen to differ.
 _CONTRACTED: Final = {
     "cupy_remainder": "efd",
     "cupy_power": "d",
@@ -41,17 +41,17 @@ _CONTRACTED: Final = {
 
 
 class NotElementwise(Exception):
-    """The operation cannot be told as an expression."""
+    """The operation is not a single expression."""
 
 
 class Loop(NamedTuple):
-    """What a universal function does to elements of certain dtypes.
+    """The loop of a universal function for elements of certain dtypes.
 
     Attributes:
-        reads: the dtypes that its operands are cast to.
-        writes: that of its result.
+        reads: the dtypes to which its operands are cast.
+        writes: the dtype of its result.
         routine: a statement in C++ that reads `in0`, `in1`, ... and assigns to `out0`.
-        preamble: what stands before the kernel.
+        preamble: code in front of the kernel.
     """
 
     reads: Sequence[Any]
@@ -61,7 +61,7 @@ class Loop(NamedTuple):
 
 
 class Operand(NamedTuple):
-    """An operand's dtype and, of a Python number, the type by which this gives way to others' dtypes."""
+    """An operand's dtype. For a Python number also its type, by which the dtype gives way to others."""
 
     dtype: np.dtype[Any]
     weak: type[int] | type[float] | None = None
@@ -94,7 +94,7 @@ def loop_of(ufunc: Any, operands: Sequence[Operand], dtype: Any) -> Loop:
 
 
 def private(thing: Any, name: str) -> Any:
-    """What CuPy has under a private name."""
+    """CuPy's object with a private name."""
     return attrgetter(PRIVATE[name])(thing)
 
 

@@ -1,14 +1,14 @@
 """Errors that only the device can detect, such as an index out of range, and how they are reported without a wait.
 
 Theory of operation. To check for such an error at once, the host would wait for the device, and nothing could be issued
-ahead. So the numbers that decide are copied to the host behind the operation's kernels. Until they are there, the
-operation has a *deferred error*: it may have failed or not. Every task that is issued on its result meanwhile takes the
-deferred error over, and runs on whatever values are there. When the host sees the end of any of these tasks, the
+ahead. So the numbers that tell of an error are copied to the host behind the operation's kernels. Until they are there,
+the operation has a *deferred error*: it may have failed or not. Every task that is issued on its result meanwhile takes
+over the deferred error, and runs on the values that are there. When the host sees the end of any of these tasks, the
 numbers have arrived, since the device passed the operation before. If they say that it failed, each of these tasks
 fails with the operation's error, before its end is reported.
 
 Two kinds of tasks must not run on wrong values: a callable, which may do anything with its arguments; and the gate of a
-commit, since a version never fails. They wait on the host until the deferred errors of what they read are settled. They
+commit, since a version never fails. They wait on the host until the deferred errors of their inputs are settled. They
 wait for those operations only. Tasks issued behind these, such as a whole backward pass, keep the device busy.
 
 Not taken: passing the numbers to the kernels of a commit, which would write only where there is no error. That spares
@@ -29,14 +29,14 @@ from ..._locks import Lock
 from ...ops.kernels.checks import Check, Judge
 from ..counter import Counter
 
-_SLOT, _SLOTS = 8, 256  # bytes for a number, and how many are pinned at a time
+_SLOT, _SLOTS = 8, 256  # bytes for a number, and how many such slots are pinned at a time
 
-Number = tuple[Any, Any]  # a slot of pinned memory, and the dtype of what is there
+Number = tuple[Any, Any]  # a slot of pinned memory, and the dtype of the number there
 _settling = Lock()
 
 
 class Stream(Protocol):
-    """What a deferred error needs of a stream."""
+    """The part of a stream that a deferred error uses."""
 
     issued: Counter
     finished: Counter
@@ -44,12 +44,12 @@ class Stream(Protocol):
 
 
 class DeferredError:
-    """Whether one operation failed, which is known later.
+    """The outcome of one operation, which is known later.
 
     Attributes:
-        stream, number: where the operation was issued: which task of which stream.
+        stream, number: the stream on which the operation was issued, and its number there.
         settled: whether it is known.
-        failure: the operation's, once it is known and if it failed.
+        failure: of the operation, once it is known, if it failed.
     """
 
     def __init__(self, task: Task, stream: Stream, judge: Judge, numbers: Sequence[Number], slots: deque[Any]) -> None:
@@ -85,7 +85,7 @@ class DeferredErrors:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._slots: deque[Any] = deque()
-        self.any: bool = False  # whether there ever was one
+        self.any: bool = False  # whether there ever was a deferred error
 
     def raised(self, task: Task, value: Value, stream: Stream, checks: Sequence[Check]) -> None:
         """An operation was issued whose errors will be known later."""
@@ -109,7 +109,7 @@ class DeferredErrors:
         return slot, number.dtype
 
     def taken_over(self, task: Task) -> Sequence[DeferredError]:
-        """The deferred errors of a task that was issued: its own, and those of what it reads."""
+        """The deferred errors of a task that was issued: its own, and those of its inputs."""
         value = task.value
         if value is None:
             return ()

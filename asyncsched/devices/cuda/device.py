@@ -25,8 +25,8 @@ from .memory import CUDAMemory, pending_on
 from .requirements import usable as usable
 from .stream import CUDAStream
 
-# Of the memory free at the start, where no max_bytes is given, and less what cuBLAS works in. The rest is for what is
-# not tracked: kernels, and what is lost between blocks.
+# Without `max_bytes`, this share of the memory that is free at the start, less cuBLAS's workspace. The rest is for
+# untracked memory: kernels, and gaps between blocks.
 SHARE_OF_FREE = 0.8
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
 
@@ -43,19 +43,19 @@ class CUDADevice(Device):
             x = await s.put(array)                                      # host -> device, on a stream of its own
             y = await (x @ x + 1)                                       # a cupy.ndarray
 
-    Nothing of CUDA is touched before the scheduler opens. After a fault (an illegal address, a lost card) everything
-    unfinished fails with CUDA's error, and so does all that comes later: CUDA allows no more in this process.
+    Nothing of CUDA is touched before the scheduler opens. After a fault (an illegal address, a lost card) all
+    unfinished tasks fail with CUDA's error, and so do all later ones: CUDA allows no more in this process.
 
     Args:
-        number: which, as CUDA counts them.
+        number: the device's number, as CUDA counts them.
         streams: how many compute streams.
         inline_launch: enqueue a view, or an operation that is a single ufunc and ran before with operands of this form,
             from the event loop's thread, instead of handing it to the stream's issuing thread.
-        spin: seconds to ask again and again whether a task is done before sleeping until it is. Shorter waits for a
-            busier processor.
-        switch_interval: seconds for which threads wait for the interpreter at most, while a scheduler on this device is
-            open: Python's own 5 ms would keep operations from being issued while the event loop computes in Python. It
-            is the process's setting (`sys.setswitchinterval`), and put back at the end. None leaves it as it is.
+        spin: seconds for which a thread asks again and again whether a task is done, before it sleeps until it is. It
+            makes waits shorter, and a processor busier.
+        switch_interval: most seconds for which threads wait for the interpreter while a scheduler on this device is
+            open. Python's own 5 ms would delay operations while the event loop computes in Python. It is a setting of
+            the process (`sys.setswitchinterval`), and is set back at the end. None leaves it as it is.
 
     Raises:
         TypeError, ValueError: for a `switch_interval` that is no positive number.
@@ -102,9 +102,9 @@ class CUDADevice(Device):
             self._copies_out = self._make_stream(context, f"{self.name} copies out")
 
     def default_bytes(self) -> int | None:
-        """The limit where none is given: a share of what was free when the device was prepared.
+        """The limit if the user gives none: a share of the memory that was free when the device was prepared.
 
-        Each stream's thread has a handle of cuBLAS's, which takes memory to work in beside every pool.
+        Each stream's thread has a handle of cuBLAS's, which takes a workspace beside every pool.
         """
         tracked = self.context.free_at_start - self._count * self.context.cublas_workspace()
         if tracked <= 0:
@@ -136,7 +136,7 @@ class CUDADevice(Device):
             if self._running:
                 return
         if self.context.fault is not None:
-            self.context.fault = None  # its error holds, by its traceback, whoever was told last
+            self.context.fault = None  # its error holds, by its traceback, the frames of the last task that failed
             self.memory.pool.abandon()
         else:
             for graph in list(self._graphs):

@@ -1,4 +1,4 @@
-"""NVIDIA's driver without CuPy. A call by `ctypes` lets go of the GIL, which CuPy keeps in what takes long at first."""
+"""NVIDIA's driver without CuPy. A call by `ctypes` releases the GIL, which CuPy keeps in its first, long calls."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def initialize() -> bool:
-    """Begin with CUDA in this process, if that can be done. Other threads go on for those tenths of a second."""
+    """Initialise CUDA in this process, if that is possible. It takes tenths of a second, in which other threads go
+    on."""
     return _call("cuInit", 0) == 0
 
 
 def version() -> int:
-    """The newest CUDA that it knows, as 1000 * major + 10 * minor; 0 without a driver."""
+    """The newest CUDA that the driver knows, as 1000 * major + 10 * minor; 0 without a driver."""
     found = ctypes.c_int(0)
     _call("cuDriverGetVersion", ctypes.byref(found))
     return found.value
@@ -27,7 +28,7 @@ def version() -> int:
 def make_context(number: int) -> None:
     """Make a device's primary context, the one that CuPy uses, for as long as the process lives.
 
-    What goes wrong here goes wrong in CuPy again, which says so.
+    An error here is ignored: it comes again in CuPy, which raises it.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if initialize() and _call("cuDeviceGet", ctypes.byref(device), number) == 0:
@@ -35,12 +36,12 @@ def make_context(number: int) -> None:
 
 
 def mind_no_captures() -> None:
-    """Let the calling thread do what another stream's capture would forbid it."""
+    """Let the calling thread make calls that another thread's capture would forbid."""
     _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_RELAXED)))
 
 
 def _call(name: str, *args: Any) -> int | None:
-    """The status of a call; None where there is no driver, or none that has this function."""
+    """The status of a call; None without a driver, or if the driver does not have this function."""
     with suppress(OSError, AttributeError):
         return int(getattr(_library(), name)(*args))
     return None
@@ -48,5 +49,5 @@ def _call(name: str, *args: Any) -> int | None:
 
 @cache
 def _library() -> ctypes.CDLL:
-    """Opened once: each opening is a cycle for the collector. Where it fails it is tried again."""
+    """Opened once, since each opening leaves a cycle for the collector. If it fails, it is tried again."""
     return ctypes.CDLL(_NAME)

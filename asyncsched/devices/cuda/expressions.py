@@ -1,12 +1,13 @@
-"""What an operation does to one element, as CUDA C++: its own kernel, run on elements that have names, not values.
+"""The CUDA C++ of an operation for one element: its kernel is run on names in place of arrays.
 
-A kernel is written against an array namespace. `Names` is one in which an operation computes nothing: it notes the line
-of C++ that CuPy's universal function of that name has for these dtypes. So there is no second table of expressions that
+A kernel is written against an array namespace. `Names` is a namespace that computes nothing. Each of its functions
+notes the line of C++ that CuPy's universal function of the same name has for these dtypes. So there is no second table
+of expressions that
 might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and an
 operation of many steps (gelu, a gradient) is the sequence of them that its kernel is made of.
 
-CuPy's expressions are not part of its public interface (`cupy_internals`). Where a version has none under these names,
-or an operation asks for something that is not there, `NotElementwise` is raised, and the operation runs by itself.
+CuPy's expressions are not part of its public interface (`cupy_internals`). If a version of CuPy does not have these
+names, or an operation uses a name that is not there, `NotElementwise` is raised, and the operation runs by itself.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
 
 @dataclass(slots=True)
 class Expression:
-    """What a step does to an element: reads `v3`, the element of slot 3, and leaves its own in `v` and its slot.
+    """The code of a step for one element. It reads `v3`, the element of slot 3, and writes `v` with the number of its
+    own slot.
 
     Attributes:
         lines: of C++.
-        numbers: what the lines read beside elements, by name: of the dtypes in which CuPy computes with them.
-        preambles: what stands before the kernel.
+        numbers: scalars that the lines read, by name, in the dtypes in which CuPy computes with them.
+        preambles: code in front of the kernel.
     """
 
     lines: list[str] = field(default_factory=list)
@@ -40,10 +42,10 @@ class Expression:
 
 
 def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dtype[Any]]) -> Expression:
-    """The expression of a step whose result has this slot.
+    """The expression of a step whose result goes into this slot.
 
     Raises:
-        NotElementwise: if it has none.
+        NotElementwise: if the step has none.
     """
     op = step.op
     if not goes_by_elements(op) and not isinstance(op.kernel, str):
@@ -61,7 +63,7 @@ def expression(cupy: Any, step: Step, slot: int, dtype_of: Callable[[int], np.dt
 
 
 def goes_by_elements(op: Op) -> bool:
-    """Whether an operation says that it goes element by element."""
+    """Whether an operation declares that it goes element by element."""
     return op.cut is Cut.BY_ELEMENTS if op.fused_on_cuda is None else op.fused_on_cuda
 
 
@@ -106,7 +108,8 @@ class Names:
         found: str = private(self._cupy, "typename")(np.dtype(dtype))
         return found
 
-    # -- what kernels call that is no universal function ------------------------------------------------------------
+    # -- functions of kernels that are not universal functions
+    # ------------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Element:
         return self.call(private(self._cupy, "where"), condition.astype(bool), x, y)
@@ -115,7 +118,7 @@ class Names:
         return self.call(private(self._cupy, "clip"), x, low, high, out=out)
 
     def kept(self, x: Any, mask: Any, out: Element | None = None) -> Element:
-        """For `kernels.elementwise.kept`, whose way by bits is for whole arrays."""
+        """For `kernels.elementwise.kept`, which works by bits on whole arrays."""
         return self._into(out, self.where(mask, x, 0))
 
     def empty(self, shape: Any, dtype: Any) -> Element:
@@ -130,7 +133,7 @@ class Names:
     # -- operations ---------------------------------------------------------------------------------------------------
 
     def call(self, ufunc: Any, *args: Any, out: Element | None = None, dtype: Any = None) -> Element:
-        """Note what a universal function does."""
+        """Note the lines of a universal function."""
         loop = loop_of(ufunc, [_operand(arg) for arg in args], dtype)
         self.noted.preambles[loop.preamble] = None
         inputs = []
@@ -153,7 +156,7 @@ class Names:
         return out
 
     def number(self, value: Any, dtype: Any) -> str:
-        """The name of a number, of the dtype in which it is computed with. It stays a parameter, as it is in CuPy."""
+        """The name of a number, in the dtype in which CuPy computes with it. It stays a parameter, as in CuPy."""
         name = f"c{self.new()}"
         with np.errstate(all="ignore"):
             number = np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype)
@@ -162,7 +165,7 @@ class Names:
 
 
 class Element:
-    """Stands for an array: has a name, and lines that computed it. What is written to it gives it another name."""
+    """A name in place of an array, with the lines that computed it. Writing to it gives it a new name."""
 
     __slots__ = ("_name", "_names", "dtype")
     __array_ufunc__ = None
@@ -211,13 +214,13 @@ class Element:
             self.become(value if type(value) is Element else self._names.full_like(self, value))
 
     def _call(self, name: str, *operands: Any, out: Element | None = None) -> Element:
-        """What the universal function of this name does to operands."""
+        """The universal function of this name, for operands."""
         result: Element = getattr(self._names, name)(*operands, out=out)
         return result
 
 
 def _operators() -> None:
-    """The operators that kernels use, and the universal functions that they stand for."""
+    """The operators that kernels use, and their universal functions."""
     arithmetic = {"add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "and": "bitwise_and"}
     comparisons = {
         "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal", "eq": "equal", "ne": "not_equal"

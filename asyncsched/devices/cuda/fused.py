@@ -1,18 +1,19 @@
-"""A captured program on CuPy: what goes element by element is one kernel for each run, not one for each operation.
+"""A captured program on CuPy. Elementwise operations become one kernel for each run of them, not one for each
+operation.
 
-A run is a sequence of elementwise operations of one shape. Its kernel takes each element through all of them: what
-only the run itself reads stays in a register, and no memory is taken for it. The lines are CuPy's own (see
-`expressions`), each intermediate has the dtype of its operation, and the compiler may not contract a product and a sum
-to one step with one rounding: so results have the bits of one operation after the other. In CuPy's own kernels it may,
-inside of one operation. That changes the machine code of few: `tests/devices/test_machine_code.py` compares it, by
-NVRTC 12.9 for compute capabilities 8.9 and 9.0. The remainder, and `pow` and `logaddexp` of float64, whose bits may
-differ, are not fused; log, acos, asinh and their kin of float64 had equal bits for a million numbers each. Inside
+A run is a sequence of elementwise operations of one shape. Its kernel takes each element through all of them. A value
+that only the run itself reads stays in a register, and takes no memory. Results have the bits of one operation after
+the other. For that the lines are CuPy's own (see `expressions`), each intermediate has the dtype of its operation, and
+the compiler may not contract a product and a sum to one step with one rounding. In CuPy's own kernels it may, inside of
+one operation. That changes the machine code of few: `tests/devices/test_machine_code.py` compares it, by NVRTC 12.9 for
+compute capabilities 8.9 and 9.0. Operations whose bits may differ are not fused: the remainder, and `pow` and
+`logaddexp` of float64. log, acos, asinh and the like of float64 had equal bits for a million numbers each. Inside
 `asc.exact()` a capture fuses nothing.
 
-Where nothing is captured, an operation of several such steps is one kernel of the same kind (`FusedSteps`).
+Outside of a capture, an operation of several such steps is one kernel of the same kind (`FusedSteps`).
 
 The kernels are compiled where those of operations are: in the first run, on the stream's issuing thread, before the
-graph is recorded. Where compiling fails the operations run one by one, with more memory than was charged.
+graph is recorded. If compiling fails, the operations run one by one, with more memory than was charged.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from .cupy_internals import NotElementwise
 from .expressions import Expression, expression, goes_by_elements
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
-_MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at how many compile in a second or two
-_MOST_STEPS = 1024  # operations with their numbers that are kept. Then all are forgotten
+_MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at what compiles in a second or two
+_MOST_STEPS = 1024  # so many operations with their numbers are kept. Then all are forgotten
 _OPTIONS = ("--std=c++17", "--fmad=false")
 _log = Log(__name__)
 
@@ -83,7 +84,7 @@ class FusedProgram:
         return [slots[slot] for slot in program.outputs]
 
     def _apply(self, xp: Any, place: int, run: Run, slots: list[Any]) -> bool:
-        """Launch a run's kernel, unless arrays lie otherwise than was thought when it was captured."""
+        """Launch a run's kernel, unless the arrays have another layout than when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
         if not run.writes:  # nobody reads a result of this run
@@ -111,7 +112,7 @@ def _kernel(cupy: Any, ins: str, outs: str, operation: str, preamble: str) -> An
 class FusedSteps:
     """Operations of many steps that go element by element, each as one kernel, where nothing is captured.
 
-    What a kernel is made of depends on dtypes and numbers, and on no shape: all parameters of a network share one.
+    A kernel depends on dtypes and numbers, and not on shapes: all parameters of a network share one.
     """
 
     def __init__(self, cupy: Any) -> None:
@@ -119,12 +120,12 @@ class FusedSteps:
         self._runs: dict[Hashable, Run | None] = {}  # None: it is no such operation, or does not compile
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta, out: Any) -> Any:
-        """Its result, in `out` if that is given; None if it has to run step by step."""
+        """The operation's result, in `out` if that is given; None if it has to run step by step."""
         kind = self._cupy.ndarray
         arrays = [a for a in args if type(a) is kind]
         if not (form.known and form.contiguous and form.nbytes and all(a.flags.c_contiguous for a in arrays)):
             return None
-        # Of numbers the text: 0.0 equals -0.0.
+        # Numbers as text, since 0.0 equals -0.0.
         key = (
             op,
             form.dtype,
@@ -152,7 +153,7 @@ class FusedSteps:
 
 
 def fusible(op: Op) -> bool:
-    """Whether an operation may be one kernel, and is not one of CuPy's already."""
+    """Whether an operation may be one kernel, and is not one kernel of CuPy's already."""
     return not isinstance(op.kernel, str) and goes_by_elements(op)
 
 
@@ -185,7 +186,7 @@ def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:
 
 
 def _expressions(cupy: Any, program: Program) -> dict[int, Expression]:
-    """By a step's number its expression, of the steps that have one."""
+    """The expressions of the steps that have one, by the step's number."""
     found = {}
     for i, step in enumerate(program.steps):
         form = step.form

@@ -14,19 +14,19 @@ from .untracked import behind, untracked
 
 
 class _Recorded:
-    """What a graph has on the device. When it dies, a thread that may wait frees all of it, since that may block."""
+    """A graph's memory on the device. When it dies, a thread that may wait frees all of it, since that may block."""
 
     def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self.graph: Any = None
-        self.pool = xp.cuda.MemoryPool()  # also of the intermediates: nobody holds those, but the graph writes to them
+        self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
         self.own: list[Any] = []
         self.results: list[Any] = []
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
         dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
-        self.__dict__.clear()  # the list alone holds it now: else the last reference could go here, and block
+        self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held)
 
 
@@ -34,20 +34,20 @@ class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
     CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
-    operations are issued one by one, in one task all the same, and so are those of one that writes over its inputs.
+    operations are issued one by one, in one task all the same. So are those of a program that writes over its inputs.
     Operations that go element by element become one kernel for each run of them, see `fused`.
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
-    intermediates and the results lie in a pool of its own, and nobody else is ever given a block of that. So do the
-    numbers that say whether an operation failed: each replay writes them anew, and they are judged after it.
+    intermediates and the results are in a pool of its own, whose blocks nobody else ever gets. So are the numbers that
+    say whether an operation failed: each replay writes them anew, and they are read after it.
 
-    A graph is always called on one stream. What it has on the device is out of the collector's sight (see `untracked`),
-    so a finaliser may still call it.
+    A graph is always called on one stream. The collector does not see its memory on the device (see `untracked`), so a
+    finaliser may still call it.
 
     Args:
         program: what to run.
         inputs: how many of its arrays change from run to run; the others are constants.
-        dispose: empties a list on a thread that may wait. It leads to nothing of the user's.
+        dispose: empties a list on a thread that may wait. It refers to nothing of the user's.
     """
 
     def __init__(self, program: FusedProgram, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
@@ -109,7 +109,7 @@ class CUDAGraph:
 def _copied(xp: Any, source: Any, target: Any = None) -> Any:
     """A copy of an array, in another of its shape and dtype if that is given.
 
-    What lies in one piece is moved as bytes: CuPy's own functions make a kernel of it, and take ten times as long to.
+    An array in one piece is copied as bytes: CuPy's own functions launch a kernel for that, and take ten times as long.
     """
     if not (source.flags.c_contiguous and (target is None or target.flags.c_contiguous)):
         if target is None:

@@ -15,8 +15,8 @@ Bin = tuple[int, int]  # the pointer of a stream, and a size
 class Slab:
     """Memory from the device.
 
-    The pool holds what frees it, and this does not. A thread may still be about to drop a piece when the piece's slab
-    goes back to the device, and to free a slab may block that thread.
+    The pool holds CuPy's memory object, which frees the slab, and this does not. A thread may still be about to drop a
+    piece when the piece's slab goes back to the device. To free a slab there might block that thread.
     """
 
     ptr: int
@@ -68,8 +68,8 @@ class Heap:
         """Take `size` bytes from the smallest piece that has them and that only this stream had. None if there is none.
 
         Args:
-            others: where there is no such piece, take from one that other streams had, too.
-            but: of those, none that these streams had.
+            others: if there is no such piece, take from one that other streams had, too.
+            but: no piece that one of these streams had.
         """
         mine = {stream}
         fitting = [
@@ -82,9 +82,10 @@ class Heap:
         return self._cut(min(fitting, key=lambda p: (not p.after.keys() <= mine, p.nbytes)), size)
 
     def followed(self, taken: Piece, stream: Any) -> None:
-        """Note that a stream now comes after all that had what it took, and so had the rest of that piece.
+        """Note that a stream now comes after all streams that had the piece from which it took.
 
-        So whoever takes the rest need only come after this stream. Without that the rest would name ever more streams.
+        So a stream that takes the rest of the piece need only come after this one. Otherwise the rest would name ever
+        more streams.
         """
         place = bisect_left(self._pieces, taken.end, key=_start)
         if place < len(self._pieces):

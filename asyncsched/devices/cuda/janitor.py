@@ -1,28 +1,28 @@
 """The memory of arrays that left a CUDA scheduler. It is used again once the device has passed their holders' work.
 
-Theory of operation. A dropped array's block goes to the next who asks, in the order of the stream that it was made on.
-Nobody looks at what else runs on the device by then. For an array inside the scheduler that is right: its tasks hold it
-until the host has seen their end. But a user works on an awaited array on a stream of their own, most often the null
+Theory of operation. A dropped array's block goes to the next one that asks, in the order of the stream on which it was
+made. Nobody looks at what else runs on the device then. For an array inside the scheduler that is right: its tasks hold
+it until the host has seen their end. But a user works on an awaited array on a stream of their own, most often the null
 stream. They drop the array (or the collector does) with that work still queued.
 
-So an array that leaves has memory of which CuPy says that a `Lease` owns it. All arrays, views and DLPack capsules of
-that memory keep the lease alive. The lease holds the block.
+So the memory of an array that leaves is owned, for CuPy, by a `Lease`. All arrays, views and DLPack capsules of that
+memory keep the lease alive. The lease holds the block.
 
 1. The lease dies, on whatever thread and in the middle of anything. It appends its block to a queue, with the streams
    it was told of and the one that is current on that thread. It makes no call of CUDA.
 2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
    the device has passed those, and lets go of the blocks.
-3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool and its
-   bytes are told.
+3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
+   bytes are reported.
 
-Until the janitor lets go, the block counts as memory that is on its way back (see `completions`). So no task goes first
-for want of it.
+Until the janitor lets go, the block counts as memory that is on its way back (see `completions`). So no task is let
+through out of order for want of it.
 
-A lease is out of the collector's sight (see `untracked`), so it dies after all finalisers that can reach its array.
+The collector does not see a lease (see `untracked`), so it dies after all finalisers that can reach its array.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
-`record_stream` tells of it. A stream that captures takes no event, since that would become part of the graph. A block
-that needs one there waits until the capture is over. That may be never, so such a block is not on its way back.
+call `record_stream` for it. A stream that captures takes no event, since that would become part of the graph. A block
+that needs an event there waits until the capture is over. That may be never, so such a block is not on its way back.
 
 The events are new ones, and never a task's. A stream may still wait for the last event that it was given (see
 `stream`); recorded anew here, that event would make the stream wait for a user's work.
@@ -52,7 +52,7 @@ Item = tuple[list[Any], dict[int, Any]]  # what is held, and the streams to wait
 
 
 class Body:
-    """A callable's run on a stream. What it makes and drops meanwhile goes back in the order of that stream."""
+    """A callable's run on a stream. Arrays that it makes and drops meanwhile go back in the order of that stream."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -60,7 +60,7 @@ class Body:
         self.over = False
 
     def orders(self, current: Any) -> bool:
-        """Whether the body is what drops an array now, on this thread, where a stream is current."""
+        """Whether it is the body that drops an array now, on this thread with this current stream."""
         return not self.over and current is self.stream and threading.get_ident() == self.thread
 
 
@@ -68,9 +68,9 @@ class Lease:
     """Owns the memory of an array that left. When it dies, no array shows that memory through it any more.
 
     Args:
-        held: what keeps the memory: the pool's block, or the array of a function that took memory elsewhere.
+        held: the owner of the memory: the pool's block, or the array of a function that took memory elsewhere.
         janitor: lets go of it.
-        body: of the callable that made it.
+        body: the callable's run that made the array.
     """
 
     __slots__ = ("_body", "_streams", "held", "janitor")
@@ -94,27 +94,29 @@ class Lease:
 
 
 def keeper_of(array: Any) -> Any:
-    """What keeps an array's memory: a lease, or a block of the pool. None for any other memory, and for no array."""
+    """The owner of an array's memory: a lease, or a block of the pool. None for other memory, and for objects that are
+    no arrays."""
     return kept_for(getattr(getattr(array, "data", None), "mem", None))
 
 
 def kept_for(memory: Any) -> Any:
-    """The same of CuPy's memory. It does not say who owns it, but the collector knows to whom it refers."""
+    """The same for a memory object of CuPy's. It does not name its owner, but the collector knows its references."""
     return next((kept for kept in map(behind, get_referents(memory)) if kept is not None), None)
 
 
 def lease_of(array: Any) -> Lease | None:
-    """The lease on an array's memory, if it has one. Of anything."""
+    """The lease on an array's memory, if it has one. Takes any object."""
     keeper = keeper_of(array)
     return keeper if isinstance(keeper, Lease) else None
 
 
 def record_stream(array: Any, stream: Any) -> None:
-    """Tell that a stream works on an array that was awaited, so that the array may be dropped before the work is done.
+    """Say that a stream works on an awaited array, so that the array may be dropped before the work is done.
 
-    Needed for streams made with `non_blocking=True`. Those of PyTorch and other libraries are made so, too. Work on the
-    null stream, on blocking streams, or on the stream that is current for CuPy where the array is dropped is waited for
-    without being told. The call never blocks, and asks nothing of CUDA. It counts until the memory has come back::
+    Needed for streams made with `non_blocking=True`. Those of PyTorch and other libraries are made so, too. Other work
+    is waited for without a call: that on the null stream, on blocking streams, and on the stream that is current for
+    CuPy where the array is dropped. The call never blocks, and asks nothing of CUDA. It counts until the memory has
+    come back::
 
         a = await y                                  # a cupy.ndarray
         side = cupy.cuda.Stream(non_blocking=True)
@@ -127,11 +129,12 @@ def record_stream(array: Any, stream: Any) -> None:
         asyncsched.record_stream(a, torch.cuda.current_stream())
 
     Args:
-        array: the array, or a view of it that CuPy made. What another library made of it by DLPack is not known here.
+        array: the array, or a view of it that CuPy made. An array that another library made of it by DLPack is not
+            known here.
         stream: CuPy's or PyTorch's, which is kept alive meanwhile; or the pointer of a stream that lives long enough.
 
     Raises:
-        TypeError: for an array that no CUDA scheduler gave, and for what is no stream.
+        TypeError: for an array that no CUDA scheduler gave, and for objects that are no streams.
         ValueError: for a stream of another device, and for -1, by which DLPack means no stream.
     """
     lease = lease_of(array)
@@ -181,9 +184,9 @@ class Janitor:
         self._queue.put(None)
 
     def take(self, held: list[Any], streams: dict[int, Any]) -> None:
-        """Empty a list, once the null stream and these streams have done all that they were given.
+        """Empty a list, once the null stream and these streams have done all their work up to now.
 
-        Called on any thread, at any time. The list itself is emptied, since whoever hands it over may still hold it.
+        Called on any thread, at any time. The list itself is emptied, since the caller may still hold it.
         """
         self._completions.returning[id(held)] = held
         self._queue.put((held, streams))
@@ -216,7 +219,7 @@ class Janitor:
                     self._completions.returned(id(item[0]))
 
     def _gather(self, waiting: list[Item]) -> None:
-        """Add what has come to what waits. If nothing waits, sleep until something comes."""
+        """Add the lists that have come to those that wait. If none waits, sleep until one comes."""
         with suppress(Empty):
             item = self._queue.get(timeout=_AGAIN if waiting else None)
             while True:
@@ -225,7 +228,8 @@ class Janitor:
                 item = self._queue.get_nowait()
 
     def _wait_for(self, burst: list[Item]) -> list[Item]:
-        """Wait for the device, and empty the lists of a burst. Returns those that must wait for a capture to end."""
+        """Wait for the device, and empty the lists of a burst. Returns the lists that must wait for the end of a
+        capture."""
         runtime = self._context.runtime
         pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:

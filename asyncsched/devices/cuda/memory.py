@@ -1,4 +1,4 @@
-"""The memory of one CUDA device: how operations run in it, what leaves it, and copies in and out."""
+"""The memory of one CUDA device: running operations in it, arrays that leave it, and copies in and out."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from .untracked import untracked
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
-_MOST_FORMS = 16_384  # are remembered. Then all are forgotten, and those still in use are soon there again
-_MOST_MARKS = 7  # that stay in a plan, beside a new one
+_MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
+_MOST_MARKS = 7  # so many stay in a plan, beside a new one
 _POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
-_SLOW = 0.1  # seconds for the first call of a kind, from which on it was for compiling
+_SLOW = 0.1  # if the first call of a kind takes more seconds, it was compiling
 _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
     " `await s.warm_up(fn, *examples)` does so ahead"
 )
 _log = Log(__name__)
-# In a function's context: the stream that was current where the function was submitted, by the device's number. It is
-# set if there are arrays of the user's own among the arguments.
+# In a function's context: by the device's number, the stream that was current where the function was submitted. It is
+# set if the user's own arrays are among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
 # Held where a kernel may be compiled: two threads that meet the same new kernel would both compile it.
 _compiling = Lock()
@@ -62,8 +62,8 @@ class CUDAMemory(Memory):
         self.number: int = context.number
         self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
-        self._ran_before: set[Hashable] = set()  # operations with the form of their operands: compiled
-        self._mark = object()  # in plans of which the same is known: see `compiled`
+        self._ran_before: set[Hashable] = set()  # compiled operations, with the form of their operands
+        self._mark = object()  # plans of which the same is known: see `compiled`
         self._steps = FusedSteps(context.cupy)
 
     def explain(self, error: BaseException) -> None:
@@ -82,7 +82,7 @@ class CUDAMemory(Memory):
             self._apply(task, value)
             return
         form = self._form(task)
-        # Where it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
+        # If it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
         with _compiling if value.meta.known else nullcontext():
             known, began = value.meta.known, perf_counter()
             self._apply(task, value)
@@ -96,7 +96,7 @@ class CUDAMemory(Memory):
     def compiled(self, task: Task) -> bool:
         """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it.
 
-        A plan says the whole form where all that it reads is contiguous: there the operands are not looked at.
+        If all operands are contiguous, the plan has the whole form, and the operands are not looked at.
         """
         plan: Any = task.plan
         if self._mark in plan.compiled_in:
@@ -125,7 +125,7 @@ class CUDAMemory(Memory):
             array = self.xp.asarray(array)
         if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
             array = self.xp.ascontiguousarray(array)
-        # What takes `out` makes an array of its own without it.
+        # A kernel that takes `out` would else make an array of its own.
         self._finish(task, value, array, None if op.out else execution.source_of(task, array))
 
     def _checked(
@@ -151,11 +151,12 @@ class CUDAMemory(Memory):
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_share_an_event(self, task: Task) -> bool:
-        """Whether issuing the task cannot block, nor wait for anybody: an operation that is compiled, and states its
-        launches. (What decomposes matrices, say, takes a card far longer than its elements would tell.)
+        """Whether issuing the task neither blocks nor waits: if it is an operation that is compiled and states its
+        launches. (Decompositions of matrices state none: they take a card far longer than their number of elements
+        suggests.)
 
-        Not in a commit, nor where it is to take over a buffer: then it waits until that has no other holder. Nor where
-        errors show late: their numbers take pinned memory.
+        Not in a commit, nor if it takes over a buffer: then it waits until that has no other holder. Nor if its errors
+        are deferred: their numbers take pinned memory.
         """
         op, plan, lane = task.call, task.plan, task.lane
         if not isinstance(op, Op) or op.checks or task.move is not None or task.after is not None:
@@ -167,9 +168,9 @@ class CUDAMemory(Memory):
     def may_run_on_the_loop(self, task: Task) -> bool:
         """Whether the task may be issued from the event loop's thread.
 
-        It may if its operation ran before with operands of this form, and is a view or a single kernel. Any other may
-        ask for a handle of a library (cuBLAS makes one for each thread, which blocks), or may have to begin again on
-        another thread when it has written over an operand already.
+        It may if its operation ran before with operands of this form, and is a view or a single kernel. Another one may
+        ask for a handle of a library (cuBLAS makes one for each thread, which blocks). Or it may have to begin again on
+        another thread when it has already written over an operand.
         """
         op = task.call
         assert task.lane is not None
@@ -178,7 +179,7 @@ class CUDAMemory(Memory):
         return op.view or isinstance(resolve(op, self.xp), self.xp.ufunc)
 
     def _form(self, task: Task) -> Hashable:
-        """What a compiled kernel is for: the operation, its options, and shape, dtype and strides of each operand.
+        """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.
 
         If all operands of a ufunc have one shape and no gaps, its kernel serves every shape of as many axes.
         """
@@ -199,7 +200,7 @@ class CUDAMemory(Memory):
         stream = task.lane.stream.cuda
         pending = task.context.get(pending_on, {}).get(self.number)
         if pending is not None:
-            # No other thread can name a thread's own default stream. But the null stream waits for it.
+            # Other threads cannot name a thread's own default stream, but the null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
         self._make_room(task)
         body = Body(stream)
@@ -222,7 +223,8 @@ class CUDAMemory(Memory):
         return result
 
     def _make_room(self, task: Task) -> None:
-        """Before a guest that takes more than its allocator will find: the device gets what this pool has idle."""
+        """Before a guest that needs more than its allocator will find: give this pool's idle memory back to the
+        device."""
         lesson: execution.Lesson | None = task.options["lesson"] if task.options else None
         nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
         if not nbytes or not self.pool.reserved():
@@ -231,7 +233,7 @@ class CUDAMemory(Memory):
         if nbytes > free:
             self.pool.make_room(nbytes - free - cached(self.number))
 
-    # -- what leaves --------------------------------------------------------------------------------------------
+    # -- arrays that leave --------------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
         if not array.nbytes or not self._here(array):
@@ -241,18 +243,17 @@ class CUDAMemory(Memory):
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
 
     def _here(self, array: Any) -> bool:
-        """Whether an array is of this device. A function may return others: those are not the scheduler's."""
+        """Whether an array is of this device. A function may return others: those do not belong to the scheduler."""
         return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
         if not value.escaped:
-            value.array = None  # the memory first, its bytes second: the loop may be waiting for them
+            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
         super().reclaim(value)
 
     def anchor(self, owner: Any) -> Any:
-        """The block under the array: the collector does not see it, as it does the array, and never ends it early.
-
-        Where a function took memory elsewhere there is no block, and it is the array.
+        """The block under the array. The collector sees the array, but not the block, and never ends it early. If a
+        function took memory elsewhere there is no block: then it is the array.
         """
         keeper = keeper_of(owner)
         return owner if keeper is None else keeper.held if isinstance(keeper, Lease) else keeper
@@ -267,14 +268,14 @@ class CUDAMemory(Memory):
         return self._leased(kept_for(pointer.mem), pointer.mem, body)
 
     def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
-        """A pointer to the start of some memory, of which CuPy says that a new lease owns it."""
+        """A pointer to the start of some memory. For CuPy a new lease owns the memory."""
         cuda, lease = self.xp.cuda, untracked(Lease(held, self._janitor, body))
         return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self.number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------
 
     def bring(self, source: Any, stream: Any) -> Any:
-        """A copy on this device of an array that is anywhere, enqueued on `stream`, the current one."""
+        """A copy on this device of an array from anywhere, enqueued on `stream`, the current one."""
         if type(source) is Value:
             source = self._reachable(source)
         if isinstance(source, np.ndarray):
@@ -292,7 +293,7 @@ class CUDAMemory(Memory):
         return target
 
     def _reachable(self, value: Value) -> Any:
-        """The value's array if this device can copy it as it lies; else a copy on the host."""
+        """The value's array if this device can copy it directly; else a copy on the host."""
         array = value.array
         if isinstance(array, np.ndarray) or array.flags.c_contiguous or array.flags.f_contiguous:
             return array

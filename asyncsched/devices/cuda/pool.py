@@ -1,24 +1,25 @@
-"""The memory of one CUDA device. Its streams share it, and it is kept under the scheduler's limit.
+"""The memory of one CUDA device. Its streams share it. It stays under the scheduler's limit.
 
 Theory of operation. Memory comes from the device in *slabs*. A slab is cut into *pieces*, and a *block* keeps a piece
 for an array.
 
-1. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*, one for
-   each stream and size. The stream's next block of that size comes from there. No lock is taken and no list searched.
+1. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*: there
+   is one for each stream and size. The stream's next block of that size comes from there. No lock is taken and no list
+   searched.
 2. If the bin is empty, memory comes from the *heap*. There free pieces lie by address, each joined with its free
    neighbours. A piece knows the streams that had it, after whose work it may be used. Before the heap is searched, the
    pieces in the stream's own bins join it. Where the limit binds, the pieces in all bins do.
-3. So what is free in one size serves any other, on any stream. The only CUDA calls for that record an event and have
-   the stream that takes a piece wait for it. By it the stream comes after those that had the piece.
+3. So memory that is free in one size serves any other, on any stream. The only CUDA calls for that record an event on
+   the streams that had the piece, and have the stream that takes it wait for the event.
 
 In the steady state nothing goes through the device. That matters, since each `cudaFree` waits for all that runs there,
-and at the limit every allocation would need one. Only where the heap is in too small pieces, slabs of which nothing is
-in use go back to the device, or the pool grows a little above the limit.
+and at the limit every allocation would need one. Only if the heap's pieces are too small, unused slabs go back to the
+device, or the pool grows a little above the limit.
 
-A block dies on any thread and in the middle of anything, and its piece only joins a bin then. A block is out of the
-collector's sight (see `untracked`), so it dies after all finalisers that can reach its array. Slabs go back to the
-device on the thread of a stream that needs room, for itself or for a guest's allocator that has less than it will take
-(`make_room`), and after the close on the janitor's.
+A block may die on any thread and in the middle of anything, so its piece only joins a bin then. The collector does not
+see a block (see `untracked`), so it dies after all finalisers that can reach its array. Slabs go back to the device on
+the thread of a stream that needs room, for itself or for a guest's allocator (`make_room`); after the close, on the
+janitor's thread.
 
 Not taken: CuPy's pool, which has an arena for each stream (one stream's free memory serves another only through the
 device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks of fixed
@@ -39,10 +40,10 @@ from .heap import Bin, Heap, Piece, Slab
 from .untracked import untracked
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
-_FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of what is reserved. Guesses
-# What is left of the memory that was free when the scheduler opened, for modules and libraries that are loaded late and
-# for what they work in: so many bytes, or an eighth of it if that is less. Guesses: PyTorch's own context and kernels
-# take a few hundred MiB.
+_FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses
+# The pool leaves so many bytes of the memory that was free when the scheduler opened, or an eighth of it if that is
+# less. They are for modules and libraries that are loaded late, and for their workspace. Guesses: PyTorch's own context
+# and kernels take a few hundred MiB.
 MARGIN, SHARE_OF_MARGIN = 512 << 20, 8
 _FULL = 2  # cudaErrorMemoryAllocation
 
@@ -65,7 +66,7 @@ class PrivatePool:
         cupy, number: CuPy, and which device.
         max_bytes: the scheduler's limit.
         free: bytes that are free on the device.
-        follow: has a stream wait for what another has by now, by its pointer, and says whether it could.
+        follow: has a stream wait for the present work of another, by its pointer, and says whether it does.
     """
 
     def __init__(
@@ -81,13 +82,13 @@ class PrivatePool:
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
         self._slabs: dict[Slab, Any] = {}  # with CuPy's memory objects, which free them
-        self._lock = Lock()  # of the heap and the number; never held over a call of CUDA
+        self._lock = Lock()  # of the heap and the number; never held during a call of CUDA
         self._reserved = 0
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
-        # Kernels need memory for themselves, and some is lost between pieces: both come on top of what is tracked, as
-        # far as there is more than the margin. The numbers are guesses.
+        # Kernels need memory for themselves, and there are gaps between pieces. Both are added to the tracked bytes, if
+        # there is more than the margin. The numbers are guesses.
         most = min(self._limit + max(self._limit // 4, 64 << 20), free - min(MARGIN, free // SHARE_OF_MARGIN))
         self._most = max(self._limit, most) if self._limit else 0
 
@@ -146,15 +147,15 @@ class PrivatePool:
         self._reserved = 0
 
     def _find(self, size: int, stream: Any) -> Piece:
-        """Memory of a size that the stream's bin has not."""
+        """Memory of a size of which the stream's bin has none."""
         piece = self._take(size, stream, ()) or self._take(size, stream, (stream.ptr,))
         if piece is None:
             if threading.get_ident() == self._loop_thread:
                 raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
             if self.own is not None and stream.ptr not in self.own:
-                # A stream of the user's, perhaps a new one for each call. It takes what other streams of the user's
-                # have left: nobody else would.
+                # A stream of the user's, perhaps a new one for each call. It takes memory that other streams of the
+                # user's have left, since nobody else would.
                 users = {name[0] for name in list(self._bins)} - self.own
                 piece = self._take(size, stream, users, others=True, but=self.own)
             elif at_limit:
@@ -198,7 +199,7 @@ class PrivatePool:
         return None
 
     def _in_the_middle(self) -> bool:
-        """Whether a finaliser asks, while this thread is about to change the heap."""
+        """Whether the caller is a finaliser, while this thread is about to change the heap."""
         return bool(self._lock._is_owned())  # type: ignore[attr-defined]
 
     def _gather(self, emptied: Collection[int] | None) -> None:
@@ -213,9 +214,9 @@ class PrivatePool:
             self._heap.join(self._back.popleft())
 
     def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
-        """Have a stream wait for all the work that others have by now. Returns whether it could.
+        """Have a stream wait for all the work that others have by now. Returns whether it does.
 
-        Not where one of them captures: the event between the two would become part of the graph.
+        Not if one of them captures: the event between the two would become part of the graph.
         """
         pointers = others.keys() - {stream.ptr}
         if pointers and self._cuda.runtime.streamIsCapturing(stream.ptr):
@@ -243,7 +244,7 @@ class PrivatePool:
             slab = self._slab(size)
             if slab is None:
                 error = self._cuda.memory.OutOfMemoryError(size, self._reserved, self._most)
-                error.add_note("the device is full, with what others hold and what kernels need: lower max_bytes")
+                error.add_note("the device is full, also of memory that others and kernels hold: lower max_bytes")
                 raise error
         if slab.size > size:
             self._back.append(Piece(slab, slab.ptr + size, slab.size - size, {}))

@@ -1,4 +1,4 @@
-"""What CUDA needs of a machine: NVIDIA's driver, CuPy, and the parts of the CUDA toolkit that compile kernels."""
+"""The requirements of CUDA: NVIDIA's driver, CuPy, and the parts of the CUDA toolkit that compile kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _DRIVER: Final = "install it, where there is an NVIDIA GPU (a container gets it 
 _ON_WINDOWS: Final = "install it on Windows, and none in WSL; then `wsl --shutdown`"
 _SMI: Final = "see what `nvidia-smi -L` lists"
 _NO_DEVICE: Final = 100  # cudaErrorNoDevice
-# What CUDA's first calls say, by the numbers of cudaError_t in driver_types.h: how that shows, and the cure.
+# The errors of CUDA's first calls, by the numbers of cudaError_t in driver_types.h: how they show, and the cure.
 _REFUSALS: Final = {
     2: ("the device has no room", "end what else uses it: `nvidia-smi` lists that"),
     3: (
@@ -50,7 +50,7 @@ def usable() -> bool:
 
 
 def missing() -> list[Missing]:
-    """What is missing here, if anything is, in the order in which it is to be installed."""
+    """The things that are missing here, in the order in which to install them."""
     known, found = driver(), cupy()
     lacks = []
     if not known:
@@ -72,7 +72,7 @@ def missing() -> list[Missing]:
 
 
 def refused(error: Exception) -> Missing:
-    """What an error of CUDA's first calls on a machine or on a device means."""
+    """The meaning of an error of CUDA's first calls on a machine or on a device."""
     status = getattr(error, "status", 0)
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES")
     if status != _NO_DEVICE or hidden is None:
@@ -89,8 +89,8 @@ def wsl() -> bool:
 def cupy() -> Any:
     """CuPy, if it is installed.
 
-    Imported here it compiles headers once on each thread (NVRTC from 12.8 on), unless it is told not to. To compile a
-    reduction takes 0.5 to 0.9 s then, but for the first, in place of 3 to 4 s.
+    When it is imported here, it compiles headers once on each thread (NVRTC from 12.8 on), unless that is switched off.
+    Then a reduction compiles in 0.5 to 0.9 s, except the first, instead of 3 to 4 s.
     """
     ours = "cupy" not in sys.modules and _COMPILES_HEADERS_ONCE not in os.environ
     if ours:
@@ -127,7 +127,7 @@ def dotted(version: int) -> str:
 
 
 def _compiles(cuda: Any) -> bool:
-    """Whether CuPy finds what its wheel does not contain: the compiler, and the library of matrix products."""
+    """Whether CuPy finds the libraries that its wheel does not contain: the compiler, and cuBLAS."""
     try:
         return bool(cuda.nvrtc.getVersion() and cuda.cublas)
     except Exception:  # each loader has an error of its own

@@ -3,14 +3,15 @@
 A pageable copy blocks its caller and, if its source is dropped, may read freed memory. So bytes go through a few pinned
 slots, one after the other and then the first again.
 
-Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and nothing tells who touches
-them too early. So each slot has an event, recorded after its transfer, and the host waits for it before it touches the
+Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and reports no error if they
+are touched too early. So each slot has an event, recorded after its transfer, and the host waits for it before it
+touches the
 slot again: on the way up before it fills the slot with the next part, on the way down before it reads what came. So all
 slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for as long as
-the device is open: CuPy's pool of pinned memory would hand out what is dropped, without a look at events.
+the device is open: CuPy's pool of pinned memory would hand out dropped memory without a look at events.
 
-What is pinned already, by CuPy or PyTorch, is copied as it lies. Not taken: pinning the user's own array, which costs
-more than copying it (a guess, from what a page costs to pin), and fails where the memory is mapped from a file.
+A source that CuPy or PyTorch has pinned is copied directly. Not taken: pinning the user's own array, which costs more
+than copying it (a guess, from what a page costs to pin), and fails where the memory is mapped from a file.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from ..._locks import Lock
 SLOTS = 4
 # A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.
 SLOT_BYTES = 4 << 20
-LEAST_PINNED = 1 << 16  # bytes: with fewer it is not worth asking whether a source is pinned. A guess
+LEAST_PINNED = 1 << 16  # bytes: for fewer it does not pay to ask whether a source is pinned. A guess
 
 HostArray = np.ndarray[Any, Any]
 
@@ -57,8 +58,8 @@ class Staging:
     def upload(self, source: HostArray, target: Any, stream: Any) -> None:
         """Copy `source` to the device array `target`, of the same layout.
 
-        Returns when `source` may be reused; if it is pinned, that is when `stream` has come so far. The copy itself is
-        enqueued on that. If their orders of bytes differ, they are swapped on the way.
+        Returns when `source` may be reused. If it is pinned, that is when `stream` has made the copy. The copy is
+        enqueued on `stream`. If the byte orders differ, bytes are swapped on the way.
         """
         if source.dtype == target.dtype and self._pinned(source):
             runtime = self._cupy.cuda.runtime
@@ -77,7 +78,7 @@ class Staging:
         """A host copy of a device array without gaps. Blocks until it is there."""
         flat = np.empty(source.nbytes, np.uint8)
         with self._lock:
-            slots, self._slots = self._slots, []  # a finaliser that reads an array in the middle of this has its own
+            slots, self._slots = self._slots, []  # a finaliser that reads here has its own slots
             try:
                 unread: list[tuple[int, Slot]] = []
                 for start, slot in self._parts(slots, flat.nbytes):
@@ -93,7 +94,8 @@ class Staging:
         return np.ndarray(source.shape, source.dtype, flat, strides=source.strides)
 
     def _pinned(self, source: HostArray) -> bool:
-        """Whether the device reads an array's memory as it is. Both ends are asked for: a part may be registered."""
+        """Whether the device can read an array's memory directly. Both ends are asked for, since only a part may be
+        registered."""
         if source.nbytes < LEAST_PINNED:
             return False
         runtime, start = self._cupy.cuda.runtime, source.ctypes.data

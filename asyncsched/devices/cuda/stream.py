@@ -7,12 +7,13 @@ Theory of operation. A task goes through two FIFOs.
 2. The *watcher* sleeps in `eventSynchronize`, which releases the GIL, until the host has seen the event. Only then does
    it drop the task's references and tell of its completion.
 
-So a chain is issued with no round trip to the host. Nothing that a kernel still reads is ever freed. Whatever blocks
-(compiling a kernel, a pageable copy, growing the pool) blocks the issuer and never the event loop.
+So a chain is issued without a round trip to the host. Memory that a kernel still reads is never freed. Calls that block
+(compiling a kernel, a pageable copy, growing the pool) block the issuer and never the event loop.
 
-A task may read what another stream of the device makes. To wait for that takes two steps, since to wait for a CUDA
-event that was never recorded does nothing. First the issuer waits, on the host, until the producer has been *issued*.
-Then its stream waits for the producer's event, on the device. No lock is taken between the two streams. The order of
+A task may read a value that another stream of the device makes. To wait for that takes two steps, since waiting for a
+CUDA event that was never recorded does nothing. First the issuer waits, on the host, until the producer has been
+*issued*. Then its stream waits for the producer's event, on the device. No lock is taken between the two streams. The
+order of
 writes makes it right:
 
 - The producer's issuer puts the recorded event into `recorded` first, and counts the task as issued second. The reader
@@ -24,19 +25,21 @@ writes makes it right:
   does it wait for ever: the later task was issued before the reader, so that task does not wait for the reader.
 
 Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. The loop does so only when the issuer has
-issued all it was given, and only the loop gives it more. So the two never issue at the same time, and the order stays.
-Also for the watcher: the last task of a burst counts as issued when the watcher has the burst, and not before.
+issued all its tasks, and only the loop gives it more. So the two never issue at the same time, and the order stays.
+This holds for the watcher, too: the last task of a burst counts as issued when the watcher has the burst, and not
+before.
 
-An event for each task would cost more than many a task: to record it, and to wake the watcher, which takes the GIL. So
-small operations that are issued one right after the other share one, behind the last of them: a *burst*. Their ends are
-told together, and so are late for all but the last. Three bounds keep that from holding up what waits for their bytes:
+An event for each task would cost more than many a task: recording it, and waking the watcher, which takes the GIL. So
+small operations that are issued one right after the other share an event, behind the last of them: a *burst*. Their
+ends are reported together, late for all but the last. Three bounds keep that from holding up tasks that wait for their
+bytes:
 
 - A burst has at most `BURST` tasks, and by estimate these take a thread of a processor at most `BURST_SECONDS` together
   (a card takes less). A task that somebody awaits when it is issued ends its burst.
-- Nothing is issued but what is there already: when the queue is empty, the burst is over.
-- The issuer ends a burst before it does anything else than to issue an operation that is compiled and states its
-  launches, since anything else may take long: a function, a first call, a wait for another stream, a commit, which
-  waits for whoever holds its buffers.
+- A burst does not wait for tasks: when the queue is empty, it is over.
+- The issuer ends a burst before anything but the issuing of an operation that is compiled and states its launches,
+  since anything else may take long: a function, a first call, a wait for another stream, a commit, which waits for the
+  holders of its buffers.
 
 So the last task that was issued always has an event when the issuer is idle, or waits.
 
@@ -64,7 +67,7 @@ from .deferred_errors import DeferredError
 from .memory import CUDAMemory
 
 BURST: Final = 8  # tasks at most: an eighth of those in flight by default
-BURST_SECONDS: Final = 1e-4  # a guess: what issuing some of them takes
+BURST_SECONDS: Final = 1e-4  # a guess: the time for issuing some of them
 
 
 class _Issued(NamedTuple):
@@ -81,8 +84,8 @@ class CUDAStream:
     """A non-blocking CUDA stream with its two threads.
 
     Args:
-        context: its device's. The device is current.
-        name: what its threads are called after.
+        context: of its device, which is current.
+        name: for its threads, too.
         inline_launch, spin: as of `CUDADevice`.
     """
 
@@ -113,7 +116,7 @@ class CUDAStream:
         self._queue.put(None)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
-        """Queue a task. Or issue it here and now, if `inline_launch` asks for that and nothing could block."""
+        """Queue a task. With `inline_launch`, issue it at once if nothing could block."""
         self.launched += 1
         number = self.launched
         if not (self._inline_launch and self._issued_here(task, waits, number)):
@@ -172,18 +175,18 @@ class CUDAStream:
             self._wait_for(waits)
             if times is not None:
                 times.record(self.cuda)
-            if context.fault is None:  # asked after the wait: a producer that was skipped counts as issued, too
+            if context.fault is None:  # checked after the wait, since a producer that was skipped counts as issued, too
                 execution.run(task, memory)
             if times is not None:
                 times.record(self.cuda)
             issued = True
         except execution.MustBlock:
             raise
-        except Exception as error:  # not the body's, which is the task's failure by now. No event: see `_finish`
+        except Exception as error:  # not the body's error, which is the task's failure by now. No event: see `_finish`
             context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
-        # Before the task counts as issued: from then on others take these over. None in a commit: its gate has waited
-        # until those were settled, and its members never fail.
+        # Before the task counts as issued, since from then on others take over its deferred errors. Not in a commit:
+        # its gate has waited until those were settled, and its members never fail.
         errors = memory.deferred_errors
         deferred = errors.taken_over(task) if errors.any and task.move is None else ()
         self._burst.append(_Issued(task, waits, number, times, deferred))
@@ -195,10 +198,10 @@ class CUDAStream:
         del task  # as in `execution.run`
 
     def _end_burst(self, issued: bool = True) -> None:
-        """Record an event behind what was issued since the last one, and have the watcher wait for it.
+        """Record an event behind the tasks issued since the last one, and have the watcher wait for it.
 
         Args:
-            issued: whether all of it was. If not there is no event: see `_finish`.
+            issued: whether all of them were. If not, there is no event: see `_finish`.
         """
         if not self._burst:
             return
@@ -220,7 +223,8 @@ class CUDAStream:
     def _wait_for(self, waits: Sequence[Point]) -> None:
         for other, number in waits:
             if not isinstance(other, CUDAStream) or other.context is not self.context:
-                # On another device: the host waits. A copy from there goes through host memory, if these are no peers.
+                # The producer is on another device: the host waits. A copy from there goes through host memory, if the
+                # two are no peers.
                 other.finished.reach(number)
                 continue
             other.issued.reach(number)
@@ -228,7 +232,7 @@ class CUDAStream:
             if event is not None:
                 self.cuda.wait_event(event)
             elif other.finished.count < number and not self.context.follow(self.cuda, other.cuda.ptr):
-                # A user's function captures there. It began after the end of that burst, whose event is recorded.
+                # A user's function captures there. It began after that burst had ended, so its event is recorded.
                 other.finished.reach(number)
 
     # -- watching -----------------------------------------------------------------------------------------------
@@ -244,12 +248,12 @@ class CUDAStream:
         self._ended(self)
 
     def _finish(self, burst: list[_Issued], event: Any) -> bool:
-        """Take in that tasks have ended, and report them. Returns whether to wake the event loop."""
+        """Settle tasks that have ended, and report them. Returns whether to wake the event loop."""
         context = self.context
         try:
             if event is not None:
                 self._sleep_until(event)
-            else:  # there is no event: the device is lost, or so full that this task alone has failed
+            else:  # there is no event: the device is lost, or it was full and only this task has failed
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
             context.lose(error, burst[0].task)
@@ -265,10 +269,10 @@ class CUDAStream:
         return wake
 
     def _end(self, one: _Issued, without_event: bool) -> None:
-        """Settle a task that has ended, drop what it held, and count it.
+        """Settle a task that has ended, drop its references, and count it.
 
-        What the task waited for has ended, too, though another watcher may be late to see it. That is waited for here,
-        so that no task is done before one that it read, which could still be cancelled.
+        The tasks for which it waited have ended, too, though another watcher may be late to see that. This waits for
+        that watcher, so that no task is done before its input: the input could still be cancelled.
         """
         context, task = self.context, one.task
         if context.fault is None:

@@ -1,13 +1,13 @@
 """Threads that are kept for the next scheduler.
 
-CuPy makes a cuBLAS handle for each thread that multiplies matrices, and the handle takes memory of the device to work
-in, beside all pools. It goes with its thread, but that takes a while, and making one blocks. So a thread whose work
-has ended waits for more of the same name: whoever opens one scheduler after the other has as many threads and handles
-as one needs. A thread that still runs a body has not ended its work, and so is never shared.
+CuPy makes a cuBLAS handle for each thread that multiplies matrices, and the handle takes a workspace on the device,
+beside all pools. It goes with its thread, but that takes a while, and making one blocks. So a thread whose work has
+ended waits for more work of the same name. A program that opens one scheduler after the other thus has as many threads
+and handles as one scheduler needs. A thread that still runs a body is never shared.
 
-They mind nobody's captures. Where a thread of the program captures a graph in CUDA's global mode, as PyTorch does
-unless told otherwise, CUDA refuses all other threads to take memory or to ask for events, and spoils the capture if
-they do: but for those that said they are relaxed.
+These threads do not disturb captures. While a thread of the program captures a graph in CUDA's global mode, which is
+PyTorch's default, other threads may not allocate memory or query events: CUDA refuses it, and spoils the capture.
+Threads in relaxed mode may, so these threads are relaxed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from . import driver
 
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # none of them is there
+    os.register_at_fork(after_in_child=_idle.clear)  # a child of a fork has none of them
 
 
 def run(work: Callable[[], None], name: str) -> None:

@@ -1,7 +1,7 @@
 """Objects that the garbage collector does not see, so that it never ends them early.
 
 Theory of operation. The collector finalises all objects of a dead cycle before it clears any of them: it runs each
-`__del__` and each generator's `finally`, and the callbacks of weak references. The order is nobody's choice, and each
+`__del__` and each generator's `finally`, and the callbacks of weak references. Their order is not defined, and each
 runs only once. So a `__del__` that gives memory back may run before a user's finaliser of the same cycle. That one
 would then read memory which somebody else has by now, or keep it.
 
@@ -9,12 +9,12 @@ CPython tracks the instances of every Python class, and CuPy's arrays, pointers 
 not tracked, not even those of objects: the collector never learns what they refer to. So an object that only such an
 array holds has a reference which the collector cannot account for, and it is left alone.
 
-That is how CuPy's memory holds what tells of its end: an array of no axes, and in it the object with the `__del__`. The
-collector clears CuPy's objects only after all finalisers, and only if none of those kept one. Then the array dies by
-its reference count, and the object in it dies, too. Its `__del__` runs there: once, and never too early. Weak
-references to it last as long, and their callbacks are not early either.
+So CuPy's memory holds an array without axes, and that holds the object whose `__del__` reports the end. The collector
+clears CuPy's objects only after all finalisers, and only if none of those kept one. Then the array dies by its
+reference count, and the object in it dies, too. Its `__del__` runs then: once, and never too early. Weak references to
+it last as long, and their callbacks are not early either.
 
-Such an object must lead to nothing of the user's: the collector would never find a cycle through it.
+Such an object must not refer to any object of the user's: the collector would never find a cycle through it.
 
 Not taken: a class derived from `int`, without slots (CPython tracks its instances, too); a weak reference with a
 callback on an empty array of NumPy's (it takes longer); CuPy's `PythonFunctionAllocator` (the collector clears its
@@ -32,12 +32,12 @@ _empty, _object = np.empty, np.dtype(object)
 
 
 def untracked(thing: object) -> Any:
-    """Returns the only holder of a thing: when the holder's last reference goes, the thing dies, and not before."""
+    """Returns the only holder of a thing. The thing dies when the holder's last reference goes, and not before."""
     holder = _empty((), _object)
     holder[()] = thing
     return holder
 
 
 def behind(holder: Any) -> Any:
-    """What a holder holds; None for anything else."""
+    """The thing that a holder holds; None for any other object."""
     return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None

@@ -22,9 +22,9 @@ def allowed_memory() -> int | None:
 
 
 def allowed_processors() -> int:
-    """How many processors it may run on; fewer, if a container's quota allows less of their time. Reads files.
+    """How many processors this process may use; fewer, if a container's quota allows less of their time. Reads files.
 
-    Asked each time, since processes are bound to processors when they run already, the workers of a pool say.
+    Counted each time, since a process may be bound to processors while it runs, as the workers of a pool.
     """
     machine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min([machine, *[max(1, ceil(quota)) for quota in _quotas()]])
@@ -61,18 +61,18 @@ def _groups(kind: str) -> Iterator[tuple[str, bool]]:
         if kinds and kind not in kinds.split(","):
             continue
         folder = f"{GROUPS}/{kind}" if kinds else GROUPS
-        while path:  # in a container the path may be the host's: then the folder's own counts, which comes last
+        while path:  # in a container the path may be the host's: then the folder itself counts, which comes last
             path = path.rstrip("/")
             yield f"{folder}{path}", bool(kinds)
             path = path.rpartition("/")[0] or ("/" if path else "")
 
 
 def _read(name: str) -> str:
-    """What a file says; nothing if it is not there, or not to be read."""
+    """The text of a file; empty if it is not there, or cannot be read."""
     try:
         with open(name, encoding="ascii") as file:
             return file.read()
     except OSError as error:
-        if error.errno in NO_DESCRIPTOR:  # else a limit would be overlooked, and the result is kept
+        if error.errno in NO_DESCRIPTOR:  # else a limit would be overlooked, since the result is kept
             raise
         return ""

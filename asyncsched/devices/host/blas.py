@@ -1,13 +1,13 @@
-"""BLAS's own threads, where several streams want the processors, too. The setting is the process's: it is restored.
+"""The threads of BLAS, if several streams want the processors, too. It is a setting of the process, and is restored.
 
 Theory of operation. The threads of a BLAS take the same processors as the streams, and spin there for 25 to 100 ms
-after each product. So while several streams compute, each has its part of the processors, one thread mostly. What is
-launched alone, a product, a decomposition or a user's function, has all threads, and so has who calls NumPy beside
-schedulers that rest. Two schedulers that compute at the same time know nothing of each other's streams: then all have
-their part.
+after each product. So while several streams compute, each has its part of the processors: mostly one thread. A product,
+a decomposition or a user's function that is launched alone has all threads. So has a program that calls NumPy beside
+schedulers that rest. Two schedulers that compute at the same time do not know each other's streams: then all have their
+part.
 
-Mostly on a loop's thread, but there may be several loops, and a finaliser closes an abandoned scheduler on any thread,
-also in the middle of this: so the lock can be taken again by whoever has it. To change the setting takes about 1 us.
+This is called mostly on a loop's thread. But there may be several loops, and a finaliser may close an abandoned
+scheduler on any thread, also in the middle of this. So the lock is reentrant. Changing the setting takes about 1 us.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
     from threadpoolctl import LibController
 
 Setter = Callable[[int], object]
-# OpenBLAS's function, by the names that it has in builds of it, NumPy's among them.
+# The names of OpenBLAS's function in its builds, NumPy's among them.
 _OPENBLAS = [
     f"{prefix}openblas_set_num_threads{suffix}" for prefix, suffix in product(("scipy_", ""), ("64_", "_64", ""))
 ]
 _lock = Lock()
-_streams: dict[object, int] = {}  # of each device that has several
-_computing: dict[object, bool] = {}  # devices that do not rest: whether what they run is to have one stream's part
-_libraries: list[tuple[Setter, int]] = []  # and how many threads each had before
+_streams: dict[object, int] = {}  # of each device with several streams
+_computing: dict[object, bool] = {}  # devices that compute: whether their task has one stream's part
+_libraries: list[tuple[Setter, int]] = []  # and how many threads each library had before
 _found: list[LibController] = []
 _processors = 1
-_part: int | None = None  # how many threads each has at most; None while each has those that it had before
+_part: int | None = None  # how many threads each library has at most; None while each has as many as before
 
 
 def look() -> None:
     """Look for the loaded libraries. Reads files: not for the loop's thread."""
     global _found, _processors
-    from threadpoolctl import ThreadpoolController  # slow to import, and never needed by a GPU alone
+    from threadpoolctl import ThreadpoolController  # slow to import, and a GPU alone never needs it
 
     controller = ThreadpoolController().select(user_api="blas")
     with _lock:
@@ -48,7 +48,7 @@ def look() -> None:
 
 
 def share(device: object, streams: int) -> None:
-    """One more device has so many streams. Call `look` before; undo with `unshare`."""
+    """One more device has this number of streams. Call `look` before; undo with `unshare`."""
     global _libraries
     with _lock:
         if not _streams:
@@ -57,7 +57,7 @@ def share(device: object, streams: int) -> None:
 
 
 def unshare(device: object) -> None:
-    """Take back `share`. The last restores what was set before the first. Never blocks for long."""
+    """Take back `share`. The last call restores the setting from before the first. Never blocks for long."""
     with _lock:
         _computing.pop(device, None)
         del _streams[device]
@@ -65,9 +65,9 @@ def unshare(device: object) -> None:
 
 
 def compute(device: object, narrow: bool) -> None:
-    """A device is about to run something: alone, or `narrow`, with one stream's part of the processors."""
+    """A device is about to run a task: alone, or `narrow`, with one stream's part of the processors."""
     if not (narrow or _computing) and len(_streams) == 1:
-        return  # as most often: all threads are what it has
+        return  # the most frequent case: it has all threads
     if _computing.get(device) is not narrow:
         with _lock:
             _computing[device] = narrow
@@ -75,7 +75,7 @@ def compute(device: object, narrow: bool) -> None:
 
 
 def rest(device: object) -> None:
-    """A device has nothing left to run."""
+    """A device has no more tasks."""
     if device in _computing:
         with _lock:
             _computing.pop(device, None)
@@ -83,7 +83,7 @@ def rest(device: object) -> None:
 
 
 def _set() -> None:
-    """Set what is wanted, and look again: meanwhile a finaliser may have closed another scheduler."""
+    """Set the number of threads, and look again, since a finaliser may have closed another scheduler meanwhile."""
     global _part
     part = _part
     while part != (wanted := _wanted()):
@@ -93,16 +93,16 @@ def _set() -> None:
 
 
 def _wanted() -> int | None:
-    """How many threads suit what is computed; None for as many as before."""
+    """How many threads suit the running tasks; None for as many as before."""
     if len(_computing) > 1 or any(_computing.values()):
         return max(1, _processors // max(_streams.values()))
     return None
 
 
 def _setter(library: LibController) -> Setter:
-    """What sets it on any thread. threadpoolctl's own leaves OpenBLAS to one thread as long as that lives, and drops in
-    silence what others set: another loop's settings, and the user's own. So it is OpenBLAS's function, where that is
-    found. (With OpenMP each thread has a setting of its own, which threadpoolctl sets.)"""
+    """The functions that set it on any thread. threadpoolctl's controller ignores other settings while it lives,
+    another loop's and the user's own. So OpenBLAS's function is used where it is found. (With OpenMP each thread has a
+    setting of its own, which threadpoolctl sets.)"""
     own = library.internal_api == "openblas" and library.info().get("threading_layer") != "openmp"
     named = [getattr(library.dynlib, name, None) for name in (_OPENBLAS if own else ())]
     found: Setter = next(filter(None, named), library.set_num_threads)
@@ -110,7 +110,7 @@ def _setter(library: LibController) -> Setter:
 
 
 def _forked() -> None:
-    """The child of a fork: the parent's devices compute elsewhere, and one of its threads may have the lock."""
+    """The child of a fork: the parent's devices compute in the parent, and one of its threads may have the lock."""
     global _lock
     _lock = Lock()
     _computing.clear()

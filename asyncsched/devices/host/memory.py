@@ -1,4 +1,4 @@
-"""Running tasks on host memory: inputs in, output in a recycled buffer, every reference dropped.
+"""Running tasks on host memory. Outputs go into recycled buffers, and every reference is dropped at the end.
 
 Shared by the devices whose arrays are NumPy's (`cpu`, `sim`).
 """
@@ -45,10 +45,10 @@ def execute(task: Task, memory: HostMemory) -> None:
 
 
 def run_small(task: Task) -> bool:
-    """Run an operation with a small result, as most are by number, in few steps, to its end.
+    """Run an operation with a small result to its end, in few steps: most operations are such.
 
-    Returns False, and nothing has happened, for whatever is out of the ordinary, as for an operand that is not there or
-    a kernel that raises: that is left to `execution.run` and `execution.release`, which do the same and more.
+    Returns False in all unusual cases, such as an operand that is not there or a kernel that raises. Then nothing has
+    happened, and `execution.run` and `execution.release` do the same and more.
     """
     op, value = task.call, task.value
     if type(op) is not Op or not op.out or task.move is not None or task.cancelled or task.takes:
@@ -65,7 +65,7 @@ def run_small(task: Task) -> bool:
     if type(array) is not _ndarray:
         array = np.asarray(array)
     task.refund = task.cost
-    if task.failure is None:  # as `execution.finish`, of what is known to be of the promised shape
+    if task.failure is None:  # as `execution.finish`, for a result that is known to have the promised shape
         value.array = array
         value.charge = value.nbytes = nbytes = array.nbytes
         task.refund -= nbytes
@@ -74,9 +74,9 @@ def run_small(task: Task) -> bool:
 
 
 def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
-    """what an operation is called with; None if an input is not there."""
+    """The arguments of an operation; None if an input is not there."""
     arrays: list[Any] = []
-    if type(reads) is Value:  # as most: a loop would take twice as long
+    if type(reads) is Value:  # the most frequent case: a loop would take twice as long
         producer, array = reads.task, reads.array
         if type(array) is not _ndarray or (producer is not None and producer.failure is not None):
             return None
@@ -93,7 +93,7 @@ def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
 
 
 class HostDevice(Device):
-    """What every device on host memory says to the contract."""
+    """The part of the contract that all devices on host memory share."""
 
     dlpack: tuple[int, int] = (1, 0)
     xp: Any = np
@@ -103,7 +103,7 @@ class HostDevice(Device):
         allowed_memory()
 
     def default_bytes(self) -> int | None:
-        """Half of what this process may use; no limit where that is not known."""
+        """Half of the memory that this process may use; no limit if that is not known."""
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
@@ -131,14 +131,14 @@ class HostMemory(Memory):
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
     def run_op(self, task: Task) -> None:
-        """Run an operation. No variable here holds what it makes, so that its references can be counted meanwhile."""
+        """Run an operation. No variable here holds its result, so that its references can be counted meanwhile."""
         op, options = task.call, task.options or NO_OPTIONS
         form, nbytes = task.value.meta, task.value.nbytes  # type: ignore[union-attr]  # the value in no variable: below
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
         args = execution.arguments(task.args, arrays)
         kernel = op.kernels.get(np) or resolve(op, np)
         pools = op.out and not op.view and nbytes >= POOLED_BYTES and form.known
-        # `out` is in C order, so that is what the result must be: it is promised, or it follows from the operands.
+        # `out` is in C order, so the result must be, too: it is declared so, or it follows from the operands.
         if not pools or not (form.contiguous or all(map(_contiguous, args))):
             self._finish(task, np.asarray(kernel(*args, **options)), None)
             return
@@ -151,7 +151,7 @@ class HostMemory(Memory):
                 out = np.ndarray(form.shape, form.dtype, buffer=block)
             made = cut.run(op, kernel, args, out, options)
             self._finish(task, made, block)
-            if reuses and task.refund < 0:  # it was not charged for what it makes, see `tensors.issue`
+            if reuses and task.refund < 0:  # it was not charged for its output, see `tensors.issue`
                 old = task.inputs[0]
                 task.refund, old.charge = task.refund + old.charge, 0
         except BaseException:
@@ -160,7 +160,7 @@ class HostMemory(Memory):
             raise
 
     def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
-        """The array and buffer of an input that this task alone holds and that fits the output exactly."""
+        """The array and buffer of an input that only this task holds and that fits the output exactly."""
         assert task.value is not None
         form = task.value.meta
         value = execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))

@@ -1,11 +1,11 @@
 """Recycled host buffers.
 
-Allocating large arrays in a worker thread costs a page fault for every 4 KiB, many times what the arithmetic does. So
-outputs come from buffers that were just given back, last in first out, and few of them cycle and stay in cache.
+Allocating large arrays in a worker thread costs a page fault for every 4 KiB, many times the cost of the arithmetic. So
+outputs go into buffers that were just given back, last in first out. Few of them cycle, and stay in cache.
 
-Theory of operation. Streams take buffers on their threads; buffers come back on any thread, and perhaps from a garbage
-collection that begins inside `take`, which holds the lock. So `give` takes no lock: it appends to a deque, and whoever
-takes next sorts what came back into the stacks first. Until then those bytes count as live, so the bound holds.
+Theory of operation. Streams take buffers on their threads. Buffers come back on any thread, perhaps from a garbage
+collection that begins inside `take`, which holds the lock. So `give` takes no lock: it appends to a deque. The next
+`take` first sorts the returned buffers into the stacks. Until then their bytes count as live, so the bound holds.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _POISON = 0xA5
 
 
 class Pool:
-    """Buffers keyed by size (rounded up to a cache line); the oldest free ones are let go first.
+    """Buffers keyed by size (rounded up to a cache line). The oldest free ones are dropped first.
 
     Live and free bytes together stay under `limit`; without a limit, free bytes stay under 256 MiB. With `poison`,
-    what comes back is overwritten at once, so that whoever still reads it is found out.
+    returned buffers are overwritten at once, so that late reads are found out.
     """
 
     def __init__(self, limit: int | None, *, poison: bool = False) -> None:
@@ -44,7 +44,7 @@ class Pool:
         self._clock = count()
         self._lock = Lock()
         self._returned: deque[Block | int] = deque()
-        if not poison:  # in C: a signal's exception comes before, and whoever gives tries again, or after
+        if not poison:  # in C: a signal's exception comes before, and the caller tries again, or after
             self.give = self._returned.append  # type: ignore[assignment, method-assign]
 
     def take(self, nbytes: int) -> Block:

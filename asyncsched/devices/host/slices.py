@@ -1,8 +1,8 @@
 """Long turns for the threads of streams, so that the event loop's thread gets a processor as soon as it wakes.
 
-Linux (6.6 and newer) runs the thread with the earliest deadline, which is when it would have had its slice of time.
-Threads that wake often, as a loop's, and threads that only compute have the same slice by default, 1 to 3 ms: so a loop
-that wakes beside as many computing threads as there are processors mostly waits until one has had its slice. Since 6.12
+Linux (6.6 and newer) runs the thread with the earliest deadline: the time at which it would have had its slice. Threads
+that wake often, such as a loop's, and threads that only compute have the same slice by default, 1 to 3 ms. So if a loop
+wakes beside as many computing threads as there are processors, it mostly waits until one has had its slice. Since 6.12
 each thread may ask for a slice of its own, without a privilege, and streams ask for the longest: their deadlines are
 later than the loop's. Shares of the processors stay as they were, unlike with niceness, also beside other processes.
 
@@ -19,12 +19,12 @@ from typing import Final
 LONGEST: Final = 100_000_000  # nanoseconds; the kernel takes no more
 # The numbers of sched_getattr and sched_setattr, since a C library names them only from glibc 2.41 on.
 _CALLS: Final = {"x86_64": (315, 314), "aarch64": (275, 274), "riscv64": (275, 274)}
-_LIBRARY: Final = CDLL(None) if sys.platform == "linux" and sys.maxsize > 2**32 else None  # one: each is a cycle
+_LIBRARY: Final = CDLL(None) if sys.platform == "linux" and sys.maxsize > 2**32 else None  # one: each leaves a cycle
 _FAIR: Final = (0, 3)  # SCHED_OTHER and SCHED_BATCH: others have no slices
 
 
 class Attributes(Structure):
-    """How a thread is scheduled: Linux's `struct sched_attr`, as the first version has it."""
+    """How a thread is scheduled: Linux's `struct sched_attr`, in its first version."""
 
     _fields_ = [
         *[(name, c_uint32) for name in ("size", "policy")],
@@ -42,7 +42,7 @@ def attributes(thread: int = 0) -> Attributes | None:
 
 
 def take_long_slices() -> None:
-    """Have the calling thread compute on, unless another wakes. Nothing happens where that cannot be asked for."""
+    """Ask for long slices for the calling thread. Nothing happens if the system has none."""
     found = attributes()
     if found is not None and found.policy in _FAIR:
         found.slice = LONGEST

@@ -1,21 +1,21 @@
 """Streams that help each other: idle streams take parts of a large operation from the stream that has it.
 
-Theory of operation. The stream whose task it is puts the parts where all see them, wakes streams that have nothing to
-do, and then takes parts itself until none is left. So it never waits for help: whoever comes late finds nothing to do.
-A stream looks for parts before it sleeps: for want of a task, or because its next one waits for another stream's. In a
-training step that is most of the time of all but one, since each layer needs the one before. When there is a task for
-it, or what it waited for has ended, it takes no more of them. Parts take about a millisecond, but for those of products
-of matrices, see `ops.cut`. At the end the stream that has the operation waits for the parts that others have begun. A
-task that is cut is one task: it has one slot, one charge, and one end, told by its own stream.
+Theory of operation. The stream that has the task puts the parts where all see them, wakes idle streams, and then takes
+parts itself until none is left. So it never waits for help: a stream that comes late finds nothing to do. A stream
+looks for parts before it sleeps: because it has no task, or because its next task waits for another stream's. In a
+training step that is most of the time of all but one stream, since each layer needs the one before. When the stream
+gets a task, or the wait is over, it takes no more parts. Parts take about a millisecond, except those of products of
+matrices, see `ops.cut`. At the end the stream that has the operation waits for the parts that others have begun. A task
+that is cut is one task: it has one slot, one charge, and one end, which its own stream reports.
 
-No word gets lost between who shares and who goes to sleep: the one shows its parts first and looks for sleepers second,
-the other says first that it is about to sleep, and looks for parts second.
+No wake-up is lost between a stream that shares parts and one that goes to sleep. The first shows its parts first and
+looks for sleepers second. The other says first that it is about to sleep, and looks for parts second.
 
-Who helps drops what it was given before it tells of the end, as a stream does with a task: reference counts decide who
-may write over what.
+A helper drops its part before it reports the end, as a stream does with a task: reference counts decide which task may
+write over which buffer.
 
-Not taken: a pool of threads for parts alone. It would fight with the streams for the processors, as the threads of a
-BLAS do, which spin for 25 to 100 ms after each product; with several streams those are one for each.
+Not taken: a pool of threads for parts alone. It would compete with the streams for the processors, as the threads of a
+BLAS do, which spin for 25 to 100 ms after each product. (With several streams BLAS has one thread for each.)
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Helper(Protocol):
 
 
 class Shared:
-    """Parts that nobody has begun, and word of those that have ended."""
+    """The parts of an operation that nobody has begun, and a count of those that have ended."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = list(reversed(parts))
@@ -54,19 +54,19 @@ class Shared:
         return bool(self._parts)
 
     def help(self, enough: Callable[[], bool] | None = None) -> None:
-        """Run parts until none is left, or it is `enough`, which is asked before each. Raises nothing."""
+        """Run parts until none is left, or `enough()` is true. It is called before each part. Raises nothing."""
         while enough is None or not enough():
             try:
-                # With no name for the error: its traceback leads to this frame, which would hold it in turn.
+                # The error gets no name here: its traceback holds this frame, which would hold the error in turn.
                 self._ends.put(_error_of(self._parts.pop()))
             except IndexError:  # all are begun
                 return
 
     def wait(self, count: int) -> None:
-        """Wait until so many parts have ended. Raises what one of them raised."""
+        """Wait until so many parts have ended. Raises an exception of one of them."""
         errors = [error for error in (self._ends.get() for _ in range(count)) if error is not None]
         if errors:
-            raise errors.pop()  # and no longer held by this frame, to which its traceback leads
+            raise errors.pop()  # and this frame, which its traceback holds, drops it
 
 
 class Team:
@@ -75,21 +75,21 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self.streams: Sequence[Helper] = ()
-        self._open: deque[Shared] = deque()  # what has parts left, and perhaps some that has none any more
+        self._open: deque[Shared] = deque()  # operations with parts left, and perhaps some without
 
     def before_launch(self, task: Task) -> None:
-        """Give BLAS as many threads as suit a task that is about to be launched. On the loop's thread."""
+        """Give BLAS the threads that suit a task which is about to be launched. On the loop's thread."""
         call, product = task.call, False
         if isinstance(call, Op):
             product = call.blas is not Blas.NONE
             if (call.out or call.view) and not product:
                 return
-        # A product has a stream's part, whatever else runs: its bits must not depend on that. A library's function or a
-        # user's may use them all.
+        # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
+        # library's or a user's function may use them all.
         blas.compute(self, product or not all(stream.idle() for stream in self.streams))
 
     def run(self, parts: Sequence[Part]) -> None:
-        """Run parts on the calling stream and on those that would sleep. Raises what one of them raised."""
+        """Run parts on the calling stream and on idle ones. Raises an exception of one of them."""
         shared = Shared(parts)
         self._open.append(shared)
         for stream in self.streams:
@@ -100,7 +100,8 @@ class Team:
 
     def open(self) -> Shared | None:
         """An operation with parts that nobody has begun; None if there is none."""
-        # A list: to make a tuple may begin a garbage collection, whose finalisers let others change what it is made of.
+        # A list: making a tuple may begin a garbage collection, whose finalisers let other threads change the dict
+        # meanwhile.
         return next((shared for shared in list(self._open) if shared.left()), None)
 
 
