@@ -1,4 +1,4 @@
-"""Observing a scheduler: the interface of instruments and those that the package brings, explanations on a signal, and
+"""Observing a scheduler: the interface of instruments, the package's own instruments, explanations on a signal, and
 graphs of tasks."""
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""Where the time of a recorded run went.
-
-Two questions are asked of a recording. *Phases*: what each task waited for, one thing after the other, added up by
-operation, scope and tenant. *Idleness*: at each moment in which a stream was idle, why; of several reasons the first in
-`WHY` counts, which is the one that more of something would have cured. The second gives the verdict: a task that waits
-while every stream is busy loses nothing. Beside them, what had to come one after the other, and the tracked bytes over
-time.
+"""The use of time in a recorded run. Two questions are asked of a recording. *Phases*: the things for which each task
+waited, one after the other, added up by operation, scope and tenant. *Idleness*: at each moment in which a stream was
+idle, the reason. Of several reasons the first in `WHY` counts: the one that a larger limit or more work would have
+cured. Idleness gives the verdict: a task that waits while every stream is busy loses nothing. Besides these, the
+critical path, and the tracked bytes over time.
 """
 
 from __future__ import annotations
@@ -22,9 +20,9 @@ from .recording import PHASES, Recording, TaskRecord, phases
 
 # Why a stream was idle. Of several reasons the first in this order counts.
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
-_NOTICED: Final = 50e-6  # seconds: to be admitted at once takes less
+_NOTICED: Final = 50e-6  # seconds: immediate admission takes less
 
-_UNKNOWN: Final = ("(unknown)",), ("",)  # the scope and the tenant, where the disk was too slow to keep up
+_UNKNOWN: Final = ("(unknown)",), ("",)  # the scope and the tenant of tasks that were lost, since the disk was too slow
 
 Times = list[tuple[float, float]]
 
@@ -40,19 +38,19 @@ class Group:
 
 @dataclass(slots=True)
 class Analysis:
-    """What a recording says.
+    """The analysis of a recording.
 
     Attributes:
         span: seconds from the first submission to the last end.
         tasks, inline: how many tasks ran, and operations inline.
-        operations: by name and device, the longest running first; what ran on the loop's thread is on the device
-            "event loop".
-        scopes: by the name, in which numbers are "N", so that those of equal requests and iterations are one.
-        tenants: by the name, "" for those that have none.
-        streams: (name, share of the span that it was busy, tasks), for copies in too.
-        busy: share of the span that the compute streams were busy, on average.
-        idle: share of the span that they were idle, by `WHY`.
-        loop: share of the span that the loop's thread ran; None where the trace is too short to tell.
+        operations: by name and device, the longest running first. The device of tasks on the loop's thread is "event
+            loop".
+        scopes: by the name, with "N" for numbers, so that equal requests and iterations are one.
+        tenants: by the name, "" for scopes without one.
+        streams: (name, share of the span in which it was busy, tasks), also those for copies in.
+        busy: share of the span in which the compute streams were busy, on average.
+        idle: share of the span in which they were idle, by `WHY`.
+        loop: share of the span in which the loop's thread ran; None if the trace is too short to tell.
         path: the critical path, from the first to the last: (kind, name, seconds), where the kind is "run" or "loop".
         peak: most tracked bytes, and the limit.
     """
@@ -144,7 +142,7 @@ def _idleness(
                 shared[phase].append((since, until))
             elif phase in mine:
                 mine[phase].append((since, until))
-    own.pop(("", ""), None)  # what was never launched, and claims
+    own.pop(("", ""), None)  # tasks that were never launched, and claims
     shared["awaited"] = [(since, until) for since, until, *_ in recording.waits]
     moments = [t for times in (*shared.values(), *(t for mine in own.values() for t in mine.values())) for t in times]
     grid = np.unique(np.array([first, last, *(t for pair in moments for t in pair)]))
@@ -177,11 +175,11 @@ def _how_many(times: Times, grid: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) -> list[tuple[str, str, float]]:
-    """What had to happen one after the other: from the end back, always to what the task began right after.
+    """The critical path, from the end back: always to the thing right after which the task began.
 
-    That is an input, the one before it on its stream, or its launch. A launch that waited came right after an end of
-    another task, which gave back its slot or its bytes; else what was before is the loop's, back to the end that
-    it was told of last.
+    That is an input, the task before it on its stream, or its launch. A launch that waited came right after the end of
+    another task, which gave back its slot or its bytes. Otherwise the time before belongs to the loop, back to the last
+    end that it took in.
     """
     ran = sorted((t for t in tasks if t.ended is not None and t.began is not None), key=lambda task: task.done)
     if not ran:
@@ -226,7 +224,7 @@ def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
 
     def account(number: int) -> int:
-        """The scope whose reserve this one's tasks use; 0 for the scheduler's limit."""
+        """The scope whose reserve this scope's tasks use; 0 for the scheduler's limit."""
         while number and number not in reserved:
             number = recording.scopes[number].parent if number in recording.scopes else 0
         return number

@@ -1,7 +1,7 @@
 """A view of a scheduler in the terminal, while it runs.
 
-Theory of operation. A timer on the loop reads a snapshot four times a second, and hands it to a thread, which draws:
-so the loop's state is read on its own thread alone, and drawing, which takes milliseconds, holds nobody up. The thread
+Theory of operation. A timer on the loop reads a snapshot four times a second, and hands it to a thread, which draws. So
+the loop's state is read only on its own thread, and drawing, which takes milliseconds, holds up nothing. The thread
 restores the terminal when the view ends: with the scheduler, with the block, or with the interpreter, which waits for
 it.
 """
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
 log: Final = Log("asyncsched")
 
 _LATE = 1.0  # seconds without a snapshot after which the view says so
-_WITHOUT = 120, 40  # columns and lines of the picture where there is no terminal
+_WITHOUT = 120, 40  # columns and lines of the picture if there is no terminal
 _AT_EXIT = 2.0  # seconds that the interpreter waits for the terminal to be restored
 
 
 class Live(Summary):
-    """A view in the terminal: streams, slots and bytes against their limits, operations by time, who waits for what.
+    """A view in the terminal: streams, slots and bytes against their limits, operations by time, and waiting
+    coroutines.
 
-    Give it to a scheduler, or use it as `with asc.observe.Live():` inside an open one. What the program prints
-    meanwhile appears above it. Where standard error is no terminal the last picture alone is shown, at the end.
+    Give it to a scheduler, or use it as `with asc.observe.Live():` inside an open one. The program's own output appears
+    above it. If standard error is no terminal, only the last picture is shown, at the end.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", instruments=[asc.observe.Live()]) as s:
@@ -43,13 +44,13 @@ class Live(Summary):
     >>> asc.run(main)
 
     Args:
-        scheduler: for `with`; the ambient one, or the only one open, without.
+        scheduler: for `with`; default the ambient one, or the only one open.
         every: seconds between two pictures.
-        console: rich's, where to show it; standard error without.
+        console: a console of rich; default standard error.
 
     Raises:
         ModuleNotFoundError: if the package rich is not installed.
-        SchedulerClosed: by `with`, if it is in no open scheduler.
+        SchedulerClosed: by `with`, if no scheduler is open.
     """
 
     def __init__(self, scheduler: Any = None, *, every: float = 0.25, console: Console | None = None) -> None:
@@ -104,13 +105,13 @@ class Live(Summary):
 
 
 class _Screen:
-    """A thread that draws the last picture that it was given."""
+    """A thread that draws the last picture it was given."""
 
     def __init__(self, console: Console, first: Snapshot) -> None:
         self._console = console
         self._last = first
         self._over = False
-        self._fresh: SimpleQueue[None] = SimpleQueue()  # one sign at most. Not an event: see `runtime.loops`
+        self._fresh: SimpleQueue[None] = SimpleQueue()  # at most one item. Not an event: see `runtime.loops`
         self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
         self._thread.start()
         atexit.register(self._finish)
@@ -120,7 +121,7 @@ class _Screen:
         self._wake()
 
     def end(self) -> None:
-        """After what it was given. It is not waited for."""
+        """End after the present picture. Does not wait."""
         self._over = True
         self._wake()
 
@@ -157,5 +158,5 @@ class _Screen:
                 size = self._console.size
                 text = draw(now, None if over else before, size.width, size.height - 1, late)
                 if over:
-                    text.append("\n")  # what is printed now stands below it
+                    text.append("\n")  # later output appears below it
                 display.update(text, refresh=True)

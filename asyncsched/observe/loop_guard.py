@@ -1,9 +1,9 @@
-"""Reporting what blocks the event loop, while it is blocked.
+"""Reporting the code that blocks the event loop, while it is blocked.
 
-Theory of operation. A watchdog thread asks the loop for a sign, some times in each threshold. If none comes within the
-threshold, it reads the stack of the loop's thread, while that is still blocked, and then waits for the sign, which says
-how long it was. A stack in which the loop is in no callback is that of one that goes on just now, or whose process was
-stopped as a whole: that is no block.
+Theory of operation. A watchdog thread asks the loop for a sign, several times in each threshold. If none comes within
+the threshold, it reads the stack of the loop's thread, while that is still blocked. Then it waits for the sign, to
+learn how long the block was. If the stack shows no callback, the loop goes on just now, or the whole process was
+stopped: that is no block.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ..runtime.loops import comes
 
 log: Final = Log("asyncsched")
 
-_SIGNS = 4  # that the loop is asked for in a threshold
-_EVERY = 1.0  # seconds after a block in which none is looked for: a log may have too much of it
+_SIGNS = 4  # signs for which the loop is asked in a threshold
+_EVERY = 1.0  # seconds after a block in which no other is reported, for a short log
 _PACKAGE = join(dirname(dirname(__file__)), "")
-_CALLBACK, _TURN, _RUNNER = [  # of asyncio: who calls a callback, who calls that, and who calls uvloop
+_CALLBACK, _TURN, _RUNNER = [  # of asyncio: the function that calls a callback, its caller, and the caller of uvloop
     (join(dirname(asyncio.__file__), file), name)
     for file, name in (("events.py", "_run"), ("base_events.py", "_run_once"), ("runners.py", "run"))
 ]
 
 
 class LoopGuard(Instrument):
-    """An instrument that logs (as "asyncsched") when the thread of the event loop was blocked, and by which line.
+    """An instrument that logs (as "asyncsched") when the event loop's thread was blocked, and by which line.
 
-    The stack is taken while the loop is blocked; when it goes on, the log says how long it took. What blocks it less
-    than a second after that is not told.
+    The stack is taken while the loop is blocked. When it goes on, the log says how long the block was. Blocks within
+    the next second are not reported.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", instruments=[asc.observe.LoopGuard()]) as s:
@@ -47,8 +47,8 @@ class LoopGuard(Instrument):
     >>> asc.run(main)
 
     Args:
-        threshold: seconds without a turn of the loop from which on it counts as blocked; of what takes less than a
-            quarter more some is missed.
+        threshold: after so many seconds without a turn the loop counts as blocked. Some blocks that are less than a
+            quarter longer are missed.
 
     Raises:
         ValueError, TypeError: for a threshold that is not above 0, or no number.
@@ -58,7 +58,9 @@ class LoopGuard(Instrument):
     def __init__(self, threshold: float = 0.05) -> None:
         check_number("threshold", threshold, "seconds")
         self._threshold = threshold
-        self._stopped: SimpleQueue[None] | None = None  # gets a sign when its scheduler closes; None without one
+        self._stopped: SimpleQueue[None] | None = (
+            None  # gets an item when the scheduler closes
+        )
 
     def attached(self, scheduler: Any) -> None:
         if self._stopped is not None:
@@ -78,7 +80,7 @@ class LoopGuard(Instrument):
 
 
 def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stopped: SimpleQueue[None]) -> None:
-    """Tell of each block of a loop, which runs on the thread of this number, until there is a sign in `stopped`."""
+    """Report each block of a loop, which runs on the thread of this number, until there is an item in `stopped`."""
     pause = threshold / _SIGNS
     while not (comes(stopped, pause) or loop.is_closed()):
         pause = threshold / _SIGNS
@@ -109,9 +111,9 @@ def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stoppe
 
 
 def stack_of(thread: int) -> list[traceback.FrameSummary] | None:
-    """What the callback does that a loop's thread is in, the outermost first; None where it is in none.
+    """The stack of the callback that a loop's thread runs, the outermost frame first; None if it runs none.
 
-    As text: a frame that was kept would keep its tensors.
+    As text, since a kept frame would keep its tensors.
     """
     frame = sys._current_frames().get(thread)
     found = list(traceback.extract_stack(frame)) if frame is not None else []

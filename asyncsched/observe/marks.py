@@ -16,14 +16,14 @@ class Marks(Instrument):
     On the CPU a task is an ITT task of the domain "asyncsched" while it runs, on its stream's thread. On CUDA it is an
     NVTX range from when it is issued until the host has seen its end; ranges overlap.
 
-    Under no profiler a mark costs next to nothing. Beside it CUDA's timing events are recorded, as for any instrument
-    that is told when bodies ended::
+    Without a profiler a mark costs next to nothing. On CUDA timing events are recorded, as for any instrument that
+    learns when bodies ended::
 
         async with asc.Scheduler("cuda", instruments=[asc.observe.Marks()]) as s:   # under `nsys profile python ...`
             ...
 
     Raises:
-        ModuleNotFoundError: when given to a scheduler on the CPU where ittapi is missing.
+        ModuleNotFoundError: when given to a scheduler on the CPU, if ittapi is missing.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Marks(Instrument):
             if handle is None:
                 handle = self._names[task.name] = self._ittapi.string_handle(task.name)
             self._ittapi.task_begin(self._domain, handle)
-        elif kind == "cuda" and task not in self._ranges:  # it may begin twice, where it was put off
+        elif kind == "cuda" and task not in self._ranges:  # it may begin twice, if it was put off
             if self._nvtx is None:
                 self._nvtx = import_module("cupy.cuda.nvtx")
             self._ranges[task] = self._nvtx.RangeStart(task.name, None)

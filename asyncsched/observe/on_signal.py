@@ -1,10 +1,10 @@
-"""Explaining on a signal what every open scheduler waits for, even while the event loop's thread is blocked.
+"""Explain on a signal what every open scheduler waits for, even while the event loop's thread is blocked.
 
-Theory of operation. A Python signal handler would run on the main thread, between two bytecodes: not before a long call
-of NumPy's there has ended, and in the middle of whatever the scheduler is doing. `faulthandler` has one in C, which
-writes tracebacks to a file at once, whatever runs. Here the file is a pipe, and a write to it wakes a thread that reads
-the other end; the text itself is dropped. The pipe is non-blocking, since its reader may have to wait for the
-interpreter that the signal has interrupted.
+Theory of operation. A Python signal handler would run on the main thread, between two bytecodes: only after a long call
+of NumPy has ended there, and in the middle of the scheduler's work. `faulthandler` has a handler in C, which writes
+tracebacks to a file at once, whatever runs. Here the file is a pipe, and a write to it wakes a thread that reads the
+other end; the text itself is dropped. The pipe is non-blocking, since its reader may have to wait for the interpreter
+that the signal has interrupted.
 
 That thread asks each scheduler's loop for its explanation, in a callback. A loop that does not answer within a second
 is blocked: then the thread says so, shows where, and reads the engine's counts itself. These change only for moments
@@ -30,14 +30,14 @@ from ..runtime.context import opened
 from ..runtime.explain import explain_all, holders_of
 from ..runtime.runtime import Runtime
 
-_PATIENCE: Final = 1.0  # seconds in which a loop that is not blocked comes to what it is asked
-_ANSWER: Final = 30.0  # seconds for its answer then
-_PIECES: Final = 0.05  # seconds without one after which no more come
-_ATTEMPTS: Final = 10  # at reading what another thread changes
+_PATIENCE: Final = 1.0  # seconds within which a loop that is not blocked begins to answer
+_ANSWER: Final = 30.0  # seconds for the whole answer
+_PIECES: Final = 0.05  # after so many seconds without a piece, no more come
+_ATTEMPTS: Final = 10  # at reading state that another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
-# The listening thread's name, as other processes see it. It tells that a process listens: the signal would end one that
-# does not. To look whether a process catches the signal is not enough: a shell catches it, and ends.
+# The listening thread's name, as other processes see it. By it they know that the process listens: the signal would end
+# a process that does not. That a process catches the signal is not enough: a shell catches it, and ends.
 _THREAD: Final = "asc explains"
 _THREADS: Final = Path("/proc/self/task")
 _pipe: list[int] = []  # its ends, once asked for
@@ -84,11 +84,11 @@ def cause_and_cure(error: str) -> str:
 
 
 def explain_on_signal() -> None:
-    """From now on SIGUSR1 has this process print `s.explain()` of every open scheduler to stderr.
+    """From now on, at SIGUSR1 this process prints `s.explain()` of every open scheduler to stderr.
 
-    Also while the event loop is blocked, with the line that blocks it. `python -m asyncsched explain PID` sends the
-    signal. A second call does nothing. Where something else listens to SIGUSR1 it does so no longer. A child of a fork
-    has to ask for itself.
+    It does so also while the event loop is blocked, with the line that blocks it. `python -m asyncsched explain PID`
+    sends the signal. A second call does nothing. An earlier handler of SIGUSR1 is replaced. A child of a fork has to
+    call this itself.
 
     >>> asc.observe.explain_on_signal()
 
@@ -96,17 +96,17 @@ def explain_on_signal() -> None:
         RuntimeError: on Windows, which has no such signal.
     """
     if _SIGNAL is None:
-        raise RuntimeError("explain_on_signal() needs SIGUSR1, which Windows has not: call `s.explain()` there")
+        raise RuntimeError("explain_on_signal() needs SIGUSR1, which Windows does not have: call `s.explain()` there")
     if _pipe:
         return
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
-    # All threads: asked for the current one, it writes nothing if the signal comes to a thread that is not Python's.
+    # All threads: for the current one alone, it writes nothing if a thread gets the signal that is not Python's.
     faulthandler.register(_SIGNAL, file=writing, all_threads=True)
     thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
     thread.start()
-    with contextlib.suppress(OSError):  # by this `ask` knows the process; only on Linux
+    with contextlib.suppress(OSError):  # by this name `ask` knows the process; only on Linux
         (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD, "ascii")
 
 
@@ -114,7 +114,7 @@ def ask(pid: int) -> str:
     """Send the signal to a process. Returns a message for the user.
 
     Raises:
-        SystemExit: if there is none such, or it does not listen, so that the signal would end it.
+        SystemExit: if there is no such process, or it does not listen: then the signal would end it.
     """
     threads = Path(f"/proc/{pid}/task")
     if _SIGNAL is None or not _THREADS.exists():
@@ -139,7 +139,7 @@ def _names_in(threads: Path) -> set[str]:
 
 def _listen(pipe: int) -> None:
     while select([pipe], [], []):
-        # One signal is written in many pieces. Read all of them, so that the next one read is another signal's.
+        # One signal is written in many pieces. Read all of them, so that the next piece is of another signal.
         while select([pipe], [], [], _PIECES)[0]:
             os.read(pipe, 65_536)
         found = [_explained(runtime) for runtime in opened()]
@@ -148,7 +148,7 @@ def _listen(pipe: int) -> None:
 
 
 def _explained(runtime: Runtime) -> str:
-    """What a scheduler's loop says, or what can be seen from here."""
+    """The answer of a scheduler's loop, or what this thread can see."""
     loop = runtime.loop
     assert loop is not None
     answers: SimpleQueue[str] = SimpleQueue()
@@ -179,13 +179,13 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
         )
     del frame
     for _ in range(_ATTEMPTS):
-        with contextlib.suppress(Exception):  # what is walked over has changed: there is nothing else to fail here
+        with contextlib.suppress(Exception):  # a container changed meanwhile: nothing else can fail here
             return f"{where}{explain_all(runtime)}"
     return f"{where}{runtime!r}"
 
 
 def _forget() -> None:
-    """After a fork, in the child: it has not the thread, and the pipe is the parent's."""
+    """After a fork, in the child: it does not have the thread, and the pipe is the parent's."""
     if _pipe and _SIGNAL is not None:
         faulthandler.unregister(_SIGNAL)
         _pipe.clear()

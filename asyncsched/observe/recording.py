@@ -1,20 +1,21 @@
-"""What a trace recorded, read again: every task, with what a replay needs.
+"""Reading a trace: every task, with all that a replay needs.
 
 The file is Chrome's JSON array of trace events, one a line, and may end after any of them. Times are in microseconds.
-What is read are these events; all others, as the phases and arrows of the first tasks, are for viewers alone.
+These events are read. All others, such as the phases and arrows of the first tasks, are only for viewers.
 
-- `asyncsched.metadata` (metadata, as the next but one), first: `format`; `wall_clock` (seconds since 1970) and
+- `asyncsched.metadata` (metadata, as `asyncsched.released`), first: `format`; `wall_clock` (seconds since 1970) and
   `perf_counter` of the origin of times; the fields of `Limits`, `bytes_before` (retained when the trace began),
   `devices`, `machine`, `program`, `pid`.
-- Of the category "task" a slice for each task that ran, or an instant for one that never did, at its end. `args` are
-  the other fields of `TaskRecord`; those that are left out are as its defaults say. What ran inline was submitted and
-  launched as it began, and kept what it cost.
+- Of the category "task": a slice for each task that ran, or an instant, at its end, for one that never did. `args` are
+  the other fields of `TaskRecord`; missing ones have its defaults. An operation that ran inline was submitted and
+  launched when it began, and kept its whole cost.
 - `asyncsched.released`, again and again: `times`, numbers of `tasks`, `bytes`.
 - "scope" and "iteration" (of a window, which has no queue of its own): the beginning has `parent`, `priority` and the
-  `tenant` if one is named, the end its `reserve` in bytes.
-- "await", the end of one: when it `began`, the number of the last `task`, and the `count`.
-- Counters: "tasks", "bytes", "loop" (what its thread ran, in seconds), and the bytes of scopes that have a reserve.
-- `asyncsched.end`, last, if the trace was ended: `lost`, how many tasks were left out since the disk was slow.
+  `tenant` if there is one, the end the `reserve` in bytes.
+- "await", at the end of a wait: when it `began`, the number of the last `task`, and the `count`.
+- Counters: "tasks", "bytes", "loop" (seconds for which its thread ran), and the bytes of scopes that have a reserve.
+- `asyncsched.end`, last, if the trace was ended: `lost`, the number of tasks that were left out since the disk was
+  slow.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ PHASES: Final = {
 }
 INLINE_STREAM: Final = LoopStream.name
 _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
-# What comes of reading text that is another than was written.
+# Errors of reading text that is not as it was written.
 _DAMAGE: Final = (
     ValueError,
     LookupError,
@@ -61,25 +62,26 @@ _DAMAGE: Final = (
 
 @dataclass(slots=True, kw_only=True, repr=False)
 class TaskRecord(Record):
-    """A task, or an operation that ran inline. Times are in seconds since the trace began; None for what never came.
+    """A task, or an operation that ran inline. Times are in seconds since the trace began; None for events that never
+    came.
 
     Attributes:
         seq: its number, in the order of submission.
         name: of the operation.
         site: the user's line.
-        device, stream: where it ran; "" if nowhere. What ran on the loop's thread has the stream "event loop",
-            and if it ran inline no device.
+        device, stream: where it ran; "" if nowhere. On the loop's thread the stream is "event loop", and inline there
+            is no device.
         copies: whether that stream is for copies in.
-        state: "done", "failed", "cancelled", or how far it was when the trace ended.
+        state: "done", "failed", "cancelled", or its state when the trace ended.
         claim: whether it is a scope's reserve, which takes bytes and no slot.
         scope: the number of its scope.
         expedited: whether it was queued before the rest of its scope.
         inputs: the numbers of the tasks whose results it reads, -1 for one that the trace does not know.
         cost: bytes charged at its launch.
-        kept: of these, what its result keeps until it is released.
+        kept: those of these bytes that its result keeps until it is released.
         released: when that was; None if it was still held.
         head: when it became the first of its queue, or was submitted if that was later.
-        waited_for: "slots" or "bytes": what it waited for between `head` and `launched`.
+        waited_for: "slots" or "bytes", between `head` and `launched`.
         began, ended: its body, on the stream.
         done: when the scheduler took in its end.
     """
@@ -157,7 +159,7 @@ class Recording(Record):
 
     @property
     def limits(self) -> Limits:
-        """Those of the scheduler."""
+        """The limits of the scheduler."""
         return Limits(**{each.name: self.metadata[each.name] for each in fields(Limits) if each.name in self.metadata})
 
     @classmethod
@@ -190,7 +192,7 @@ class Recording(Record):
         return found
 
     def graph(self) -> TaskGraph:
-        """What depended on what, to be drawn, with what each charged; claims of bytes are left out."""
+        """The graph of dependencies, to be drawn, with the charge of each task. Claims of bytes are left out."""
         tasks = [task for task in self.tasks if not task.claim]
         places = {task.seq: place for place, task in enumerate(tasks)}
         return TaskGraph(
@@ -222,7 +224,7 @@ def task_of(event: Mapping[str, Any]) -> TaskRecord:
 
 
 def inputs_ready(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> float:
-    """When the last of the results that it reads was there; 0 if they were before the trace."""
+    """When the last of its inputs was there; 0 if that was before the trace."""
     ready = 0.0
     for seq in task.inputs:
         producer = by_seq.get(seq)
@@ -232,7 +234,7 @@ def inputs_ready(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> float:
 
 
 def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str, float, float]]:
-    """What a task did from its submission to its end: (one of `PHASES`, from, to), without gaps."""
+    """The phases of a task from its submission to its end: (one of `PHASES`, from, to), without gaps."""
     if task.inline:
         return [("running", task.submitted, task.done)]
     if task.launched is None:
@@ -246,7 +248,7 @@ def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str
 
 
 def _take(found: Recording, event: Mapping[str, Any]) -> None:
-    """Put what an event says into a recording."""
+    """Put an event into a recording."""
     name, args, when = event["name"], event.get("args", {}), event.get("ts", 0.0) / 1e6
     match event["ph"], event.get("cat", name):
         case "M", "asyncsched.metadata":
@@ -261,11 +263,11 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
             found.tasks.append(task_of(event))
         case "b", "scope" | "iteration" as kind:
             number, more = event["id"], (kind == "scope", args["priority"], args.get("tenant", ""))
-            if args["parent"] >= number:  # a scope is numbered after its parent, so those around it come to an end
+            if args["parent"] >= number:  # a scope is numbered after its parent, so following parents comes to an end
                 raise ValueError(f"scope {number} is in scope {args['parent']}, which was opened after it")
             found.scopes[number] = ScopeRecord(number, args["parent"], name, when, *more)
         case "e", "scope" | "iteration":
-            if (scope := found.scopes.get(event["id"])) is not None:  # else what opened it was lost
+            if (scope := found.scopes.get(event["id"])) is not None:  # else the event that opened it was lost
                 scope.closed, scope.reserve = when, args["reserve"]
         case "e", "await":
             found.waits.append((args["began"] / 1e6, when, args["task"], args["count"]))
@@ -274,7 +276,7 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
 
 
 def _events(name: str) -> Iterator[dict[str, Any]]:
-    """The events that are whole, of a file that may be cut anywhere; none of a file that is no trace of ours."""
+    """The whole events of a file, which may be cut anywhere; none if it is no trace of ours."""
     opener = gzip.open if name.endswith(".gz") else open
     with opener(name, "rt", encoding="ascii", errors="replace") as file:
         try:

@@ -1,7 +1,7 @@
-"""`python -m asyncsched replan run.json`: what other limits and streams would make of a recorded run.
+"""`python -m asyncsched replan run.json`: a recorded run under other limits and on other streams.
 
-A sweep of replays in virtual time, as a table: how long, how many bytes at most, how long the program waited for room.
-Then the smallest limit under which it finishes, and what twice the recorded limit would buy.
+A table of replays in virtual time: how long each takes, its most bytes, how long the program waited for room. Then the
+smallest limit under which it finishes, and the gain from twice the recorded limit.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _SHARED: Final = (
 )
 
 
-HELP: Final = "what other limits and streams would make of a recorded run"
+HELP: Final = "how a recorded run would go under other limits and on other streams"
 PRINTS: Final = """\
 To record one:  async with asyncsched.Trace("run.json"): ...
 
-A row for each replay, in virtual time, then the smallest limit that finishes, and what twice the recorded one
-would buy:
+A row for each replay, in virtual time, then the smallest limit that finishes, and the gain from twice the
+recorded one:
   streams          of each device
   max_bytes        the limit that is tried
   time             from the first submission to the last end
@@ -66,7 +66,7 @@ def report(options: argparse.Namespace) -> str:
     if set(streams) != {streams_of(program)}:
         lines.append(_SHARED)
     if program.recording.lost or not program.recording.complete:
-        lines.append("This trace is not complete: what is not in it was not replayed.")
+        lines.append("This trace is not complete. Only the tasks in it were replayed.")
     return "\n".join(lines)
 
 
@@ -113,7 +113,7 @@ def _run(program: Program, limit: int | None, streams: int) -> Outcome:
 
 
 def streams_of(program: Program) -> int:
-    """How many compute streams of each device it ran on."""
+    """The number of compute streams on which it ran, for each device."""
     tasks = program.recording.tasks
     used = {(task.device, task.stream) for task in tasks if task.stream and not task.copies and not task.on_loop}
     return max(1, len(used) // max(1, len({device for device, _ in used})))

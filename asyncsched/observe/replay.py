@@ -1,20 +1,20 @@
 """Running a recorded program again in virtual time, under other limits and on other streams.
 
-Theory of operation. The scheduler's own engine decides again who is admitted when: only the streams and the program
-are stand-ins. A simulated stream runs bodies one after the other, each for as long as it took, once what it reads from
-other streams is there; what ran on the loop's thread does so again. The program does what it did, in the recorded order
-and with the recorded pauses. Where it waited for a task, it waits for that task again; if the task is admitted or ends
-later now, the program goes on later.
+Theory of operation. The scheduler's own engine decides again which task is admitted when. Only the streams and the
+program are stand-ins. A simulated stream runs bodies one after the other, each for its recorded time, once its inputs
+from other streams are there. Tasks that ran on the loop's thread do so again. The program repeats its recorded actions,
+in their order and with their pauses. Where it waited for a task, it waits for that task again. If the task is now
+admitted or ends later, the program goes on later.
 
-What the program did is read off the recording, which has the times of tasks (`events_of`). It submitted a task, ran a
-quick operation, opened or left a scope, dropped a result, or went on after a wait. Each has its delay after the event
-before it, or after the end of its wait. When a result was freed is recorded, and not by whom: if it was as its last
-reader ended, or while the program waited, then it was freed by that reader; else the program dropped it.
+The program's actions are read off the recording, which has the times of tasks (`events_of`). It submitted a task, ran a
+quick operation, opened or left a scope, dropped a result, or went on after a wait. Each action has a delay after the
+one before it, or after the end of its wait. The recording has the time at which a result was freed, but not the cause.
+If that was when its last reader ended, or while the program waited, the reader freed it. Otherwise the program dropped
+it.
 
-What is not known is assumed. Bodies take as long as they took, however many streams run at the same time: where a limit
-leaves room for one large operation at a time, idle streams help with it, and it ends earlier than predicted. All
-coroutines are one: a wait holds up whatever came after it. Tenants and weights of scopes are not in a trace; queues and
-priorities are.
+Unknown things are assumed. Bodies take their recorded time, however many streams run at once. (If a limit leaves room
+for only one large operation at a time, idle streams help with it, and it ends earlier than predicted.) All coroutines
+are one: a wait holds up all later actions. Tenants and weights of scopes are not in a trace; queues and priorities are.
 """
 
 from __future__ import annotations
@@ -39,21 +39,23 @@ from ..errors import TaskTooLarge
 from ..runtime.record import Bytes, Record, Seconds
 from .recording import Recording, TaskRecord
 
-_FREED_WITH: Final = 1e-4  # seconds after a reader's end within which what it read was freed by it. A guess
-_TYPICAL: Final = 200  # the streams' own delays are those of so many bodies, the last. A guess
+_FREED_WITH: Final = (
+    1e-4  # seconds: freed so soon after a reader's end, it was the reader. A guess
+)
+_TYPICAL: Final = 200  # so many bodies, the last ones, give the streams' own delays. A guess
 
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Record):
-    """What a replay came to. Times are in seconds, sizes in bytes.
+    """The outcome of a replay. Times are in seconds, sizes in bytes.
 
     Attributes:
-        finished: whether everything was submitted and ran; else the program stands still under these limits.
+        finished: whether all tasks were submitted and ran; else the program stands still under these limits.
         seconds: from the first submission to the last end.
         peak_bytes: the highest tracked bytes.
         waited: how long the program waited for admission.
-        busy: the share of the time that the compute streams ran, on average.
-        why: for what is not finished, the first task that cannot be admitted.
+        busy: the share of the time in which the compute streams ran, on average.
+        why: if it is not finished, the first task that cannot be admitted.
     """
 
     limits: Limits
@@ -88,7 +90,7 @@ class Program:
         self._known: dict[tuple[Limits, int], Outcome] = {}  # a replay is always the same
 
     def run(self, limits: Limits, streams: int) -> Outcome:
-        """Replay it under these limits, on so many compute streams of each device."""
+        """Replay it under these limits, on this number of compute streams of each device."""
         key = limits, streams
         if key not in self._known:
             self._known[key] = Replay(self, *key).run()
@@ -117,7 +119,7 @@ class Replay(Host):
         self._events = deque(program.events)
         self._waited = 0.0
 
-    # -- what the program does --------------------------------------------------------------------------------------
+    # -- the program --------------------------------------------------------------------------------------
 
     def submit(self, record: TaskRecord) -> None:
         """A task joins the backlog."""
@@ -152,7 +154,7 @@ class Replay(Host):
         self._scopes[number] = self.engine.scopes.open(record.name, parent, Share(priority=record.priority or None))
 
     def close(self, number: int) -> None:
-        """A scope is left: what of it is unfinished counts as its parent's."""
+        """A scope is left. Its unfinished tasks count as its parent's."""
         scope = self._scopes.pop(number, None)
         if scope is not None and not scope.tasks:
             self.engine.close_scope(scope)
@@ -163,10 +165,10 @@ class Replay(Host):
             number = scopes[number].parent
         return self._scopes.get(number, self.engine.root)
 
-    # -- what the streams do ----------------------------------------------------------------------------------------
+    # -- the streams ----------------------------------------------------------------------------------------
 
     def _lanes_of(self, record: TaskRecord) -> list[Lane]:
-        """The lanes a task may run on: those of its device, of which a recorded trace names those that were used."""
+        """The lanes on which a task may run: those of its device. A trace names only lanes that were used."""
         key = record.device, record.copies
         if key not in self._lanes:
             lanes = [Lane(copies=record.copies) for _ in range(1 if record.copies else self._count)]
@@ -184,7 +186,7 @@ class Replay(Host):
             start = max(start, self._ends.get(value.task, 0.0) if value.task is not None else 0.0)
         took = (record.ended or 0.0) - (record.began or 0.0)
         self._ends[task] = told = start + took
-        if not record.on_loop:  # there, nothing goes to a stream or comes back
+        if not record.on_loop:  # there, no task goes to a stream or comes back
             stream.free, stream.busy, told = told, stream.busy + took, told + delays.wake
         heappush(self._heap, (told, next(self._order), task))
 
@@ -204,7 +206,7 @@ class Replay(Host):
     # -- running ----------------------------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
-        """Everything, to the end or to where nothing moves."""
+        """Run everything, to the end or until nothing moves."""
         while self._events:
             event = self._events[0]
             since = self.now
@@ -250,20 +252,21 @@ class Replay(Host):
         return Outcome(self._limits, self._count, finished, seconds, peak, self._waited, busy, why)
 
 
-# -- what the program did, in the recording ---------------------------------------------------------------------------
+# -- the program's actions, from the recording
+# ---------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Event:
-    """Something that the program did. If it waited before, then for a task to come to a state.
+    """An action of the program. If it waited before the action, it waited until a task came to a state.
 
     Attributes:
-        when, rank: by which they are in order; the rank counts where several were at once.
-        act: calls a method of a replay; None where it did nothing but wait.
-        awaited: the number of the task that it waited for, -1 for none.
-        state: of the task, that it waited for.
-        reached: when the task came to it.
-        delay: seconds since the event before it, or since the task came to its state if that was later.
+        when, rank: the order of actions. The rank decides between actions of the same time.
+        act: calls a method of a replay; None if it only waited.
+        awaited: the number of the task for which it waited, -1 for none.
+        state: the state of that task for which it waited.
+        reached: when the task came to that state.
+        delay: seconds since the action before it, or since `reached` if that was later.
     """
 
     when: float
@@ -276,7 +279,7 @@ class Event:
 
 
 class Delays(NamedTuple):
-    """What a stream takes beside the bodies, in seconds."""
+    """The delays of a stream beside the bodies, in seconds."""
 
     hop: float  # from a launch on an idle stream to the body
     between: float  # from a body's end to the next one's beginning
@@ -284,7 +287,7 @@ class Delays(NamedTuple):
 
 
 def events_of(recording: Recording) -> list[Event]:
-    """What the event loop's thread did, in order."""
+    """The actions of the event loop's thread, in order."""
     events = sorted(_events(recording), key=lambda event: (event.when, event.rank))
     last = recording.tasks[0].submitted
     for event in events:
@@ -294,7 +297,7 @@ def events_of(recording: Recording) -> list[Event]:
 
 
 def delays_of(recording: Recording) -> Delays:
-    """What the streams took beside the bodies, typically."""
+    """The typical delays of the streams beside the bodies."""
     ran: dict[str, list[TaskRecord]] = defaultdict(list)
     for task in recording.tasks:
         if task.began is not None and task.launched is not None and not task.on_loop:
@@ -308,7 +311,7 @@ def delays_of(recording: Recording) -> Delays:
             (hops if task.launched > free else pauses).append(task.began - max(task.launched, free))
             wakes.append(task.done - task.ended)
             free = task.ended
-    wake = sorted(wakes)[len(wakes) // 20]  # most ends were noticed later, since nobody waited for them
+    wake = sorted(wakes)[len(wakes) // 20]  # the loop noticed most ends later, since nobody waited for them
     return Delays(_typical(hops), _typical(pauses), wake)
 
 
@@ -317,8 +320,8 @@ def _typical(times: list[float]) -> float:
 
 
 def _events(recording: Recording) -> Iterator[Event]:
-    """Everything that the loop's thread did, in no order. What happened at once has this one, by rank: drops, scopes
-    that open, ends of waits, submissions, drops of what a task just submitted is to free, scopes that close."""
+    """All actions of the loop's thread, in no order. Ranks order actions of the same time: drops, scopes that open,
+    ends of waits, submissions, drops of results that a task just submitted is to free, scopes that close."""
     for task in recording.tasks:
         yield Event(task.submitted, 3, methodcaller("ran_inline" if task.inline else "submit", task))
     for scope in recording.scopes.values():
@@ -333,7 +336,7 @@ def _events(recording: Recording) -> Iterator[Event]:
 def _drops(recording: Recording) -> Iterator[Event]:
     """When the program dropped results: at the latest when it submitted the task whose end freed them."""
     waited = _waits_at(recording)
-    readers: dict[int, TaskRecord] = {}  # the last to end, of each result
+    readers: dict[int, TaskRecord] = {}  # for each result the last reader to end
     for task in recording.tasks:
         for seq in task.inputs:
             if seq not in readers or task.done > readers[seq].done:
@@ -355,15 +358,15 @@ def _drops(recording: Recording) -> Iterator[Event]:
 
 
 def _freed_by(reader: TaskRecord, released: float) -> bool:
-    """Whether what the task read was freed as it ended."""
+    """Whether the task's input was freed when it ended."""
     return reader.ended is not None and reader.ended <= released <= reader.done + _FREED_WITH
 
 
 def _waits_at(recording: Recording) -> Callable[[float], bool]:
-    """Whether the program was waiting at a time: then it did not do what happened."""
+    """Whether the program was waiting at a time: then it did not cause an event of that time."""
     waits = sorted(recording.waits)
     begins = [began for began, *_ in waits]
-    ends = list(accumulate((ended for _, ended, *_ in waits), max))  # of those that began by then, the last
+    ends = list(accumulate((ended for _, ended, *_ in waits), max))  # the last of the waits that began by then
 
     def waited(when: float) -> bool:
         at = bisect_right(begins, when) - 1
@@ -382,7 +385,7 @@ def _waits(recording: Recording) -> Iterator[Event]:
         if awaited is None:
             continue
         admission = awaited.claim or ended < awaited.done
-        if not admission and number > 1:  # the last of several to end
+        if not admission and number > 1:  # of several tasks, the last to end
             at = bisect_right(times, ended) - 1
             if at >= 0 and times[at] >= began and ends[at][1] <= seq:
                 awaited = tasks[ends[at][1]]

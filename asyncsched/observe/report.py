@@ -1,4 +1,4 @@
-"""`python -m asyncsched trace run.json`: where the time of a recorded run went, in words and as a page."""
+"""`python -m asyncsched trace run.json`: the use of time in a recorded run, in words and as a page."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from ..pictures.tables import Table
 from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import INLINE_STREAM, PHASES, Recording
 
-Spent = Mapping[str, tuple[float, str]]  # by name seconds, and what is told beside
+Spent = Mapping[str, tuple[float, str]]  # seconds by name, and a remark
 
 _MOST_ROWS: Final = 12
-_MOST_DRAWN: Final = 60_000  # slices, and points of the curve: more a browser draws slowly, and nobody tells apart
-_TINY: Final = 30e-6  # seconds: an operation that takes about as long as to issue it and to hear of its end
+_MOST_DRAWN: Final = (
+    60_000  # slices, and points of the curve: more are slow to draw, and look the same
+)
+_TINY: Final = 30e-6  # seconds: an operation that takes about as long as issuing it and taking in its end
 
-# What the streams did, by `WHY`.
+# The state of the streams, by `WHY`.
 _IDLE: Final = {
     "busy": "computed",
     "bytes": "idle: tasks waited for bytes (max_bytes)",
@@ -33,20 +35,20 @@ _IDLE: Final = {
     "awaited": "idle: nothing else had been submitted, and the program awaited a result",
     "loop": "idle: nothing more had been submitted",
 }
-# Of each reason the sentence that goes on after "because", and the cure.
+# For each reason the text after "because", and the cure.
 _VERDICTS: Final = {
     "bytes": (
         "tasks wait for bytes: raise max_bytes{limit}, or drop results sooner."
-        " `python -m asyncsched replan` says what which limit would give."
+        " `python -m asyncsched replan` says what each limit would give."
     ),
     "slots": "tasks wait for a slot while those that have one wait for each other: raise max_ops.",
     "inputs": (
-        "each task waits for the one before it: the critical path below is what it takes. Work that does not depend on"
+        "each task waits for the one before it: the critical path below has these tasks. Work that does not depend on"
         " it, submitted at the same time, would fill the streams."
     ),
     "handed over": "tasks are on their way from the loop to a stream: make each larger, or submit further ahead.",
     "awaited": (
-        "the program awaits each result before it submits what comes next: submit ahead, and await late;"
+        "the program awaits each result before it submits the next task: submit ahead, and await late;"
         " `w = s.window(2)` before a loop and `async with w:` in it bound how far."
     ),
     "loop": (
@@ -71,7 +73,7 @@ their names as N), of tenants:
   each       how long one ran, on average
 and what one did else, on average, one after the other, from its submission on:
 {_COLUMNS}\
-the waits of all tasks together; the critical path, which is what had to come one after the other;
+the waits of all tasks together; the critical path, which has the tasks that had to come one after the other;
 the streams:
   busy       the share of the time that it ran tasks
   time       how long that was
@@ -101,7 +103,7 @@ def report(arguments: Namespace) -> str:
 
 
 def describe(recording: Recording, name: str) -> str:
-    """Where the time went, and what to do about it."""
+    """The analysis as text, with the cure."""
     return _in_words(*findings(recording, name))
 
 
@@ -110,13 +112,15 @@ def _in_words(said: Sequence[str], tables: Sequence[Table]) -> str:
 
 
 def findings(recording: Recording, name: str) -> tuple[list[str], list[Table]]:
-    """What was recorded, the bottleneck, and what is missing; then tables, with what limits the run first."""
+    """The recording, the bottleneck, and what is missing; then tables. The limits of the run come first."""
     if not recording.tasks:
         return [f"{name}: no task ended while this trace was written."], []
     found = analyse(recording)
     said = [_heading(recording, found, name), verdict(found)]
     if not recording.complete:
-        said.append("The trace was cut off: the process was killed, or runs still. What had not ended is not in it.")
+        said.append(
+            "The trace was cut off: the process was killed, or still runs. Unfinished tasks are not in it."
+        )
     if recording.lost:
         said.append(f"{recording.lost:,} tasks were left out, since the disk could not keep up.")
     tables = [
@@ -146,8 +150,8 @@ def verdict(found: Analysis) -> str:
         top = found.operations[0]
         share = top.seconds["running"] / max(sum(one.seconds["running"] for one in found.operations), 1e-9)
         return (
-            f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.names[0]}: what is"
-            " computed sets the pace. Compute less or in lower precision there, or give more processors or devices."
+            f"The streams are busy {found.busy:.0%} of the time, {share:.0%} of it with {top.names[0]}: the"
+            " computation sets the pace. Compute less or in lower precision there, or give more processors or devices."
         )
     reason = max(found.idle, key=lambda why: found.idle[why])
     mean = sum(one.seconds["running"] for one in found.operations if INLINE_STREAM not in one.names) / found.tasks
@@ -172,14 +176,14 @@ def _limits(found: Analysis) -> Table:
 
 
 def _shares(title: str, heads: Sequence[str], whole: float, spent: Spent, note: str = "") -> Table:
-    """Of each name its share of the whole, its seconds, and what is told beside; the longest first."""
+    """For each name its share of the whole, its seconds, and the remark; the longest first."""
     longest = sorted([(seconds, name, more) for name, (seconds, more) in spent.items() if seconds], reverse=True)
     rows = [(name, f"{seconds / whole:.1%}", format_seconds(seconds), more) for seconds, name, more in longest]
     return Table(title, heads, rows[:_MOST_ROWS], note=note)
 
 
 def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
-    """What took longest; none of what is one group alone, but for operations."""
+    """The groups that took longest. A single group is left out, except for operations."""
     if len(groups) == 1 and len(names) == 1:
         groups = []
     total, waits = sum(one.seconds["running"] for one in groups) or 1.0, [name for name in PHASES if name != "running"]
@@ -209,7 +213,7 @@ def _path(found: Analysis) -> Table:
         by_name["in the loop, and on the way to the streams" if kind == "loop" else name].append(seconds)
     spent = {name: (sum(times), f"{len(times):,}") for name, times in by_name.items()}
     whole = sum(seconds for *_, seconds in found.path)
-    heads = ("what had to come one after the other", "share", "time", "count")
+    heads = ("tasks that had to come one after the other", "share", "time", "count")
     return _shares(f"The critical path, {format_seconds(whole)}", heads, whole, spent)
 
 
@@ -242,7 +246,7 @@ def page(recording: Recording, said: Sequence[str], tables: Sequence[Table]) -> 
 def _data(recording: Recording) -> dict[str, Any]:
     ran = [task for task in recording.tasks if task.began is not None and task.ended is not None]
     ran.sort(key=lambda task: (task.began or 0.0) - (task.ended or 0.0))
-    shown = sorted(ran[:_MOST_DRAWN], key=lambda task: task.began or 0.0)  # without the shortest
+    shown = sorted(ran[:_MOST_DRAWN], key=lambda task: task.began or 0.0)  # without the shortest ones
     first = min((task.submitted for task in recording.tasks), default=0.0)
     last = max((task.done for task in recording.tasks), default=1.0)
     tracks = sorted({task.stream for task in ran}, key=lambda name: (name == INLINE_STREAM, name))
@@ -273,7 +277,7 @@ def _us(when: float | None, first: float) -> float:
 
 
 def _thinned(curve: list[tuple[float, int]]) -> list[tuple[float, int]]:
-    """The curve with no more points than are shown: of each group of points the highest and the last."""
+    """The curve with as many points as are shown: of each group of points the highest and the last."""
     group = -(-2 * len(curve) // _MOST_DRAWN)
     if group <= 2:
         return curve

@@ -1,6 +1,6 @@
-"""Where the time goes: per operation and per stream, and what happens now, as numbers and text.
+"""The use of time, per operation and per stream, and the present state, as numbers and text.
 
-Nothing of a snapshot keeps a task or a tensor.
+A snapshot keeps no task and no tensor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..runtime.statistics import Load, Statistics
 MOST_NAMES: Final = 100
 OTHERS: Final = "(others)"
 _FAILURES_KEPT = 5
-_LOOKED_AT = 64  # of those who wait, and of open scopes: the loop stands still meanwhile
+_LOOKED_AT = 64  # most waiting places and open scopes, since the loop stands still meanwhile
 
 
 @dataclass(frozen=True, repr=False)
@@ -33,7 +33,7 @@ class Operation(Record):
 
     Attributes:
         count: how many ran.
-        seconds: what they took, added up.
+        seconds: for which they ran, added up.
     """
 
     name: str
@@ -46,10 +46,10 @@ class StreamState(Record):
     """A stream.
 
     Attributes:
-        busy_seconds: how long it ran tasks, with the one that runs now, and without the parts of them that others ran.
-        tasks: launched on it, and not ended.
-        running: the task that runs, or on CUDA was enqueued last; None if none does.
-        running_seconds: for how long.
+        busy_seconds: for which it ran tasks, with the one that runs now, and without parts that other streams ran.
+        tasks: that were launched on it and have not ended.
+        running: the task that runs, or, on CUDA, that was enqueued last; None if there is none.
+        running_seconds: for which it has run.
         line: the user's line that submitted it.
     """
 
@@ -66,10 +66,10 @@ class Waiting(Record):
     """Coroutines that wait at one line for a task.
 
     Attributes:
-        place: where: "at file:line in name".
-        name: of the first of the unfinished tasks that they wait for; empty if none is any more.
+        place: "at file:line in name".
+        name: of the first unfinished task for which they wait; empty if all have finished.
         state: of that task: pending or launched.
-        line: the user's that submitted it.
+        line: the user's line that submitted it.
         more: for how many other tasks each of them waits.
     """
 
@@ -86,9 +86,9 @@ class ScopeState(Record):
     """A scope that is open.
 
     Attributes:
-        tasks: its own that are not ended.
-        reserve: bytes it has reserved; 0 if it uses those of its parent.
-        used: bytes used of them.
+        tasks: its own tasks that have not ended.
+        reserve: bytes that it has reserved; 0 if it uses its parent's.
+        used: bytes of the reserve that are used.
     """
 
     name: str
@@ -103,12 +103,12 @@ class Snapshot(Record):
 
     Attributes:
         name: the scheduler's `repr`.
-        seconds: since it was looked at first.
-        operations: by the time they took, the longest first.
-        waiting: by their number. Of very many the first ones.
+        seconds: since the scheduler was first looked at.
+        operations: by the time that they took, the longest first.
+        waiting: by the number of coroutines; at most the first ones of very many.
         waiting_count: coroutines that wait.
-        scopes: those right below the scheduler; the first ones, of many. Iterations of windows are not among them.
-        iterations: of windows right below the scheduler: begun, and not finished.
+        scopes: those right below the scheduler; at most the first ones of many. Without iterations of windows.
+        iterations: number of unfinished iterations of windows right below the scheduler.
         failures: the last tasks whose bodies raised, the oldest first.
     """
 
@@ -127,10 +127,10 @@ class Snapshot(Record):
 
 
 class Summary(Instrument):
-    """An instrument that adds up the time of each operation and each stream; `read()` adds what happens now.
+    """An instrument that adds up the time of each operation and each stream. `read()` adds the present state.
 
-    The first hundred names of tasks have a sum each, the others one for all. It is for one scheduler: a second one
-    raises RuntimeError.
+    The first hundred names of tasks have a sum each, all others have one together. It is for one scheduler: a second
+    one raises RuntimeError.
 
     >>> async def main():
     ...     summary = asc.observe.Summary()
@@ -145,7 +145,7 @@ class Summary(Instrument):
     def __init__(self) -> None:
         self._scheduler: Any = None
         self._began = 0.0
-        # By thread: an addition is two steps, between which others may run.
+        # By thread, since an addition is two steps, between which other threads may run.
         self._tallies: defaultdict[int, _Tally] = defaultdict(_Tally)
         self._running: dict[Lane, tuple[Task, CallSite | None, float]] = {}
         self._shown: dict[Lane, float] = {}  # the busy time last reported: it must not shrink
@@ -184,7 +184,7 @@ class Summary(Instrument):
         """A snapshot. For the loop's thread.
 
         Raises:
-            RuntimeError: if it was given to no scheduler yet.
+            RuntimeError: if it has no scheduler yet.
         """
         scheduler = self._scheduler
         if scheduler is None:
@@ -207,7 +207,7 @@ class Summary(Instrument):
         )
 
     def operations(self) -> tuple[Operation, ...]:
-        """What ran so far by name, what took longest first. On any thread."""
+        """The operations so far, by name, the longest first. On any thread."""
         total = _Tally()
         for tally in list(self._tallies.values()):
             for name, (count, seconds) in list(tally.operations.items()):
@@ -216,7 +216,7 @@ class Summary(Instrument):
         return tuple(sorted(operations, key=lambda operation: -operation.seconds))
 
     def streams(self) -> tuple[StreamState, ...]:
-        """Every stream: those that compute first. On the loop's thread."""
+        """All streams, compute streams first. On the loop's thread."""
         devices = self._scheduler._runtime.lanes.values()
         lanes = [lane for its in devices for lane in its.compute] + [lane for its in devices for lane in its.copy]
         return tuple(self._stream(lane) for lane in lanes)
@@ -233,7 +233,7 @@ class Summary(Instrument):
 
 
 class _Tally:
-    """What one thread has added up."""
+    """The sums of one thread."""
 
     __slots__ = ("busy", "operations")
 
@@ -251,7 +251,7 @@ class _Tally:
 
 
 def _waiting(runtime: Runtime) -> tuple[Waiting, ...]:
-    """Who waits for what."""
+    """Waiting coroutines, by line."""
     found: Counter[tuple[str, str, str, str, int]] = Counter()
     for future, (waiter, awaited) in list(islice(runtime.parked.items(), _LOOKED_AT)):
         if not future.done():

@@ -1,11 +1,11 @@
-"""Timing what is issued first and finished later.
+"""Timing tasks that are issued first and finished later.
 
-A clock around lines that only issue work says how fast Python is. What a reader takes such a time for needs a barrier
-on either side: one before, so that nothing older is paid for, and one after, so that nothing is left out. Both times
-are worth knowing, so both are kept: until the last line had been issued, and until all was finished.
+A clock around lines that only issue tasks measures Python. To measure the tasks takes a barrier on either side: one
+before, so that no older task counts, and one after, so that none is left out. Both times are worth knowing, so both are
+kept: until the last task was issued, and until all were finished.
 
-All times are seconds, by `time.perf_counter`. A barrier goes through the event loop, also when nothing is left to wait
-for: that is some microseconds of each time until the finish, and of none until the issue.
+All times are seconds, by `time.perf_counter`. A barrier goes through the event loop, also if there is nothing to wait
+for. So each time until the finish has some microseconds of that; times until the issue have none.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ..runtime.record import Record, Seconds
 
 
 class Timer(OnlyAsync):
-    """Times a block: until it was issued, and until all that it issued was finished.
+    """Times a block: until all its tasks were issued, and until all were finished.
 
     It is `await s.barrier()`, the block, and the barrier again. So inside a scope or a window it waits for that one's
-    tasks; whatever else the scheduler runs meanwhile is timed with it.
+    tasks. Other tasks of the scheduler that run meanwhile are timed with it.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -43,22 +43,22 @@ class Timer(OnlyAsync):
     True True
     a product: ... issued in ...
 
-    A block that raises is not waited for: its exception leaves, and both times stay `nan`. So they do when a barrier
-    is cancelled, which takes nothing back: what the block has issued goes on.
+    If the block raises, its exception leaves at once, and both times stay `nan`. So they do if a barrier is cancelled:
+    the tasks of the block go on.
 
     Args:
-        name: for the line it prints as.
+        name: for the line that it prints.
         scheduler: a scheduler or a scope; default the ambient one.
 
     Raises:
         SchedulerClosed: when entered, if no scheduler is open.
-        ExceptionGroup: by either barrier, of the failures that nobody has seen.
+        ExceptionGroup: by each barrier, of failures that nobody has seen.
     """
 
     issue: float = nan
     """Seconds until the block was left."""
     seconds: float = nan
-    """Seconds until everything it had issued was finished."""
+    """Seconds until all tasks of the block were finished."""
 
     def __init__(self, name: str = "", *, scheduler: Submitter | None = None) -> None:
         self.name = name
@@ -97,7 +97,7 @@ class Times(Record):
     """The same thing, timed several times.
 
     Attributes:
-        seconds: one a round, in their order.
+        seconds: of each round, in their order.
     """
 
     seconds: tuple[Seconds, ...]
@@ -109,23 +109,23 @@ class Times(Record):
 
     @property
     def best(self) -> float:
-        """The shortest: what others on the machine do can only add."""
+        """The shortest, since other work on the machine can only add time."""
         return min(self.seconds)
 
     @property
     def quartiles(self) -> tuple[float, float]:
-        """Between these is the middle half of the rounds."""
+        """The middle half of the rounds is between these."""
         low, high = np.quantile(self.seconds, (0.25, 0.75))
         return float(low), float(high)
 
 
 @dataclass(frozen=True, repr=False)
 class Measurement(Record):
-    """What `measure` found. Prints as one line: the median to the finish, with quartiles, and to the issue.
+    """The result of `measure`. Prints one line: the median to the finish, with quartiles, and to the issue.
 
     Attributes:
-        issue: until what the round does was issued.
-        finish: until it was finished.
+        issue: until the tasks of the round were issued.
+        finish: until they were finished.
     """
 
     name: str
@@ -143,12 +143,12 @@ class Measurement(Record):
 async def measure(
     fn: Callable[[], Any], n: int = 10, *, warm_up: int = 2, name: str | None = None, scheduler: Submitter | None = None
 ) -> Measurement:
-    """Call a function `n` times, with a barrier before and after each; after some rounds that warm up.
+    """Call a function `n` times, with a barrier before and after each call. Some rounds to warm up come first.
 
-    The function runs on the event loop's thread, a coroutine function as part of this task; a tensor that it returns
-    is not awaited, since that is what the barrier does. It is called without arguments (use `functools.partial`), and
-    its result is dropped. Cancelled, this ends at an `await` of the function or at a barrier; what has been issued goes
-    on.
+    The function runs on the event loop's thread; a coroutine function runs as part of this asyncio task. A tensor that
+    it returns is not awaited, since the barrier waits for it. The function is called without arguments (use
+    `functools.partial`), and its result is dropped. If this is cancelled, it ends at an `await` of the function or at a
+    barrier. Issued tasks go on.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -163,13 +163,14 @@ async def measure(
 
     Args:
         n: how many rounds count.
-        warm_up: how many come first, and do not.
-        name: for the line it prints as; default the function's.
+        warm_up: how many rounds come first and do not count.
+        name: for the line that it prints; default the function's.
         scheduler: as of `Timer`.
 
     Raises:
         SchedulerClosed: if no scheduler is open.
-        ExceptionGroup: of the failures of a round that nobody has seen; what the function raises leaves as it is.
+        ExceptionGroup: of the failures of a round that nobody has seen. Exceptions of the function itself leave
+            unchanged.
     """
     check_int("n", n)
     check_int("warm_up", warm_up, 0)
@@ -179,7 +180,7 @@ async def measure(
             made = fn()
             if iscoroutine(made):
                 await made
-            del made  # before the barrier: it may be the last to hold what was computed
+            del made  # before the barrier: it may be the last holder of the result
         if number >= warm_up:
             rounds.append((timer.issue, timer.seconds))
     issue, finish = zip(*rounds, strict=True)

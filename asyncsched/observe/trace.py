@@ -1,4 +1,4 @@
-"""`Trace`: writes down what a scheduler does, for a viewer, for a reader and for a replay."""
+"""`Trace` records what a scheduler does: for a viewer, for a reader and for a replay."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from .trace_events import Events, Row
 from .trace_file import TraceFile
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
-_SHOWN_SCOPES: Final = 32  # whose bytes are counters, of those with a reserve
+_SHOWN_SCOPES: Final = 32  # so many scopes with a reserve have counters of their bytes
 
 
 class Trace(Instrument):
-    """Writes what a scheduler does to a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
+    """Records what a scheduler does, in a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
-    A thread of its own writes whole events, ten times a second, so the file is valid when the process is killed; what
-    has not ended by then is not in it. (Killed in the midst of a write, which takes microseconds, it may end within an
-    event. `Recording` reads it all the same; for a viewer delete the last line.) `asc.observe.Recording.read` gives a
-    program what was recorded, and `python -m asyncsched trace` says where the time went.
+    A thread of its own writes whole events, ten times a second, so the file is valid even if the process is killed.
+    Tasks that have not ended by then are not in it. (If the process is killed within a write, which takes microseconds,
+    the file may end within an event. `Recording` reads it all the same; for a viewer delete the last line.)
+    `asc.observe.Recording.read` reads the file in a program, and `python -m asyncsched trace` says where the time went.
 
-    In the picture each stream is a track, with a slice for each operation; those that ran inline are slices on the
-    loop's track. Each scope, window's iteration and wait is a slice of its own track, and queue, slots and bytes are
-    counters. Each task has the user's line and all its times. Of the first, `details`, there is more to see: from
-    submission to end in phases, and an arrow from where it was submitted to where it ran.
+    In the viewer each stream is a track, with a slice for each operation. Operations that ran inline are slices on the
+    loop's track. Each scope, window's iteration and wait is a slice of its own track. Queue, slots and bytes are
+    counters. Each task has the user's line and all its times. The first tasks (`details`) have more: their phases from
+    submission to end, and an arrow from the submission to the run.
 
-    Give it to `Scheduler(instruments=[...])` or `s.add_instrument`; or trace a part of a program with it, `with` or
-    `async with`, where the scheduler is the ambient one or `scheduler=`. The last waits until the file is complete, as
-    does `close`, on another thread than the loop's. It is for one scheduler, once. If the disk is full the trace ends,
-    with a message in the log, and the scheduler goes on.
+    Give it to `Scheduler(instruments=[...])` or `s.add_instrument`. Or trace a part of a program by `with` or `async
+    with`, where the scheduler is the ambient one or `scheduler=`. `async with` waits until the file is complete; so
+    does `close`, which is for other threads than the loop's. A Trace is for one scheduler, once. If the disk is full,
+    the trace ends with a message in the log, and the scheduler goes on.
 
     >>> from tempfile import TemporaryDirectory
     >>> async def main(path):
@@ -48,21 +48,22 @@ class Trace(Instrument):
     ['put', 'matmul']
 
     Args:
-        path: of the file, written anew; compressed if it ends in ".gz", which makes it a tenth: viewers open that, too.
-        details: so many tasks are shown with all there is. A task takes about 2,000 bytes then, else about 350.
+        path: of the file, which is written anew. If the name ends in ".gz" it is compressed, to a tenth; viewers open
+            it, too.
+        details: so many tasks are recorded in full. Each takes about 2,000 bytes, others about 350.
         scheduler: for `with`; default the ambient one.
 
     Raises:
         OSError: if the file cannot be opened.
-        RuntimeError: when given to a second scheduler, or again to one that it was removed from.
+        RuntimeError: when given to a second scheduler, or again to one from which it was removed.
     """
 
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
-        self._tasks: dict[Task, Row] = {}  # unfinished, with what is known of them
+        self._tasks: dict[Task, Row] = {}  # unfinished tasks, with their notes
         self._notes = self._file.notes
-        self._scopes: dict[Scope, int] = {}  # the open ones, with their numbers
+        self._scopes: dict[Scope, int] = {}  # open scopes, with their numbers
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
@@ -81,22 +82,22 @@ class Trace(Instrument):
         self._engine = self._runtime.engine
 
     def opened(self) -> None:
-        self._file.begin(self._runtime)  # what its devices are is known now
+        self._file.begin(self._runtime)  # its devices are known now
 
     def detached(self) -> None:
         now = perf_counter()
-        for row in self._tasks.values():  # as far as they got
+        for row in self._tasks.values():  # unfinished tasks, in their present state
             row.done = now
             self._notes.append((Events.task, (row,)))
         self._tasks.clear()
-        for scope, number in self._scopes.items():  # an iteration that is over may not be closed yet
+        for scope, number in self._scopes.items():  # an iteration may be over, and not closed yet
             self._note_closed(scope, number)
         self._sample(now)
         self._file.end()
 
     def close(self) -> None:
         """Wait until the file is complete: until the scheduler has closed or this was removed from it, and a little
-        longer. Blocks, on any thread but the loop's."""
+        longer. Blocks: call it on any thread but the loop's."""
         self._file.join()
 
     def __enter__(self) -> Trace:
@@ -184,7 +185,7 @@ class Trace(Instrument):
         self._notes.append((Events.scope_closed, (number, perf_counter(), scope.reserve)))
 
     def _number(self, scope: Scope) -> int:
-        """The scope's number, from 1. One that was open before the trace counts as opened now."""
+        """The scope's number, from 1. A scope from before the trace counts as opened now."""
         found = self._scopes.get(scope)
         if found is None:
             parent = 0 if scope.parent is None else self._number(scope.parent)
@@ -196,7 +197,7 @@ class Trace(Instrument):
             self._notes.append((Events.scope_opened, opened))
         return found
 
-    # -- who waits, and the counters --------------------------------------------------------------------------------
+    # -- waits, and the counters --------------------------------------------------------------------------------
 
     def wait_began(self, tasks: Sequence[Task]) -> None:
         if tasks:

@@ -1,4 +1,4 @@
-"""The events of a trace, each a line of its file: what viewers show, and `Recording.read` reads."""
+"""The events of a trace, each a line of its file, for viewers and `Recording.read`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
 _LOOP: Final = 1  # the loop's track; those of the streams follow
 _STREAMS: Final = 10
 _MOST_KNOWN: Final = 10_000
-_MOMENT: Final = 0.5  # microseconds that a submission is shown to take: less than any takes
+_MOMENT: Final = 0.5  # microseconds shown for a submission: less than any takes
 
 # For each phase of a task one of the colours that viewers know by name.
 _COLOURS: Final = dict(zip(PHASES, ("grey", "yellow", "terrible", "bad", "olive", "good", "white"), strict=True))
@@ -29,7 +29,7 @@ _COLOURS: Final = dict(zip(PHASES, ("grey", "yellow", "terrible", "bad", "olive"
 
 @dataclass(slots=True)
 class Row:
-    """What a trace notes of a task; of a time that never came 0."""
+    """The notes of a trace about a task. A time that never came is 0."""
 
     seq: int
     name: str
@@ -39,7 +39,7 @@ class Row:
     cost: int
     submitted: float
     expedited: bool = False
-    lane: Lane | None = None  # None for a claim, and for what was never launched
+    lane: Lane | None = None  # None for a claim, and for a task that was never launched
     full: bool = False  # whether no slot was free before its launch
     head: float = 0.0
     launched: float = 0.0
@@ -51,22 +51,22 @@ class Row:
 
 
 class Events:
-    """Makes events of what a trace noted.
+    """Makes events of a trace's notes.
 
     Args:
-        details: so many tasks are shown with all there is.
-
-    Attributes:
-        head: what the file begins with.
+        details: so many tasks are recorded in full. Attributes:
+        head: the beginning of the file.
     """
 
     def __init__(self, runtime: Runtime, details: int) -> None:
         self._details = details
         self._origin = time.perf_counter()
         self._tracks: dict[Lane | None, int] = {}  # of streams; a quick task is on the loop's track
-        self._known: dict[Any, tuple[str, CallSite | None]] = {}  # with what must live as long as its identity is used
+        self._known: dict[
+            Any, tuple[str, CallSite | None]
+        ] = {}  # its identity is used: keep it alive
         self._shown: dict[int, TaskRecord] = {}
-        self._scopes: dict[int, tuple[str, str]] = {}  # the open ones: scope or iteration, and the name
+        self._scopes: dict[int, tuple[str, str]] = {}  # open ones: scope or iteration, and the name
         self.head: str = self._head(runtime)
 
     def _head(self, runtime: Runtime) -> str:
@@ -99,7 +99,7 @@ class Events:
         return "[\n" + "".join(texts)
 
     def end(self, lost: int) -> str:
-        """What the file ends with."""
+        """The end of the file."""
         return _event("M", "asyncsched.end", args={"lost": lost})[:-2] + "\n]\n"
 
     def _us(self, when: float) -> float:
@@ -108,7 +108,7 @@ class Events:
     # -- tasks ----------------------------------------------------------------------------------------------------
 
     def task(self, row: Row) -> str:
-        """A task that ended, or what is known of one that did not."""
+        """A task that ended, or the present state of one that did not."""
         if not row.ended:
             text = self._without_body(row)
         else:
@@ -143,7 +143,7 @@ class Events:
         return text % ((began - self._origin) * 1e6, (ended - began) * 1e6, seq, scope, cost)
 
     def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, row: Row | None = None) -> str:
-        """A slice's text without numbers, kept for the next that is like this one."""
+        """A slice's text without numbers, kept for later slices of the same kind."""
         track, fixed, more = _LOOP, {"site": line_of(site), "stream": LoopStream.name}, ""
         if row is not None:
             track, fixed = self._tracks.get(row.lane, _LOOP), self._fixed(row)
@@ -159,7 +159,7 @@ class Events:
         return found
 
     def _fixed(self, row: Row) -> dict[str, Any]:
-        """What tasks that are alike have in common."""
+        """The common part of tasks that are alike."""
         found: dict[str, Any] = {"site": line_of(row.site)}
         if row.state != DONE:
             found["state"] = STATE_NAMES[row.state]
@@ -192,7 +192,7 @@ class Events:
         return _event("i", row.name, s="t", cat="task", tid=track, ts=self._us(row.done), args=args)
 
     def _detailed(self, text: str) -> str:
-        """Of a task its submission, an arrow from there to where it ran, and its life in phases."""
+        """For a task its submission, an arrow from there to its run, and its phases."""
         event = json.loads(text[:-2])
         task = task_of(event)
         submitted, where = round(task.submitted * 1e6, 1), {"tid": _LOOP, "cat": "phase", "id": task.seq}
@@ -213,7 +213,7 @@ class Events:
     # -- the rest ---------------------------------------------------------------------------------------------------
 
     def released(self, times: Sequence[float], seqs: Sequence[int], nbytes: Sequence[int]) -> str:
-        """What results gave back: for each its time, the number of its task, and how much."""
+        """The bytes that results gave back: for each the time, the number of its task, and the bytes."""
         args = {"times": [self._us(when) for when in times], "tasks": seqs, "bytes": nbytes}
         return _event("M", "asyncsched.released", args=args)
 
@@ -230,7 +230,7 @@ class Events:
         return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args={"reserve": reserve})
 
     def _name(self, number: int) -> str:
-        return self._scopes.get(number, ("", ""))[1]  # what opened it may have been dropped
+        return self._scopes.get(number, ("", ""))[1]  # the note that opened it may have been dropped
 
     def batch(self, scope: int, when: float, items: int) -> str:
         return _event("n", "batch", tid=_LOOP, cat="scope", id=scope, ts=self._us(when), args={"items": items})

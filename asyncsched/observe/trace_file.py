@@ -1,10 +1,10 @@
 """The file of a trace, and the thread that writes it.
 
-Theory of operation. The scheduler's threads append to deques and nothing more. A few times a second the thread takes
-what is there, some thousand notes at a time, makes text of it and writes that: whole events, so that the file is valid
-wherever it ends. Making the text takes the interpreter for a third of the time that issuing does, so the thread keeps
-up with a loop that never rests and leaves it half of the time: then some ten thousand notes wait. If the disk falls
-behind for long, what is too much is dropped (`bound`), and the file says so.
+Theory of operation. The scheduler's threads only append to deques. A few times a second the file's thread takes some
+thousand notes at a time, makes text of them and writes it. It writes whole events, so the file is valid wherever it
+ends. Making the text takes the interpreter for a third of the time of issuing. So the thread keeps up with a loop that
+never rests, and leaves it half of the time; then some ten thousand notes wait. If the disk falls behind for long, notes
+beyond the bound are dropped (`bound`), and the file says so.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .trace_events import Events
 log: Final = Log("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
-_NOTES: Final = 1024  # of one chunk, at most: some milliseconds, in steps of less than one
+_NOTES: Final = 1024  # most notes of one chunk: some milliseconds, in steps of less than one
 _MOST: Final = 200_000  # notes that wait: some 100 MB
 _LEVEL: Final = 3  # of compression: 6 takes twice as long, for a tenth less
 
 
 class TraceFile:
-    """Takes what a trace notes, and writes it.
+    """Takes the notes of a trace, and writes them.
 
     Args:
         path: of the file.
-        details: of so many tasks the picture shows all.
+        details: so many tasks are recorded in full.
 
     Attributes:
         notes: each a method of `Events` and its arguments.
@@ -52,7 +52,7 @@ class TraceFile:
         self._details = details
         self._lost = 0
         self.ended: bool = False
-        self._end: SimpleQueue[None] = SimpleQueue()  # gets a sign then. Not an event: see `runtime.loops`
+        self._end: SimpleQueue[None] = SimpleQueue()  # gets an item then. Not an event: see `runtime.loops`
         self._thread: threading.Thread | None = None
 
     # -- its life -------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ class TraceFile:
         atexit.register(self._at_exit)
 
     def end(self) -> None:
-        """Nothing more is noted: the thread writes what is left, and ends."""
+        """Nothing more is noted. The thread writes the rest, and ends."""
         self.ended = True
         self._end.put(None)
         if self._thread is None:  # it was never opened
@@ -77,7 +77,7 @@ class TraceFile:
             self._thread.join()
 
     def _at_exit(self) -> None:
-        """The scheduler was never closed: write what it did so far."""
+        """The scheduler was never closed: write the notes so far."""
         self.end()
         self.join()
 
@@ -115,7 +115,7 @@ class TraceFile:
             file.flush()
 
     def bound(self) -> None:
-        """Drop the last of what waits, if it is too much."""
+        """Drop the last notes, if too many wait."""
         while len(self.notes) > _MOST:
             make, _ = self.notes.pop()
             self._lost += make in (Events.task, Events.inline)

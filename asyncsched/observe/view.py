@@ -18,8 +18,8 @@ def draw(now: Snapshot, before: Snapshot | None, width: int, height: int, late: 
     """A snapshot, in at most `height` lines.
 
     Args:
-        before: an earlier one, for shares and rates; None for those of the whole time.
-        late: seconds since there should have been another.
+        before: an earlier snapshot, for shares and rates; None for those of the whole time.
+        late: seconds by which the next snapshot is late.
     """
     bar = max(4, min(_BAR, width // 5))
     sections: list[tuple[str, list[Row]]] = [
@@ -41,7 +41,7 @@ def draw(now: Snapshot, before: Snapshot | None, width: int, height: int, late: 
 
 
 def allot(wanted: Sequence[int], room: int) -> list[int]:
-    """How many of its rows each section shows: one more each in turn, while there is room for it and the title."""
+    """How many of its rows each section shows: in turn one more, while there is room for the row and the title."""
     given, before = [0] * len(wanted), -1
     while sum(given) != before:
         before = sum(given)
@@ -71,7 +71,7 @@ def _ended(found: Snapshot) -> int:
 
 
 def _gauges(now: Snapshot, bar: int) -> list[Row]:
-    """The limits, and how near they are. The bytes in flight drain by themselves; those retained do not."""
+    """The limits, and the use of each. Bytes in flight drain by themselves; retained bytes do not."""
     s = now.statistics
     bound = "any number" if s.max_ops is None else f"{s.max_ops:,}"
     slots = f"{s.tasks_in_flight:,} of {bound} in flight, {s.tasks_pending:,} pending"
@@ -144,7 +144,8 @@ def _scopes(now: Snapshot) -> list[Row]:
 
 
 def _lines(rows: Sequence[Row], width: int) -> list[Text]:
-    """Rows as lines in columns: cut off where there is no room, never broken; the last has what the others leave."""
+    """Rows as lines in columns. Lines are cut off if there is no room, and never broken. The last column has the room
+    that the others leave."""
     widths = [min(width // 3, max(map(len, cells))) for cells in zip(*rows, strict=True)]
     lines = []
     for row in rows:
