@@ -1,7 +1,7 @@
 """Gradients: a tape over tensors, and one table of derivatives.
 
     w = await s.put(a)
-    w.requires_grad = True              # a leaf: what is computed from it is recorded
+    w.requires_grad = True              # a leaf: operations on it are recorded
     loss = ((x @ w - y) ** 2).mean()
     loss.backward()                     # issues tasks and returns at once
     await w.grad                        # a Tensor like any other
@@ -12,29 +12,29 @@
   `create_graph` they are recorded themselves, for higher orders.
 - `await gradcheck(fn, *arrays)` compares with central differences.
 
-Leaves are real floating-point tensors. Between them and the result there may be complex ones, as of a Fourier
-transform: `rules` has what may be done with those. What `await`, `submit` and `call` read is a constant to the
-tape.
+Leaves are real floating-point tensors. Tensors between them and the result may be complex, as with a Fourier transform:
+`rules` says which operations support that. The tape treats everything that `await`, `submit` and `call` read as a
+constant.
 
-The tape. What is computed from a tracked tensor gets a `Node`, which holds the nodes of its operands and those values
-that its derivatives read (residuals: charged to the byte budget like any value that is held), but never a handle. So
-references lead from results to operands only, and nothing waits for the garbage collector. `backward` drops what a
-node holds once the tasks that read it are issued; their bytes return as these end.
+The tape. A result computed from a tracked tensor gets a `Node`. The node holds the nodes of the operands, and the
+values that the derivatives read (residuals: charged to the byte budget like any held value), but never a handle. So
+references lead only from results to operands, and nothing waits for the garbage collector. `backward` drops a node's
+references once it has issued the tasks that read them; the bytes come back as these tasks end.
 
-A rule. `RULES[op.name]` is a tuple of functions, one for each operand of the operation; None where there is nothing to
-differentiate, and the last one serves all operands beyond. A function gives the gradient of its operand, and the
-*names* of its parameters say what it needs, so that nothing else is kept:
+A rule. `RULES[op.name]` is a tuple of functions, one for each operand of the operation. None means that no gradient
+goes to the operand; the last function serves all further operands. A function returns the gradient of its operand. The
+*names* of its parameters say what it reads, so that nothing else is kept:
 
     g           the gradient of the result
-    x, y, z     the first, second, third operand: a Tensor, or the number that was given
+    x, y, z     the first, second, third operand: a Tensor, or a number
     indices     a tuple of the operands of integer or boolean dtype
-    operands    a tuple of all operands, where there may be more than three
+    operands    a tuple of all operands, if there may be more than three
     out         the result
-    call        what costs nothing to keep: `call.options`, `call.metas` (shape and dtype of each operand, or the
-                number), `call.place` (which operand this is for) and `call.device`
+    call        facts that cost nothing to keep: `call.options`, `call.metas` (shape and dtype of each operand, or the
+                number), `call.place` (the position of this function's operand) and `call.device`
 
-It is written with tensor operations, which makes higher orders work by themselves. It need not care for broadcasting
-or dtypes: its result is summed and cast to the operand's own shape and dtype (`fit`). Your own operation joins so:
+A rule is written with tensor operations, so higher orders follow by themselves. It need not handle broadcasting or
+dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own:
 
     TABLE["softplus"] = Op("softplus", kernel, rules.elementwise.by_sample, doc="log(1 + exp(x)).")
     RULES["softplus"] = (lambda g, x: g / (1 + asc.exp(-x)),)
@@ -42,12 +42,12 @@ or dtypes: its result is summed and cast to the operand's own shape and dtype (`
     RULES["scale"] = (lambda g, y: g * y, lambda g, x: g * x)
     def softplus(x): return apply(TABLE["softplus"], (x,))
 
-A derivative that is one fused operation is fast, and has no derivative itself. `COMPOSED[op.name]` has it once more,
-written with operations that have one. It is used where gradients are recorded, as with `create_graph`, and reads no
-more than the first.
+A derivative that is one fused operation is fast, but has no derivative itself. `COMPOSED[op.name]` has it a second
+time, written with operations that have one. That version is used where gradients are recorded, as with `create_graph`.
+It reads no more than the first version.
 
-An operation without a rule raises NotImplementedError as soon as a tracked tensor meets it, if its result is a
-floating-point one; integers and booleans have no gradient.
+An operation without a rule raises NotImplementedError when a tracked tensor is its operand and its result is a
+floating-point one. Integers and booleans have no gradient.
 """
 
 from .backward import backward, grad

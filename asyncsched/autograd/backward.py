@@ -1,4 +1,4 @@
-"""Going back along the tape."""
+"""The backward pass along the tape."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Several = Tensor | Sequence[Tensor]
 
 
 def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bool = False) -> None:
-    """What `output.backward(gradient)` does: see there."""
+    """Carry out `output.backward(gradient)`: see there."""
     runtime = runtime_of(output._value)
     with transaction(runtime, "backward()", expedited=True):
         gradients = _seeds([output], None if gradient is None else [gradient], tracked=False)
@@ -24,7 +24,7 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
         leaves = [node for node in nodes if node.leaf]
         _sweep(nodes, gradients, set(leaves), tracked=False)
         sums = [gradients[leaf] if leaf.grad is None else leaf.grad + gradients[leaf] for leaf in leaves]
-    # All tasks are issued, and none is launched: the sums may be written over gradients that are let go of here.
+    # All tasks are issued and none is launched: the sums may overwrite gradients that are dropped here.
     for leaf, total in zip(leaves, sums, strict=True):
         leaf.grad = total.detach()
     del gradients, sums
@@ -57,20 +57,20 @@ def grad(
     retain_graph: bool | None = None,
     allow_unused: bool = False,
 ) -> list[Tensor] | list[Tensor | None]:
-    """The gradients of `outputs` with respect to `inputs`. Leaves `t.grad` alone.
+    """The gradients of `outputs` with respect to `inputs`. Does not change `t.grad`.
 
     Args:
-        outputs: one tensor or several, whose sum it is.
+        outputs: one tensor or several; of several, the gradients are added.
         inputs: a tracked tensor or several, leaves or not.
         gradients: one for each output, in its shape; by default 1, for outputs that are single numbers.
         create_graph: record the gradients themselves, so that they can be differentiated, too.
-        retain_graph: keep what another pass needs; by default what `create_graph` says.
-        allow_unused: give None for an input that no output depends on, where else it is an error.
+        retain_graph: keep the recorded operations for another pass; by default the same as `create_graph`.
+        allow_unused: return None for an input that no output depends on, instead of raising.
 
     Raises:
         ValueError: for an output that was not recorded, or an input that no output depends on.
-        RuntimeError: if a pass before has dropped what this one needs.
-        QueueFull: if the backlog has no room for all of it; nothing has changed then.
+        RuntimeError: if an earlier pass has dropped the recorded operations.
+        QueueFull: if the backlog has no room for all tasks; then nothing has changed.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -93,11 +93,11 @@ def grad(
         for i, node in enumerate(wanted):
             if node not in reached and not allow_unused:
                 raise ValueError(
-                    f"input {i} is not tracked, or no output depends on it: it has no gradient, which with"
-                    " `allow_unused=True` is None"
+                    f"input {i} is not tracked, or no output depends on it, so it has no gradient: with"
+                    " `allow_unused=True` it is None"
                 )
         passed = _sweep(nodes, found, reached.intersection(wanted), tracked=create_graph)
-        # Handles of their own: the same tensor may be the gradient of two inputs.
+        # New handles: the same tensor may be the gradient of two inputs.
         results = [handle(found[node]._value, found[node]._node) if node in reached else None for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
@@ -108,13 +108,13 @@ def grad(
 
 
 def _seeds(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None, *, tracked: bool) -> _Gradients:
-    """The gradients to begin with."""
+    """The gradients of the outputs, with which the pass begins."""
     if gradients is not None and len(gradients) != len(outputs):
         raise ValueError(f"{len(outputs)} outputs need as many gradients, not {len(gradients)}")
     seeds: _Gradients = {}
     for i, output in enumerate(outputs):
         if output._node is None:
-            raise ValueError("nothing leads back from this tensor: set `requires_grad` on one it is computed from")
+            raise ValueError("this tensor was not recorded: set `requires_grad` on a tensor that it is computed from")
         seed = _one(output) if gradients is None else gradients[i]
         check_like(seed, output._value.meta)
         _add(seeds, output._node, seed if tracked else seed.detach())
@@ -124,13 +124,13 @@ def _seeds(outputs: Sequence[Tensor], gradients: Sequence[Tensor] | None, *, tra
 def _one(output: Tensor) -> Tensor:
     if output.size != 1:
         raise ValueError(
-            f"the gradient of {output.shape} needs one to begin with: reduce it to a number, or give `gradient`"
+            f"a tensor of shape {output.shape} needs `gradient`: pass one, or reduce the tensor to a number"
         )
     return full_like(output.detach(), 1)
 
 
 def _reachable(roots: Iterable[Node]) -> list[Node]:
-    """Every node from which the roots were computed, and those, each before its operands'."""
+    """All nodes from which the roots were computed, and the roots, each before its operands."""
     found: set[Node] = set()
     todo = list(roots)
     while todo:
@@ -138,7 +138,7 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
         if node not in found:
             if not (node.leaf or node.parents):
                 raise RuntimeError(
-                    "what this gradient needs was dropped by a pass before: give that one `retain_graph=True`"
+                    "an earlier pass dropped what this gradient needs: call that one with `retain_graph=True`"
                 )
             found.add(node)
             todo += [parent for parent in node.parents if parent is not None]
@@ -146,7 +146,7 @@ def _reachable(roots: Iterable[Node]) -> list[Node]:
 
 
 def _sweep(nodes: list[Node], gradients: _Gradients, wanted: set[Node], *, tracked: bool) -> list[Node]:
-    """Bring the gradients from the first nodes to those wanted. Returns the nodes between: those that lead to one."""
+    """Bring the gradients from the first nodes to the wanted ones. Returns the nodes in between."""
     leading, passed = set(wanted), []
     for node in reversed(nodes):
         if not leading.isdisjoint(node.parents):

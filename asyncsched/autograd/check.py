@@ -1,4 +1,4 @@
-"""Gradients against central differences."""
+"""Comparing gradients with central differences."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def gradcheck(
 
     Args:
         fn: from tensors to one tensor of floating-point numbers.
-        inputs: arrays in float64, clear of kinks by more than `eps`; a gradient is checked for each.
+        inputs: arrays in float64, more than `eps` away from kinks. Gradients are checked for each.
         eps: the step.
-        atol, rtol: how far a gradient may be from the difference d: atol + rtol * abs(d).
-        scheduler: default the ambient one.
+        atol, rtol: the largest deviation of a gradient from the difference d: atol + rtol * abs(d).
+        scheduler: default: the ambient one.
 
     Raises:
-        AssertionError: naming the element that is furthest off.
-        TypeError: for inputs in another dtype.
+        AssertionError: names the element with the largest error.
+        TypeError: for inputs of another dtype.
     """
     for i, array in enumerate(inputs):
         if not isinstance(array, np.ndarray) or array.dtype != np.float64:
@@ -50,7 +50,7 @@ async def gradcheck(
     weights = np.random.default_rng(0).uniform(0.5, 1.5, (await out).shape)
 
     async def moved(i: int, place: tuple[int, ...], step: float) -> Any:
-        """The weighted sum with one element of one input moved by a step."""
+        """The weighted sum, with one element of one input moved by a step."""
         arrays = [array.copy() for array in inputs]
         arrays[i][place] += step
         return np.sum(weights * await fn(*[_put(runtime, array) for array in arrays]))
@@ -64,7 +64,7 @@ async def gradcheck(
 
 def _compare(i: int, got: Array, expected: Array, atol: float, rtol: float) -> None:
     excess = np.abs(got - expected) - (atol + rtol * np.abs(expected))
-    if not np.all(excess <= 0):  # as with a gradient that is NaN
+    if not np.all(excess <= 0):  # also for a gradient that is NaN
         worst = np.unravel_index(np.argmax(np.where(np.isnan(excess), np.inf, excess)), excess.shape)
         raise AssertionError(
             f"input {i}, element {tuple([int(n) for n in worst])}: the gradient is {got[worst]:.9g},"

@@ -1,5 +1,6 @@
-"""The tape: what was computed from what, and whether that is recorded. Nodes hold nodes and values, never handles, so
-there are no cycles.
+"""The tape: how each result was computed, and whether operations are recorded.
+
+Nodes hold nodes and values, never handles, so there are no cycles.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ from .rules.common import in_shape, wide
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_NAMES: Final = "xyz"  # of the first operands, as rules have them
+_NAMES: Final = "xyz"  # of the first operands, in rules
 _recording: ContextVar[bool] = ContextVar("asyncsched.recording", default=True)
 
 
 class no_grad:
     """Record nothing: `with no_grad():`, or `@no_grad()` above a function or a coroutine function.
 
-    It holds for this context alone: for the coroutine it is used in, and for tasks that one creates inside. Above a
-    generator function it raises TypeError, since a generator's body runs after the call.
+    It holds only for this context: for the coroutine that uses it, and for tasks created inside. For a generator
+    function the decorator raises TypeError, since a generator's body runs after the call.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -72,40 +73,40 @@ class no_grad:
 
 
 class Call(NamedTuple):
-    """What a rule may know of an operation without keeping an array."""
+    """The facts about an operation that a rule may use without keeping an array."""
 
     options: Mapping[str, Any]
-    metas: tuple[Any, ...]  # of each operand its shape and dtype, or the number it is
+    metas: tuple[Any, ...]  # for each operand its shape and dtype, or the number
     place: int  # of the operand whose gradient is wanted
     device: Device  # of that operand
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Node:
-    """A tensor's place on the tape. Tensors reach it through this: the tape is a room above them.
+    """A tensor's place on the tape. Tensors call its methods directly, since the tape is a room above them.
 
-    A leaf has no operation: a gradient arrives there, at a tensor with `requires_grad` set. Any other node is of an
-    operation's result: it knows where the gradient goes, and keeps what the derivative needs.
+    A leaf has no operation: gradients arrive there, at a tensor with `requires_grad` set. Any other node belongs to an
+    operation's result: it knows where the gradient goes, and keeps what the derivative reads.
     """
 
     device: Device
     op: Op | None = None
-    partials: Sequence[Any] = ()  # the derivative for each operand, None where no gradient goes
+    partials: Sequence[Any] = ()  # the derivative for each operand; None if no gradient goes there
     options: Any = None
-    operands: tuple[Any, ...] = ()  # values where a derivative reads them, or a length is to come; metas; numbers
-    out: Value | None = None  # the result, if a derivative reads that
-    parents: tuple[Any, ...] = ()  # the operands' nodes, None where no gradient goes; empty once all is dropped
+    operands: tuple[Any, ...] = ()  # values if a derivative reads them or a length is unknown, else metas, or numbers
+    out: Value | None = None  # the result, if a derivative reads it
+    parents: tuple[Any, ...] = ()  # the operands' nodes, None if no gradient goes there; empty once dropped
     grad: Tensor | None = None
-    number: int = field(default_factory=count().__next__)  # larger than those of its operands
+    number: int = field(default_factory=count().__next__)  # larger than those of the operands
 
     @property
     def leaf(self) -> bool:
-        """Whether a gradient arrives here."""
+        """Whether gradients arrive here."""
         return self.op is None
 
     @property
     def leads_back(self) -> bool:
-        """Whether what is done with its tensor now would be recorded, and a gradient could go back from there."""
+        """Whether an operation on its tensor would be recorded now, and a gradient could go back from there."""
         return _recording.get() and (self.leaf or bool(self.parents))
 
     @staticmethod
@@ -116,10 +117,10 @@ class Node:
 
         Args:
             operands: values and numbers, as they were read: a finaliser may have assigned to the tensors since.
-            nodes: the tensors' places on the tape, read with them; None for the others.
+            nodes: the nodes of the operands, read with them; None for untracked ones.
 
         Raises:
-            NotImplementedError: if there is no rule for it, or none for complex numbers.
+            NotImplementedError: if the operation has no rule, or none for complex numbers.
         """
         kind = result._value.meta.dtype.kind
         if kind not in "fc" or not _recording.get():
@@ -142,7 +143,7 @@ class Node:
             result._node = Node(value.device, operation, partials, options, kept, out, tuple(parents))
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
-        """The gradient of an operand, from that of the result. If `tracked` it is recorded itself."""
+        """The gradient of an operand, from that of the result. If `tracked`, it is recorded itself."""
         partial = self.partials[place]
         if tracked and self.op is not None and self.op.name in COMPOSED:
             rule = COMPOSED[self.op.name]
@@ -152,7 +153,7 @@ class Node:
         return fit(self._turned(partial(**given)), _meta(self.operands[place]))
 
     def _turned(self, x: Tensor) -> Tensor:
-        """Conjugates what goes into a rule for real numbers, and what comes out, where the numbers are complex."""
+        """Conjugate a complex tensor before and after a rule for real numbers; return any other as it is."""
         holomorphic = x.dtype.kind == "c" and self.op is not None and self.op.name in HOLOMORPHIC
         return functions.conj(x) if holomorphic else x
 
@@ -171,15 +172,15 @@ class Node:
         return handle(self.operands[at], self.parents[at] if tracked else None)
 
     def drop(self) -> None:
-        """Drop everything that was kept for the backward pass."""
+        """Drop everything that is kept for the backward pass."""
         self.parents = self.operands = ()
         self.out = None
 
     def check_assignment(self) -> None:
-        """Refuse to assign to a part of a leaf, whose gradient would be that of what it was."""
+        """Raise for an assignment to a part of a leaf: its gradient would be that of the old version."""
         if self.leaf and _recording.get():
             raise RuntimeError(
-                "a part of a tensor with requires_grad cannot be assigned to: do it `with no_grad():`, or to a copy"
+                "cannot assign to a part of a tensor with requires_grad: assign `with no_grad():`, or to a copy"
             )
 
 
@@ -187,7 +188,7 @@ CHAINED.add(Node)
 
 
 def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
-    """The derivatives of an operation with complex numbers, one for each operand; or why there are none."""
+    """The derivatives of an operation, one for each operand. Raises if there are none."""
     if name in RULES and (not has_complex or name in HOLOMORPHIC):
         return RULES[name]
     if has_complex and name in COMPLEX:
@@ -199,7 +200,7 @@ def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:
 
 
 def fit(gradient: Tensor, meta: Meta) -> Tensor:
-    """A gradient in the shape and dtype of what it is the gradient of: summed over what was broadcast."""
+    """A gradient in the shape and dtype of its tensor: summed over broadcast axes, and cast."""
     if gradient.dtype.kind == "c" and meta.dtype.kind != "c":
         gradient = functions.real(gradient)
     shape, wanted = gradient.shape, meta.shape
@@ -213,7 +214,7 @@ def fit(gradient: Tensor, meta: Meta) -> Tensor:
 
 
 def track(tensor: Tensor, wanted: bool) -> None:
-    """What `tensor.requires_grad = wanted` does."""
+    """Carry out `tensor.requires_grad = wanted`."""
     node = tensor._node
     if wanted and node is None:
         if tensor.dtype.kind != "f":
@@ -221,15 +222,15 @@ def track(tensor: Tensor, wanted: bool) -> None:
         tensor._node = Node(tensor.device)
     elif not wanted and node is not None:
         if not node.leaf:
-            raise RuntimeError("this tensor was computed from tracked ones: `t.detach()` gives one that is not")
+            raise RuntimeError("this tensor was computed from tracked ones: `t.detach()` gives an untracked one")
         tensor._node = None
 
 
 def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
-    """What `tensor.grad = gradient` does."""
+    """Carry out `tensor.grad = gradient`."""
     node = tensor._node
     if node is None or not node.leaf:
-        raise RuntimeError("only a tensor whose requires_grad was set has a place for a gradient")
+        raise RuntimeError("only a tensor with requires_grad set has a gradient: set `t.requires_grad = True` first")
     if gradient is not None:
         check_like(gradient, tensor._value.meta)
         gradient = gradient.detach()
@@ -237,7 +238,7 @@ def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
 
 
 def check_like(gradient: object, meta: Meta) -> None:
-    """Raise unless a gradient has the shape and dtype of what it is the gradient of."""
+    """Raise unless a gradient has the shape and dtype of its tensor."""
     if not isinstance(gradient, Tensor):
         raise TypeError(f"a gradient is a Tensor or None, not {type(gradient).__name__}")
     if gradient.shape != meta.shape or gradient.dtype != meta.dtype:
@@ -249,12 +250,12 @@ def check_like(gradient: object, meta: Meta) -> None:
 
 @lru_cache(4096)
 def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
-    """What derivatives need, told by the names of their parameters."""
+    """The needs of derivatives: the names of their parameters."""
     return frozenset(name for partial in partials if partial for name in inspect.signature(partial).parameters)
 
 
 def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
-    """The operand's value if a derivative reads it, or a length is known by then; else its meta. A number as it is."""
+    """The operand's value if a derivative reads it or a length is known only then, else its meta; a number as it is."""
     if type(operand) is not Value:
         return operand
     read = _NAMES[place : place + 1] in needs or ("indices" in needs and operand.meta.dtype.kind in "biu")

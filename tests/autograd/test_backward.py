@@ -58,7 +58,7 @@ async def test_gradients_come_in_the_dtype_of_what_they_belong_to(s):
 
 async def test_a_gradient_to_begin_with(s):
     x = await leaf(s, [1.0, 2.0])
-    with pytest.raises(ValueError, match="reduce it to a number"):
+    with pytest.raises(ValueError, match="reduce the tensor to a number"):
         (x * 2).backward()
     (x * 2).backward(await s.put(np.array([3.0, 4.0])))
     assert_array_equal(await x.grad, [6, 8])
@@ -184,9 +184,9 @@ async def test_what_no_output_depends_on_is_none_where_that_is_allowed(s):
     assert_array_equal(await found[1], [8, 16])
     assert_array_equal(await found[3], [4, 8])
     assert grad((x * 2).sum(), y, allow_unused=True) == [None]
-    with pytest.raises(ValueError, match="input 1 .* `allow_unused=True` is None"):
+    with pytest.raises(ValueError, match="input 1 .* `allow_unused=True` it is None"):
         grad((x * 2).sum(), [x, y])
-    with pytest.raises(ValueError, match="nothing leads back"):
+    with pytest.raises(ValueError, match="this tensor was not recorded"):
         grad(constant.sum(), x, allow_unused=True)
 
 

@@ -1,11 +1,11 @@
-"""The table of derivatives: for each operation a function for each operand. How to write one: see the package.
+"""The table of derivatives: for each operation a function for each operand. The package says how to write one.
 
-A rule that only multiplies or sums is exact; ties of `maximum`, `max` and `abs` are settled where they are written, and
-so is what comes of NaN and of infinities: as PyTorch settles it.
+Rules that only multiply or sum are exact. Where the derivative is a choice (ties of `maximum`, `max` and `abs`, NaN,
+infinities), the rule says so and follows PyTorch.
 
 The gradient of a complex tensor is that with respect to its real part, plus i times that with respect to its imaginary
-part, as in PyTorch: the direction of steepest ascent. Of what is differentiable in the complex sense the rule for real
-numbers holds between conjugations, as it does of the real part of that: `tape.Node.pull` conjugates.
+part, as in PyTorch: the direction of steepest ascent. For an operation that is complex-differentiable, and for the real
+part of its result, the rule for real numbers holds between conjugations, which `tape.Node.pull` makes.
 """
 
 from typing import Final
@@ -25,7 +25,7 @@ __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **STATISTICS}
 COMPOSED: Rules = {**RUNNING, **ANEW}
 
-# Of complex numbers: the rules that hold for them, and those that they have of their own.
+# For complex numbers: the rules that also hold for them, and rules of their own.
 HOLOMORPHIC: Final = frozenset({
     *FOURIER,
     *SIGNAL,

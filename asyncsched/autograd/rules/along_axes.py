@@ -1,4 +1,4 @@
-"""Derivatives of reductions, cumulations and products that sum. `call.options` are as the functions give them."""
+"""Derivatives of reductions, cumulations and products that sum. `call.options` has the functions' own options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def reduced_of(call: Any) -> tuple[int, ...]:
 
 
 def spread(g: Tensor, call: Any) -> Tensor:
-    """A tensor of the result's shape with the reduced axes put back at length one, so that it broadcasts."""
+    """A tensor of the result's shape, with the reduced axes at length one, so that it broadcasts."""
     axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
     return g if g.shape in ((), kept) else g.reshape(kept)
@@ -45,18 +45,20 @@ def _count(call: Any) -> int:
 
 
 def _over(count: float) -> float:
-    """One over a count, in Python: the count itself may be too large for half precision."""
+    """1 / count, as a Python number: the count itself may be too large for half precision."""
     return 1 / count if count else nan
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """The gradient goes to the extreme elements, in equal shares; where a NaN is among all elements, to those that are
-    NaN. Reduced along an axis a NaN makes the gradient NaN, as in PyTorch.
+    """The gradient goes to the extreme elements, in equal shares.
+
+    If all axes are reduced and an element is NaN, it goes to the NaN elements. If some axes are reduced, a NaN makes
+    the gradient NaN. Both as in PyTorch.
     """
     mask = x == spread(out, call)
     if call.options.get("axis") is None:
         mask = mask | f.isnan(x)
-    g = wide(g)  # whose dtype can count them
+    g = wide(g)  # its dtype can count them
     share = g / f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
     share = narrow(share, x)
     return f.where(mask, spread(share, call), 0) if call.options.get("axis") is None else spread(share, call) * mask
@@ -68,7 +70,7 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def prod_gradient(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    """Each element gets the product of all others: of those before it times those after it, so zeros are no trouble."""
+    """The product of all other elements, for each: those before it times those after it, so zeros do no harm."""
     axes, shape = reduced_of(call), call.metas[0].shape
     rest = tuple([axis for axis in range(len(shape)) if axis not in axes])
     order = rest + axes
@@ -83,7 +85,7 @@ def _before(x: Tensor) -> Tensor:
 
 
 def _cumulated(g: Tensor, call: Any) -> tuple[Tensor, int]:
-    """The gradient without that of an initial value, and the axis."""
+    """The gradient without that of an initial value; and the axis."""
     axis = normalize_axis_index(call.options.get("axis") or 0, len(call.metas[0].shape))
     return (g[along(axis, g.ndim, slice(1, None))] if call.options.get("include_initial") else g), axis
 
@@ -99,7 +101,7 @@ def _cumulative_prod(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    """The sum over all products from a place on, each without its factor: in memory that grows with the square."""
+    """The sum over all products from a position on, each without its factor. Its memory grows with the square."""
     g, axis = _cumulated(g, call)
     g, x = [f.expand_dims(f.moveaxis(part, axis, -1), axis=-2) for part in (g, x.astype(g.dtype))]
     *lead, _, n = known_shape(x, "cumulative_prod")
@@ -110,7 +112,7 @@ def _cumulative_prod_composed(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _diff(g: Tensor, call: Any) -> Tensor:
-    """The transpose of a difference is the difference of neighbours the other way, with zeros around."""
+    """The transpose of a difference: the difference of neighbours in the other direction, with zeros around."""
     n, axis, shape = call.options.get("n", 1), call.options.get("axis", -1), list(g.shape)
     if not shape[axis]:  # there were no neighbours
         return scatter(g, along(axis, g.ndim, slice(0, 0)), call.metas[0].shape)
@@ -150,11 +152,11 @@ def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
 
 
 def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
-    """The summed axis is counted in each operand's own dimensions, so both are brought to have it last."""
+    """Move the summed axis of both operands to the end: `axis` counts in each operand's own dimensions."""
     axis, shape = call.options.get("axis", -1), call.metas[call.place].shape
     found = f.expand_dims(g, axis=-1) * f.moveaxis(other, axis, -1)
     extra = found.ndim - len(shape)
-    if extra > 0:  # what was broadcast in front goes first, so that the axis is the operand's
+    if extra > 0:  # leading broadcast axes are summed first, so that the axis is the operand's
         found = f.sum(found, axis=tuple(range(extra)))
     return f.moveaxis(found, -1, normalize_axis_index(axis, len(shape)))
 
@@ -171,7 +173,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
 
 
 def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
-    """NumPy's `dot` is a product with a number if an operand has no axes, else a `tensordot`."""
+    """The gradient of NumPy's `dot`: a product with a number if an operand has no axes, else a `tensordot`."""
     ndims = [len(getattr(meta, "shape", ())) for meta in call.metas]
     if not all(ndims):
         return cast(Tensor, g * other)
@@ -179,10 +181,10 @@ def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
 
 
 def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
-    """The sum of products of the gradient and the other operands, over the axes that this one has not.
+    """The sum of products of the gradient and the other operands, over the axes that this operand lacks.
 
-    An axis that it has twice ("ii") is another one in the gradient, joined to the first by a unit matrix; over one that
-    nobody else has the gradient is constant.
+    If it has an axis twice ("ii"), the second is a new axis of the gradient, joined to the first by a unit matrix.
+    Along an axis that no other operand has, the gradient is constant.
     """
     terms, output = _letters(call)
     own, place = terms.pop(call.place), call.place
@@ -200,13 +202,14 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
     found = op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
     if known != wanted:
         found = f.expand_dims(found, axis=tuple([i for i, letter in enumerate(wanted) if letter not in known]))
-    # What this operand was broadcast to is summed later. Along what the others were broadcast to it is the same.
+    # Axes to which this operand was broadcast are summed later. Along axes to which others were broadcast, it is
+    # constant.
     whole = [a if b == 1 else b for a, b in zip(known_shape(found, "einsum"), call.metas[place].shape, strict=True)]
     return found if found.shape == tuple(whole) else f.broadcast_to(found, whole)
 
 
 def _letters(call: Any) -> tuple[list[str], str]:
-    """A letter for each axis of each operand, and of the result; also for those that an ellipsis stands for."""
+    """A letter for each axis of each operand, and of the result; also for the axes of an ellipsis."""
     terms, output = einsum_letters(call.options["subscripts"], [len(getattr(m, "shape", ())) for m in call.metas])
     free = (letter for letter in reversed(ascii_letters) if letter not in "".join(terms))
     names = {digit: next(free) for digit in sorted(set("".join(terms))) if digit.isdigit()}

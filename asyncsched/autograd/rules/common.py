@@ -1,4 +1,4 @@
-"""What the rules share."""
+"""Shared parts of the rules."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Rules = dict[str, tuple[Partial | None, ...]]
 
 
 def same(g: Tensor) -> Tensor:
-    """The gradient as it is, of operations that pass it on; `fit` sums and casts it."""
+    """The unchanged gradient, for operations that pass it on; `fit` sums and casts it."""
     return g
 
 
 def back(g: Tensor, call: Any) -> Tensor:
-    """The gradient in the operand's shape again."""
+    """The gradient in the operand's shape."""
     return in_shape(g, call.metas[call.place].shape)
 
 
@@ -36,22 +36,22 @@ def in_shape(g: Tensor, shape: tuple[int | None, ...]) -> Tensor:
 
 
 def wide(x: Tensor) -> Tensor:
-    """A tensor in half precision as single precision, since its sums would overflow; others as they are."""
+    """A tensor in half precision as single precision, since sums would overflow; any other as it is."""
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
 def scaled(g: Tensor, factor: float) -> Tensor:
-    """`g` times a number that half precision may not hold."""
+    """`g` times a number that may not fit half precision."""
     return narrow(wide(g) * factor, g)
 
 
 def narrow(found: Tensor, x: Tensor) -> Tensor:
-    """What was found by way of `wide`, in the dtype of `x` again."""
+    """A result computed by way of `wide`, in the dtype of `x`."""
     return found if found.dtype == x.dtype else found.astype(x.dtype)
 
 
 def reordered(x: Tensor, order: Sequence[int]) -> Tensor:
-    """`x`, whose axis `i` is to be axis `order[i]`: the inverse of a permutation."""
+    """`x` with axis `i` moved to `order[i]`: the inverse of a permutation."""
     return permute_dims(x, [order.index(axis) for axis in range(x.ndim)])
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of what works element by element. They follow from calculus; choices at kinks are said."""
+"""Derivatives of elementwise operations. They follow from calculus; comments name the choices at kinks."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from .common import Rules, same
 
 
 def _zero(g: Tensor) -> Tensor:
-    """Zero: the gradient of functions that are constant except where they jump."""
+    """Zero: the gradient of functions that are constant except at jumps."""
     return f.zeros_like(g)
 
 
 def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
-    """y x**(y-1), and 0 where y is 0 whatever x is."""
+    """y x**(y-1), and 0 if y is 0, for any x."""
     if isinstance(y, Tensor):
         return f.where(y == 0, 0, g * (y * x ** f.where(y == 0, 1, y - 1)))
     return g * (x ** (y - 1) * y) if y != 0 else _zero(g)
 
 
 def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
-    """x**y log(x), and 0 where x is 0 and y is not negative; NaN where x is negative."""
+    """x**y log(x), and 0 if x is 0 and y is not negative; NaN if x is negative."""
     if isinstance(x, Tensor):
         return g * (out * f.log(f.where((x == 0) & (y >= 0), 1, x)))
     base = float(x)  # type: ignore[arg-type]  # complex results are not recorded
@@ -34,13 +34,13 @@ def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
 
 
 def _squares(x: Any, y: Any) -> Any:
-    """The sum of squares, or 1 where it is 0."""
+    """The sum of squares, or 1 if it is 0."""
     squares = x * x + y * y
     return f.where(squares == 0, 1, squares)
 
 
 def _chosen(g: Tensor, x: Any, y: Any) -> Tensor:
-    """The gradient of x where the larger of x and y was chosen; with x and y exchanged it is that of y."""
+    """The gradient of x where the larger of x and y was chosen. Exchange x and y for that of y."""
     return op("choice_backward", g, x, y)
 
 
@@ -84,11 +84,11 @@ ELEMENTWISE: Rules = {
     "sinh": (lambda g, x: g * f.cosh(x),),
     "tan": (lambda g, out: g * (out * out + 1),),
     "tanh": (lambda g, out: g * (1 - out * out),),
-    # Choices. At a tie each operand has half of the gradient, and where one is NaN each has all of it, as in PyTorch.
+    # Choices. At a tie each operand gets half of the gradient; if one is NaN, each gets all of it. As in PyTorch.
     "maximum": (lambda g, x, y: _chosen(g, x, y), lambda g, x, y: _chosen(g, y, x)),
     "minimum": (lambda g, x, y: _chosen(g, y, x), lambda g, x, y: _chosen(g, x, y)),
     "choice_backward": (lambda g, y, z: _chosen(g, y, z), None, None),
-    "abs": (lambda g, x: g * f.where(f.isnan(x), 0, f.sign(x)),),  # 0 at 0, and where it is NaN
+    "abs": (lambda g, x: g * f.where(f.isnan(x), 0, f.sign(x)),),  # 0 at 0 and at NaN
     "copysign": (lambda g, x, out: g * (f.sign(x) * f.sign(out)), _zero),
     "clip": (
         lambda g, x, y, z: f.where((x >= y) & (x <= z), g, 0),

@@ -1,8 +1,9 @@
-"""Derivatives of Fourier transforms: each is linear, and its rule multiplies by the transpose of its matrix.
+"""Derivatives of Fourier transforms. Each transform is linear, and its rule multiplies by the transposed matrix.
 
-A transform's matrix is symmetric, so it is its own transpose; the operand was cut off or filled up before, so that is
-undone after. Of what is real and keeps half of the result, the other half of the gradient is zero. Of what takes half
-and gives real numbers, that is the real part of a transform that counts twice what the half stands for twice.
+A transform's matrix is symmetric, so it is its own transpose. The operand was cut off or padded first, so the rule
+undoes that last. For a transform of real numbers that keeps half of the result, the other half of the gradient is zero.
+For a transform from half a spectrum to real numbers, the gradient is the real part of a transform in which the elements
+that stand for two count twice.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
 
 
 def _axes(call: Any) -> tuple[list[int], list[int]]:
-    """The axes of a transform, and how many points it has along each."""
+    """The axes of a transform, and the number of points along each."""
     shape, options = call.metas[0].shape, call.options
     if "axis" in options:
         axes, points = [options["axis"]], None if options["n"] is None else [options["n"]]
@@ -32,11 +33,11 @@ def _axes(call: Any) -> tuple[list[int], list[int]]:
 
 
 def _lengths(x: Tensor) -> tuple[int, ...]:
-    return x.shape  # type: ignore[return-value]  # transforms refuse what is not known
+    return x.shape  # type: ignore[return-value]  # transforms refuse unknown shapes
 
 
 def _resized(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The tensor in another shape: cut off, or filled up with zeros."""
+    """The tensor in another shape: cut off, or padded with zeros."""
     part = tuple([slice(0, min(n, m)) for n, m in zip(_lengths(x), shape, strict=True)])
     x = x[part]
     return x if x.shape == tuple(shape) else scatter(x, part, tuple(shape))
@@ -47,8 +48,10 @@ def _transform(name: str, g: Tensor, axes: list[int], points: list[int], norm: s
 
 
 def _whole(name: str) -> Any:
-    """The rule of a transform that gives the whole result, or the half that `rfft` keeps: where it keeps none, the
-    gradient is zero."""
+    """The rule of a transform that gives the whole result, or the half that `rfft` keeps.
+
+    Where `rfft` keeps nothing, the gradient is zero.
+    """
 
     def rule(g: Tensor, call: Any) -> Tensor:
         axes, points = _axes(call)
@@ -58,13 +61,13 @@ def _whole(name: str) -> Any:
 
 
 def _half(g: Tensor, call: Any, norm: str) -> Tensor:
-    """The gradient of `irfft` and the like, which take half of a symmetric spectrum and give real numbers."""
+    """The gradient of `irfft` and the like, which turn half of a symmetric spectrum into real numbers."""
     axes, points = _axes(call)
     last = axes[-1]
-    n = points[-1] = _lengths(g)[last]  # by default not what there was
+    n = points[-1] = _lengths(g)[last]  # the number of points is the result's length
     found = _transform("ifftn", g, axes, points, norm)
 
-    once, twice = (n + 1) // 2, n // 2 + 1  # from there on, those that the half stands for once
+    once, twice = (n + 1) // 2, n // 2 + 1  # from there on, elements that stand for themselves only
     first, middle, rest = [found[along(last, g.ndim, slice(*ends))] for ends in ((0, 1), (1, once), (once, twice))]
     return _resized(f.concat([first, middle * 2, rest], axis=last), call.metas[0].shape)
 
@@ -73,6 +76,6 @@ FOURIER: Rules = {
     **dict.fromkeys(("fft", "fftn", "rfft", "rfftn"), (_whole("fftn"),)),
     **dict.fromkeys(("ifft", "ifftn", "ihfft"), (_whole("ifftn"),)),
     **dict.fromkeys(("irfft", "irfftn"), (lambda g, call: _half(g, call, call.options["norm"]),)),
-    # Which is `irfft` of the conjugate, scaled the other way.
+    # `hfft` is `irfft` of the conjugate, scaled the other way.
     "hfft": (lambda g, call: _half(g, call, _OPPOSITE[call.options["norm"]]),),
 }

@@ -1,10 +1,10 @@
-"""Derivatives of linear algebra; of norms, the root of the sum of squares alone.
+"""Derivatives of linear algebra; of norms, only the root of the sum of squares.
 
-Those of decompositions are of real matrices. Where values are equal, vectors have none: it is infinite or NaN.
-Several results are recorded one by one, with all of them among the operands, after its own; `call.options`
-has the number of the result as `part`. What is composed makes them anew, so that derivatives of every order follow.
-The formulas are those of M. Giles, "An extended collection of matrix derivative results" (2008), of S. F. Walter and
-L. Lehmann (arXiv:1009.6112) for `qr`, and of J. Townsend (2016) for `svd`.
+Decompositions have derivatives for real matrices. Vectors of equal values have none: the result is infinite or NaN.
+Each of several results is recorded by itself, with all results among the operands, after its own; `call.options` has
+the number of the result as `part`. The composed rules compute the results again, so derivatives of every order follow.
+The formulas are those of M. Giles, "An extended collection of matrix derivative results" (2008), of S. F. Walter and L.
+Lehmann (arXiv:1009.6112) for `qr`, and of J. Townsend (2016) for `svd`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _matrices(g: Tensor) -> Tensor:
 
 
 def _cofactors(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
-    """Of regular matrices alone: `inv` says so where one is not."""
+    """The gradient of `cofactors`, only for regular matrices: `inv` raises for others."""
     inverse = linalg.inv(x).mT
     return f.sum(g * out, axis=(-2, -1), keepdims=True) * inverse - out @ g.mT @ inverse
 
@@ -44,11 +44,11 @@ def _of_a_vector(call: Any) -> bool:
 
 
 def _diagonal(g: Tensor, call: Any) -> Tensor:
-    """Spread along rows or columns, cut or filled up to the matrix, and all but the diagonal set to zero."""
+    """Spread along rows or columns, cut or padded to the matrix, with all but the diagonal set to zero."""
     *batch, n, m = call.metas[0].shape
     offset, k = call.options["offset"], g.shape[-1]
     below = offset < 0
-    length = m if below else n  # what counts along the diagonal from its first element: columns, or rows
+    length = m if below else n  # columns or rows, counted along the diagonal from its first element
     line = scatter(g, along(-1, g.ndim, slice(0, k)), (*batch, length))
     whole = f.broadcast_to(line[..., None, :] if below else line[..., None], (*batch, n, m))
     return f.tril(f.triu(whole, k=offset), k=offset)
@@ -60,7 +60,7 @@ def _trace(g: Tensor, call: Any) -> Tensor:
 
 
 def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """The gradient of the root of the sum of squares; 0 where that root is 0."""
+    """The gradient of the root of the sum of squares; 0 if the root is 0."""
     if call.options["ord"] not in (2, "fro", None):
         raise NotImplementedError(f"no derivative of the norm of order {call.options['ord']!r} is known")
     axis = call.options.get("axis", (-2, -1))
@@ -115,7 +115,7 @@ def _svd(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
         return (u[..., :k] * g[..., None, :]) @ vh[..., :k, :]
     if call.options["full_matrices"] and n != m:
         raise NotImplementedError("svd: vectors have a derivative with full_matrices=False only")
-    if call.options["part"] == 2:  # as if of the transposed matrix
+    if call.options["part"] == 2:  # as for the transposed matrix
         return _svd_left(g.mT, vh.mT, s, u.mT).mT
     return _svd_left(g, u, s, vh)
 

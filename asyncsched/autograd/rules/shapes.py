@@ -1,4 +1,4 @@
-"""Derivatives of what rearranges, joins, repeats or picks elements."""
+"""Derivatives of operations that rearrange, join, repeat or pick elements."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _roll(g: Tensor, call: Any) -> Tensor:
 
 
 def _getitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
-    """The gradient of indexing, with index tensors or without."""
+    """The gradient of indexing, with or without index tensors."""
     return op("scatter", g, *indices, shape=call.metas[0].shape, key=call.options["key"])
 
 
@@ -52,13 +52,13 @@ def _gather(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
 
 
 def _setitem(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
-    """What was written over has no part in the result. What was assigned may be of an integer dtype, too."""
+    """The gradient of the old version: 0 where a value was assigned. (The index tensors are the last of `indices`.)"""
     key = call.options["key"]
     return op("setitem", g, 0, *indices[len(indices) - key.count(TENSOR) :], key=key)
 
 
 def _assigned(g: Tensor, indices: tuple[Tensor, ...], call: Any) -> Tensor:
-    """The gradient of what was assigned: none for a write after which another came to the same place."""
+    """The gradient of the assigned value: 0 for a write that another to the same place followed."""
     taken = _gather(g, indices, call)
     if all(index.dtype == bool for index in indices):
         return taken
@@ -89,7 +89,7 @@ SHAPES: Rules = {
     "tile": (_tile,),
     "tril": (lambda g, call: op("tril", g, **call.options),),
     "triu": (lambda g, call: op("triu", g, **call.options),),
-    # Indexing: what was taken from a place goes back there, and what was taken twice is summed.
+    # Indexing: the gradient of an element goes back to its place; if an element was taken twice, both are summed.
     "getitem": (_getitem,),
     "getitem_advanced": (_getitem, None),
     "setitem": (_setitem, _assigned, None),

@@ -13,7 +13,7 @@ from .common import Rules, along, back, scatter
 
 
 def _convolve(g: Tensor, other: Any, call: Any) -> Tensor:
-    """The sum over all places where an element met the other operand: a correlation, so that one is reversed."""
+    """The sum over all positions where an element met the other operand: a correlation, so that operand is reversed."""
     first, second = [max(getattr(meta, "shape", ()), default=1) for meta in call.metas]
     skipped = {"full": 0, "same": (min(first, second) - 1) // 2, "valid": min(first, second) - 1}[call.options["mode"]]
     g = f.pad(g, (skipped, first + second - 1 - skipped - len(g)))
@@ -21,7 +21,7 @@ def _convolve(g: Tensor, other: Any, call: Any) -> Tensor:
 
 
 def _pad(g: Tensor, call: Any) -> Tensor:
-    """What was padded with an element goes back to it. Of constants there is nothing to go back."""
+    """The gradient of padding elements goes back to their sources. Constants have none."""
     pairs, mode, shape = call.options["pad_width"], call.options["mode"], call.metas[0].shape
     if mode in ("constant", "empty"):
         return g[tuple([slice(before, n - after) for n, (before, after) in zip(g.shape, pairs, strict=True)])]
@@ -38,7 +38,7 @@ def _pad(g: Tensor, call: Any) -> Tensor:
 
 
 def _sliding_window_view(g: Tensor, call: Any) -> Tensor:
-    """The sum over all windows that an element is in, of one axis after the other."""
+    """The sum over all windows that contain an element, one axis after the other."""
     for axis in reversed(call.options["axis"]):
         g = op("overlap_add", g, axis=axis)
     return g

@@ -1,4 +1,4 @@
-"""Derivatives of statistics. Those of `cov`, `corrcoef` and `topk` come of the operations that they are made of."""
+"""Derivatives of statistics. Those of `cov`, `corrcoef` and `topk` follow from the operations that they consist of."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _filled(x: Tensor, fill: float) -> Tensor:
 
 
 def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    """What is NaN gets nothing; where nothing else is, NaN."""
+    """NaN elements get 0; or NaN, if there are no others."""
     there = _there(x)
     count = f.sum(there, axis=reduced_of(call), dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False))
     return full(narrow(wide(g) / count, g), call) * there
@@ -41,7 +41,7 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """In equal shares to those that are the extreme. What is NaN gets nothing, also where nothing else is."""
+    """In equal shares to the extreme elements. NaN elements get 0, even if there are no others."""
     mask = x == spread(out, call)
     g = wide(g)
     count = f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
@@ -49,7 +49,7 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 
 def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    """To the two elements that each result lies between, by how near it is; of a line with NaN, to the last NaN."""
+    """To the two elements around each result, by their weights; for a line with NaN, to the last NaN."""
     parts = parts_of(*[call.options[name] for name in ("q", "form", "percent")])
     return _to_places(g, x, call, parts, call.options["method"])
 
