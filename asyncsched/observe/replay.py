@@ -39,9 +39,7 @@ from ..errors import TaskTooLarge
 from ..runtime.record import Bytes, Record, Seconds
 from .recording import Recording, TaskRecord
 
-_FREED_WITH: Final = (
-    1e-4  # seconds: freed so soon after a reader's end, it was the reader. A guess
-)
+_FREED_WITH: Final = 1e-4  # seconds: freed so soon after a reader's end, it was the reader. A guess
 _TYPICAL: Final = 200  # so many bodies, the last ones, give the streams' own delays. A guess
 
 

@@ -20,9 +20,7 @@ from .recording import INLINE_STREAM, PHASES, Recording
 Spent = Mapping[str, tuple[float, str]]  # seconds by name, and a remark
 
 _MOST_ROWS: Final = 12
-_MOST_DRAWN: Final = (
-    60_000  # slices, and points of the curve: more are slow to draw, and look the same
-)
+_MOST_DRAWN: Final = 60_000  # slices, and points of the curve: more are slow to draw, and look the same
 _TINY: Final = 30e-6  # seconds: an operation that takes about as long as issuing it and taking in its end
 
 # The state of the streams, by `WHY`.
@@ -118,9 +116,7 @@ def findings(recording: Recording, name: str) -> tuple[list[str], list[Table]]:
     found = analyse(recording)
     said = [_heading(recording, found, name), verdict(found)]
     if not recording.complete:
-        said.append(
-            "The trace was cut off: the process was killed, or still runs. Unfinished tasks are not in it."
-        )
+        said.append("The trace was cut off: the process was killed, or still runs. Unfinished tasks are not in it.")
     if recording.lost:
         said.append(f"{recording.lost:,} tasks were left out, since the disk could not keep up.")
     tables = [

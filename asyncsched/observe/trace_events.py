@@ -62,9 +62,7 @@ class Events:
         self._details = details
         self._origin = time.perf_counter()
         self._tracks: dict[Lane | None, int] = {}  # of streams; a quick task is on the loop's track
-        self._known: dict[
-            Any, tuple[str, CallSite | None]
-        ] = {}  # its identity is used: keep it alive
+        self._known: dict[Any, tuple[str, CallSite | None]] = {}  # its identity is used: keep it alive
         self._shown: dict[int, TaskRecord] = {}
         self._scopes: dict[int, tuple[str, str]] = {}  # open ones: scope or iteration, and the name
         self.head: str = self._head(runtime)
