@@ -17,15 +17,15 @@ import asyncio as _asyncio  # noqa: F401
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-# These two from here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of CPython's
-# stack, which is mapped for it and unmapped after it, each time: NumPy's import took up to 40 ms longer.
+# These two are imported here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of
+# CPython's stack, which is mapped and unmapped each time: NumPy's import took up to 40 ms longer.
 try:
     import numpy as _numpy  # noqa: F401
 except ImportError as _error:
-    if "subinterpreters" in str(_error) or "once per process" in str(_error):  # the latter where they share a GIL
+    if "subinterpreters" in str(_error) or "once per process" in str(_error):  # the latter if they share a GIL
         raise ImportError(
-            "asyncsched cannot be used in a subinterpreter, since NumPy cannot: use threads, which NumPy computes"
-            " beside, or processes, each with a scheduler of its own"
+            "asyncsched cannot be used in a subinterpreter, since NumPy cannot: use threads, beside which NumPy"
+            " computes, or processes, each with a scheduler of its own"
         ) from _error
     raise
 
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# What is imported when its name is first used, since many programs never do: the name, and the module it is (in).
+# Imported at the first use of their names, since many programs never use them: the name, and its module.
 _WHEN_USED = {
     "Batcher": "flow.batcher",
     "Last": "flow.batcher",
@@ -112,11 +112,11 @@ __all__ = [
     "TaskCancelled", "TaskTooLarge", "Tensor", "Timer", "Trace", "Window", "array_api", "autograd", "cluster",
     "devices", "exact", "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe", "optim", "random",
     "record_stream", "run", "save", "serving",
-    *_functions.__all__,  # type: ignore[attr-defined]  # computed: see there
+    *_functions.__all__,  # type: ignore[attr-defined]  # computed, see there
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # for which any name would be there then, also a misspelt one
+if not TYPE_CHECKING:  # type checkers would accept any name, also a misspelt one
 
     def __getattr__(name: str) -> Any:
         if name not in _WHEN_USED:

@@ -1,4 +1,4 @@
-"""What this machine offers: devices with their memory, versions, and a command for each thing that is missing."""
+"""What this machine offers: devices with their memory, versions, and a command for each missing part."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .devices.cuda import requirements
 from .devices.host.allowed import allowed_processors
 
 Line = tuple[str, str]
-_ROOM = 256 << 20  # bytes: with fewer there is hardly place for the libraries and kernels. A guess
+_ROOM = 256 << 20  # bytes; with less, the libraries and kernels hardly fit. A guess
 
-# What comes with an extra: its name, its package, the extra, and what it is for.
+# Optional software: its name, its package, the extra that installs it, and its purpose.
 _EXTRAS = (
     ("uvloop", "uvloop", "uvloop", "a quicker event loop"),
     ("numba", "numba", "numba", "quicker kernels"),
@@ -33,16 +33,16 @@ _SECTIONS = """\
 without a command, three sections:
   devices     what Scheduler("cpu"), Scheduler("cuda:0"), ... compute on, and the memory there. The processors
               are those that this process may use, by its affinity and the container's quota
-  software    versions of what is used where it is installed
-  to install  what is not there, and the command that installs it
+  software    versions of the installed software that asyncsched uses
+  to install  missing software, and the command that installs it
 """
 
 
 def main(arguments: list[str]) -> str:
-    """What a command prints.
+    """The text that a command prints.
 
     Raises:
-        SystemExit: for one that is none, and for `--help`.
+        SystemExit: for an unknown command, and for `--help`.
     """
     if not arguments:
         return describe()
@@ -71,7 +71,7 @@ def main(arguments: list[str]) -> str:
 
 
 def describe() -> str:
-    """Devices with their memory, versions, and a command for each thing missing: aligned text, several lines."""
+    """Devices with their memory, versions, and a command for each missing part: aligned text in several lines."""
     sections = {"devices": [*_cpu(), *_gpus()], "software": list(_software()), "to install": list(_missing())}
     width = max(len(name) for lines in sections.values() for name, _ in lines)
     text = [f"asyncsched {_version('asyncsched') or '(not installed)'}"]
@@ -88,7 +88,7 @@ def _cpu() -> Iterator[Line]:
 
 
 def _host_memory() -> dict[str, int]:
-    """Bytes of the host's memory, where Linux tells them; empty elsewhere."""
+    """The host's memory in bytes, on Linux; empty elsewhere."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             fields = dict(line.split(":") for line in file)
@@ -115,8 +115,8 @@ def _gpus() -> Iterator[Line]:
             lack = requirements.refused(error)
             yield f"cuda:{number}", f"{name}, not usable: {lack.how}: {lack.cure}"
             continue
-        room = "" if free >= _ROOM else ", too few: `nvidia-smi` lists who has the rest"
-        alone = ", the one MIG slice that a process sees" if "MIG" in name else ""
+        room = "" if free >= _ROOM else ", too little: `nvidia-smi` lists the processes that use the rest"
+        alone = ", the only MIG slice that a process sees" if "MIG" in name else ""
         yield f"cuda:{number}", f"{name}, compute capability {capability}, {_sizes(total, free)}{room}{alone}"
 
 
@@ -149,7 +149,7 @@ def _missing() -> Iterator[Line]:
 
 
 def _version(package: str) -> str | None:
-    """The installed version of a package, which is not imported."""
+    """The installed version of a package, without importing it."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -161,5 +161,5 @@ def _sizes(total: int, free: int) -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # for ASCII alone, say
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # the terminal may support only ASCII
     print(main(sys.argv[1:]))

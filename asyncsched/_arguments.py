@@ -1,4 +1,4 @@
-"""Arguments, checked at the line that gave them; and numbers as text for people, or sizes from it."""
+"""Checks of arguments, at the line that passed them; and numbers as text for people, or sizes from text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
 def check_int(name: str, value: object, least: int = 1, *, none: str = "") -> None:
-    """Raise unless `value` is an int of at least `least`, or None if that means something: `none` says what."""
+    """Raise unless `value` is an int of at least `least`, or None if that is allowed: `none` says what it means."""
     if none and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int):
@@ -33,7 +33,7 @@ def check_int(name: str, value: object, least: int = 1, *, none: str = "") -> No
 
 
 def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, none: str = "") -> None:
-    """Raise unless `value` is finite and above 0, or 0 if `zero`, or None if that means something: `none` says what."""
+    """Raise unless `value` is finite and above 0 (or 0 if `zero`), or None if allowed: `none` says what it means."""
     if none and value is None:
         return
     what = f"number of {unit}" if unit else "number"
@@ -51,7 +51,7 @@ def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
         ValueError: if it is neither, not positive, or of an unknown unit.
         TypeError: if it is of another type.
     """
-    if isinstance(size, np.integer):  # what a product of a shape is
+    if isinstance(size, np.integer):  # for example the product of a shape
         size = int(size)
     if isinstance(size, bool) or not isinstance(size, int | str):
         raise TypeError(f'{name} is an int of bytes or text such as "256 MiB", not {type(size).__name__}')
@@ -67,35 +67,36 @@ def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
 
 
 def is_coroutine_function(fn: Any) -> bool:
-    """Whether calling it makes a coroutine: a coroutine function, or an object whose class has such a `__call__`."""
-    if type(fn) is FunctionType and not vars(fn):  # asked as `inspect` does, but for the marks that it knows
+    """Whether calling `fn` makes a coroutine: a coroutine function, or an object whose class has such a `__call__`."""
+    # The same question as `inspect` asks, without the marks that it knows
+    if type(fn) is FunctionType and not vars(fn):
         return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
 def format_bytes(nbytes: float) -> str:
-    """Bytes for people: text that `parse_bytes` takes, but for what rounding loses."""
+    """Bytes for people: text that `parse_bytes` takes, except for rounding."""
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if round(abs(nbytes) / scale * 1024, 1) >= 1024:  # or it would be 1024.0 of the next smaller
+        if round(abs(nbytes) / scale * 1024, 1) >= 1024:  # otherwise it would be 1024.0 of the next smaller unit
             return f"{nbytes / scale:.1f} {unit}"
     return f"{nbytes:.0f} B"
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people: three digits, in the unit that suits."""
-    size = abs(seconds) / 0.9995  # what is rounded to 1,000 of a unit is 1 of the next
+    """Seconds for people: three digits, in a suitable unit."""
+    size = abs(seconds) / 0.9995  # a value that rounds to 1,000 of a unit is 1 of the next
     unit, scale = ("s", 1.0) if size >= 1 else ("ms", 1e3) if size >= 1e-3 else ("us", 1e6)
     return f"{format_number(seconds * scale)} {unit}"
 
 
 def format_number(value: float) -> str:
-    """A number that was measured, for people: three digits at least, and no more where it has a fraction."""
+    """A measured number for people: at least three digits, and no more if it has a fraction."""
     # Zero has no sign.
     return f"{value:,.0f}" if 100 <= abs(value) < 1e15 else f"{value + 0.0:.3g}"
 
 
 def counted(number: int, what: str) -> str:
-    """A number of things for people: "1 task", "1,200 tasks"."""
+    """A number with a noun, for people: "1 task", "1,200 tasks"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
@@ -107,7 +108,7 @@ def require_package(what: str, package: str, extra: str) -> None:
 
 
 def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
-    """Raise unless another process can get this function."""
+    """Raise unless a function can be sent to another process."""
     try:
         pickle.dumps(fn)
     except Exception as error:
@@ -121,5 +122,5 @@ def _instead(none: str) -> str:
 
 
 def label_of(fn: object) -> str:
-    """What a callable is called in messages. NumPy's ufuncs have no qualified name before 2.2."""
+    """The name of a callable in messages. NumPy's ufuncs have no qualified name before 2.2."""
     return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)

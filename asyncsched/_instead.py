@@ -1,6 +1,6 @@
-"""What others call it: names that users of NumPy, PyTorch, MXNet, Dask and asyncio type first, and what to write here.
+"""Names that users of NumPy, PyTorch, MXNet, Dask and asyncio type first, with what to write here instead.
 
-For the errors of names that are not there. A name that exists here is in none of these tables; a test sees to that.
+They are for the errors of missing names. No table contains a name that exists here; a test holds that.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ T = TypeVar("T")
 
 
 def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[object]) -> AttributeError:
-    """The error of a name that an object has not. It knows the class alone, so that who keeps it keeps no object.
+    """The error for an attribute that an object lacks. It refers only to the class, so keeping it keeps no object.
 
-    Where there is a cure it knows no class either, or Python would add a guess: "use `t.size`. Did you mean: 'numpy'?"
+    With a cure it does not refer to the class either, or Python would add a guess: "use `t.size`. Did you mean:
+    'numpy'?"
     """
     if name in instead:
         return AttributeError(f"{owner} has no attribute {name!r}: use {instead[name]}", name=name, obj=None)
@@ -28,7 +29,7 @@ def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[o
 
 
 def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeError:
-    """The error of a name that a module has not. Where a cure is known, Python has nothing to guess."""
+    """The error for a name that a module lacks. With a cure, Python has nothing to guess from."""
     cure = instead.get(name) or _numpys(module, name)
     if cure is None:
         return AttributeError(f"module {module!r} has no attribute {name!r}")
@@ -38,9 +39,9 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
 def explain_missing(
     namespace: dict[str, Any], module: str, instead: Mapping[str, str], *, listed: bool = False
 ) -> None:
-    """Have a module raise the error of `no_name` for whatever it has not. If `listed`, `dir()` shows its `__all__`.
+    """Make a module raise the error of `no_name` for every missing name. If `listed`, `dir()` shows its `__all__`.
 
-    By a call, and not by a `__getattr__` in its text: type checkers would take that for a promise of any name.
+    Modules call this instead of defining `__getattr__`: type checkers would take that as a promise of any name.
     """
 
     def __getattr__(name: str) -> NoReturn:
@@ -52,11 +53,11 @@ def explain_missing(
 
 
 class OnlyAsync:
-    """What is entered by `async with`, and says so in a plain `with`."""
+    """A class to enter by `async with`. A plain `with` raises an error that says so."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # type checkers know that it has none of these
+    if not TYPE_CHECKING:  # type checkers know that these methods do not exist
 
         def __enter__(self) -> NoReturn:
             raise TypeError(
@@ -69,10 +70,10 @@ class OnlyAsync:
 
 
 def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Have a function name the argument that was meant, where it is called with one that it has not.
+    """Make a function's TypeError for an unknown argument name the one that was meant.
 
-    Python itself refuses such a call, before any line of the function runs. A call that is right pays for the wrapper
-    alone, some 0.2 us; a wrong one is looked at.
+    Python raises for such a call before any line of the function runs. A correct call pays only for the wrapper, about
+    0.2 us; a wrong one is examined.
     """
 
     @wraps(function)
@@ -85,14 +86,14 @@ def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
                 meant = _meant(function, args, options)
                 if meant:
                     error.args = (f"{str(error).partition('. Did you mean')[0]}: {meant}",)
-            del trace  # which holds this frame
+            del trace  # it holds this frame
             raise
 
     return call
 
 
 def parameters(function: Any) -> tuple[str, ...]:
-    """The names of a function's parameters, but for `*args` and the like."""
+    """The names of a function's parameters, without `*args` and the like."""
     code = function.__code__
     names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     return names
@@ -110,7 +111,7 @@ def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
         free = [name for name in known[code.co_argcount :] if name not in options]
         meant = [told.get("") or _of_its_type(args[code.co_argcount], free, function.__kwdefaults__ or {})]
         if not any(meant) and len(args) == code.co_argcount + 1 and hasattr(args[-1], "shape"):
-            unknown = ["out"]  # as a universal function of NumPy's takes it
+            unknown = ["out"]  # passed as NumPy's universal functions take it
     if not any(meant) and function.__module__.startswith((f"{__package__}.tensors.", f"{__package__}.array_api.")):
         cures = [NUMPYS_KEYWORDS[name] for name in unknown if name in NUMPYS_KEYWORDS]
         return cures[0].format(f=_called(function)) if cures else ""
@@ -118,14 +119,14 @@ def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> 
 
 
 def _called(function: Any) -> str:
-    """How a function or a method of tensors is called."""
+    """The name by which a function or a method of tensors is called."""
     owner, _, name = function.__qualname__.rpartition(".")
     part = function.__module__.rpartition(".")[2]
     return f"t.{name}" if owner else f"asc.{part}.{name}" if part in ("fft", "linalg") else f"asc.{name}"
 
 
 def _of_its_type(given: object, names: list[str], defaults: Mapping[str, object]) -> str:
-    """The first keyword that may be meant by a value: one for truths, if it is one."""
+    """The first keyword that a positional value may be meant for; a boolean one for a bool."""
     kinds = {name: type(defaults[name]) for name in names if defaults.get(name) is not None}
     fit = [name for name in names if isinstance(given, kinds.get(name, object))]
     fit = [name for name in fit if kinds.get(name) is bool] if isinstance(given, bool) else fit
@@ -133,15 +134,15 @@ def _of_its_type(given: object, names: list[str], defaults: Mapping[str, object]
 
 
 def _nearest(name: str, known: list[str]) -> str:
-    """The keyword that was meant: by what others call it, or by how it is spelt."""
-    from difflib import get_close_matches  # which a program that is right never needs
+    """The keyword that was meant: by its name in other libraries, or by its spelling."""
+    from difflib import get_close_matches  # never needed by a correct program
 
     ours = [ours for ours in KEYWORDS.get(name, ()) if ours in known] or get_close_matches(name, known, 1, 0.7)
     return f"`{ours[0]}=`" if ours else ""
 
 
 def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
-    """What was meant by `ones(2, 3)`, `concat(a, b)` and `sum(x, 0, 1)`; empty, if it was something else."""
+    """The correct form of `ones(2, 3)`, `concat(a, b)` and `sum(x, 0, 1)`; empty for other mistakes."""
     place = next((place for place, name in enumerate(taken) if name in _SEVERAL), None)
     if place is None:
         return ""
@@ -157,32 +158,32 @@ def _as_one(name: str, taken: tuple[str, ...], args: tuple[Any, ...]) -> str:
 
 
 def _numpys(module: str, name: str) -> str | None:
-    """The cure of a function that is NumPy's alone, in the part of NumPy that has this module's name."""
+    """The cure for a function that only NumPy has, in the part of NumPy with this module's name."""
     part = module.removeprefix("asyncsched").removeprefix(".")
     home = getattr(np, part) if part in ("linalg", "fft") else np if part in ("", "array_api") else None
     if not is_numpys(home, name):
         return None
     if part == "array_api":
         if given_to(getattr(home, name)) != "t":
-            return f"`xp.asarray(np.{name}(...))`, of what `np.asarray(x)` gives, which waits"
+            return f"`xp.asarray(np.{name}(...))`, with `np.asarray(x)` for arrays, which waits"
         return f"`xp.asarray(np.{name}(np.asarray(x)))`, which waits"
     return numpys_cure(f"{part}.{name}" if part else name)
 
 
 def numpys_cure(dotted: str) -> str:
-    """What to write for a function that is NumPy's, as "linalg.norm"."""
+    """The cure for a function that only NumPy has, named as in "linalg.norm"."""
     if (cure := NUMPY.get(dotted)) is not None:
         return cure
     given = given_to(attrgetter(dotted)(np))
-    return f"`await s.call(np.{dotted}, {given})`, which computes NumPy's as a task and waits for it"
+    return f"`await s.call(np.{dotted}, {given})`, which runs NumPy's function as a task and waits for it"
 
 
 def given_to(function: Any, first: str = "") -> str:
-    """What a function must be given, as "t", or "a, b"; or with a tensor as `first`, "t, k"."""
+    """The arguments that a function needs, as "t", or "a, b"; with a tensor as `first`, as "t, k"."""
     if isinstance(function, np.ufunc):
         names = ["t", "other"][: function.nin]
     else:
-        from inspect import signature  # which a program that is right never needs
+        from inspect import signature  # never needed by a correct program
 
         all_of = signature(function).parameters.values()
         names = [one.name for one in all_of if one.default is one.empty and one.kind <= one.POSITIONAL_OR_KEYWORD]
@@ -190,17 +191,17 @@ def given_to(function: Any, first: str = "") -> str:
 
 
 def is_numpys(home: Any, name: str) -> bool:
-    """Whether a part of NumPy has a function of arrays with this name: `median`, not `set_printoptions`."""
+    """Whether a part of NumPy has a function of arrays with this name: `median`, but not `set_printoptions`."""
     return isinstance(getattr(home, name, None), _NUMPY_FUNCTIONS)
 
 
 _NUMPY_FUNCTIONS = (np.ufunc, type(np.median))
 
 
-_SEVERAL = ("shape", "axes", "axis", "arrays", "repetitions", "device")  # parameters that take several things as one
+_SEVERAL = ("shape", "axes", "axis", "arrays", "repetitions", "device")  # parameters that take several values as one
 _STREAMS = ("streams", "workers", "concurrency")
 _BYTES = ("max_bytes", "reserve")
-# Keywords by the names that others give them: those that they may have here. A function has one of these.
+# Keywords of other libraries, with the names that they may have here. A function has one of these.
 KEYWORDS = {
     **dict.fromkeys(("dim", "dims", "axis", "axes"), ("axis", "axes")),
     **dict.fromkeys(("ddof", "correction", "unbiased"), ("ddof", "correction")),
@@ -228,14 +229,14 @@ KEYWORDS = {
 
 _ALL = "use `asc.unique_all(x)`, `unique_counts` or `unique_inverse`"
 _LEFT_OUT = "there is nothing to choose: leave it out"
-# Keywords of NumPy's functions that none of those here has, by what is written in their place.
+# Keywords of NumPy's functions that none has here, with what to write instead.
 NUMPYS_KEYWORDS = {
-    "out": "use `c[...] = {f}(...)`, which writes to what is there",
-    "where": "use `asc.where(mask, a, b)`, of the operands or of what {f} gives",
-    "dtype": "use `asc.astype(x, dtype)`, of the operands or of what {f} gives",
-    "casting": "use `asc.astype(x, dtype)` of the operands, which converts in any case",
+    "out": "use `c[...] = {f}(...)`, which writes into an existing tensor",
+    "where": "use `asc.where(mask, a, b)` on the operands or on the result of {f}",
+    "dtype": "use `asc.astype(x, dtype)` on the operands or on the result of {f}",
+    "casting": "use `asc.astype(x, dtype)` on the operands, which always converts",
     **dict.fromkeys(("subok", "signature", "like", "ndmin", "overwrite_input", "assume_unique"), _LEFT_OUT),
-    "order": "use `asc.permute_dims(x, axes)` first, if elements are to go in another order; else leave it out",
+    "order": "use `asc.permute_dims(x, axes)` first, to put elements in another order; else leave it out",
     "initial": "use `initial + asc.sum(x)`, `initial * asc.prod(x)` or `asc.maximum(asc.max(x), initial)`",
     "weights": "use `asc.sum(w * x) / asc.sum(w)`",
     "decimals": "use `asc.round(x * 10**n) / 10**n`",
@@ -247,14 +248,14 @@ NUMPYS_KEYWORDS = {
     **dict.fromkeys(("return_counts", "return_index", "return_inverse"), _ALL),
 }
 
-# Of `s.pipeline(dataset, ...)`, by the names of PyTorch's DataLoader: what they ask for is a stage.
+# For `s.pipeline(dataset, ...)`: parameters of PyTorch's DataLoader, with the stage to use instead.
 STAGES = {
-    "": "`.batch(size)`",  # of one argument too many
+    "": "`.batch(size)`",  # one positional argument too many
     "batch_size": "`.batch(size)`",
     "batch_sampler": "`order=`, `.batch(size)`",
     "collate_fn": "`.batch(size, collate=fn)`",
     "drop_last": "`.batch(size, drop_last=True)`",
-    **dict.fromkeys(("generator", "seed", "shuffle"), "`order=` of a permutation, or `.shuffle(1000, seed=0)`"),
+    **dict.fromkeys(("generator", "seed", "shuffle"), "`order=` with a permutation, or `.shuffle(1000, seed=0)`"),
     **dict.fromkeys(("in_order", "ordered"), "`.map(fn, workers=4, ordered=False)`"),
     **dict.fromkeys(("num_workers", "workers", "transform"), "`.map(fn, workers=4)`"),
     **dict.fromkeys(("multiprocessing_context", "persistent_workers"), "`.map(fn, workers=4, processes=True)`"),
@@ -263,7 +264,7 @@ STAGES = {
     **dict.fromkeys(("num_replicas", "num_shards", "rank"), "`.shard(index, count)`"),
 }
 
-# Of one function each, by its qualified name: what others have an option for. "" is one argument too many.
+# By the qualified name of a function: options that it has elsewhere. "" is one positional argument too many.
 OPTIONS_OF: dict[str, dict[str, str]] = {
     "Scheduler.pipeline": STAGES,
     "Tensor.to": {"dtype": "`t.astype(dtype)`", "non_blocking": "`t.to(device)`, which waits for nothing"},
@@ -276,11 +277,11 @@ OPTIONS_OF: dict[str, dict[str, str]] = {
 
 _BARRIER = "`await s.barrier()`, which waits for everything"
 _STATISTICS = "`s.statistics()`, or `s.load()`"
-_MAKE = "`x = await s.put(a)` makes a tensor of an array or a list"
-_DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., as NumPy's has"
-_SEED = "what draws takes a seed, as `asc.random.default_rng(0)` does"
+_MAKE = "`x = await s.put(a)` makes a tensor from an array or a list"
+_DRAW = "`asc.random.default_rng(seed)` has `normal`, `random`, `integers`, ..., like NumPy's"
+_SEED = "pass a seed to whatever draws, as in `asc.random.default_rng(0)`"
 _DATA = "`s.pipeline(dataset).map(fn, workers=4).batch(64).to_device(depth=2)` loads data"
-_ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` prints what there is"
+_ON_A_DEVICE = "`asc.Scheduler('cuda')` computes there, and `python -m asyncsched` lists the devices"
 
 _ASYNCIOS = ("Event", "Lock", "Queue", "Semaphore", "TaskGroup", "sleep", "timeout")
 
@@ -299,14 +300,14 @@ PACKAGE = {
     **dict.fromkeys(("mm", "bmm"), "`a @ b`"),
     **{name: f"`asc.linalg.{name}(t)`" for name in ("cholesky", "det", "diagonal", "inv", "qr", "svd", "trace")},
     **{name: f"`asc.linalg.{name}(a, b)`" for name in ("cross", "outer", "solve")},
-    **dict.fromkeys(("flatten", "ravel"), "`t.flatten()`, or `t.reshape((t.shape[0], -1))` of all but the first axis"),
-    **dict.fromkeys(("allclose", "array_equal", "isclose"), "NumPy's, of what `await asc.gather(a, b)` gives"),
+    **dict.fromkeys(("flatten", "ravel"), "`t.flatten()`, or `t.reshape((t.shape[0], -1))` for all but the first axis"),
+    **dict.fromkeys(("allclose", "array_equal", "isclose"), "NumPy's, on the results of `await asc.gather(a, b)`"),
     **dict.fromkeys(("DataLoader", "Dataset", "TensorDataset", "data", "utils"), _DATA),
-    "vmap": "functions broadcast: the same function, of a tensor with one axis more in front",
-    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)` makes one task of a step"),
+    "vmap": "the function itself, on a tensor with one more leading axis: functions broadcast",
+    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)` makes a step one task"),
     **dict.fromkeys(("cuda", "device"), _ON_A_DEVICE),
     **dict.fromkeys(("inference_mode", "set_grad_enabled"), "`with asc.no_grad():` records nothing"),
-    "enable_grad": "nothing: all is recorded that is not in a `with asc.no_grad():`",
+    "enable_grad": "nothing: everything outside `with asc.no_grad():` is recorded",
     **dict.fromkeys(("double", "float", "half", "int", "long"), "dtypes are `asc.float32`, `asc.int64`, ..."),
     **{
         name: f"`await s.{name}({given})`, of `async with asc.Scheduler() as s`"
@@ -322,7 +323,7 @@ PACKAGE = {
     **dict.fromkeys(("grad", "value_and_grad"), "`loss.backward()`, or `asc.autograd.grad`"),
     **{name: f"`asyncio.{name}`" for name in _ASYNCIOS},
     **dict.fromkeys(
-        ("create_task", "ensure_future"), "`asyncio.ensure_future(t)`; `await s.submit(fn, *args)` of a function"
+        ("create_task", "ensure_future"), "`asyncio.ensure_future(t)`; `await s.submit(fn, *args)` for a function"
     ),
     **dict.fromkeys(("Future", "Stream"), "a tensor, or a task of `await s.submit(fn, *args)`, is the handle to await"),
     **dict.fromkeys(("Executor", "ThreadPoolExecutor", "Pool", "run_in_executor"), "`s.as_executor()`"),
@@ -335,7 +336,7 @@ PACKAGE = {
     **dict.fromkeys(
         ("set_default_device", "default_backend", "local_devices"), "`asc.Scheduler('cuda')`; `s.devices` has them"
     ),
-    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "`dtype=` of what makes tensors and layers"),
+    **dict.fromkeys(("set_default_dtype", "get_default_dtype"), "`dtype=` of each function and layer"),
     **dict.fromkeys(("Generator", "bernoulli", "multinomial", "normal"), _DRAW),
     **dict.fromkeys(("dtype", "bfloat16"), "dtypes are `asc.float32`, `asc.int64`, ..., and NumPy's"),
     **dict.fromkeys(("profiler", "profile"), "`asc.Trace`, `asc.Timer`, or `asc.measure`"),
@@ -346,7 +347,7 @@ PACKAGE = {
     "index_select": "`asc.take(t, indices, axis=...)`",
     "is_tensor": "`isinstance(t, asc.Tensor)`",
     "masked_select": "`t[mask]`",
-    "ndarray": "`asc.Tensor`, or NumPy's of what `await t` gives",
+    "ndarray": "`asc.Tensor`, or NumPy's for the result of `await t`",
     "neg": "`-t`",
     "one_hot": "`asc.eye(classes)[t]`",
     "permute": "`asc.permute_dims(t, axes)`",
@@ -354,11 +355,11 @@ PACKAGE = {
     "rsqrt": "`1 / asc.sqrt(t)`",
     **dict.fromkeys(("scatter", "scatter_add"), "`t[indices] = values`"),
     "logsumexp": "`t.max() + asc.log(asc.exp(t - t.max()).sum())`, with `axis=` and `keepdims=` as needed",
-    "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`, which leaves infinity",
+    "nan_to_num": "`asc.where(asc.isnan(t), 0, t)`, which keeps infinity",
     "norm": "`asc.linalg.vector_norm`, or `matrix_norm`",
     "pipeline": "`s.pipeline(source)`, of `async with asc.Scheduler() as s`",
     "scope": "`s.scope(...)`, of `async with asc.Scheduler() as s`",
-    "to_thread": "`await s.call(fn, *args)` is that, within bounds",
+    "to_thread": "`await s.call(fn, *args)`, which does the same within bounds",
     "swapaxes": "`asc.permute_dims(t, axes)`, or `t.mT` for the last two",
     "transpose": "`asc.permute_dims(t, axes)`, or `t.T`",
     "trapz": "`asc.trapezoid(y, x)`",
@@ -385,24 +386,24 @@ _NOT_HERE = (
 )  # fmt: skip
 
 NN = {
-    **dict.fromkeys(("Parameter", "parameter"), "a tensor with `t.requires_grad = True`, set as an attribute, is one"),
+    **dict.fromkeys(("Parameter", "parameter"), "an attribute: a tensor with `t.requires_grad = True`"),
     **dict.fromkeys(_NOT_HERE, _TASK_OF_PYTORCH),
     **dict.fromkeys(
         ("TransformerEncoderLayer", "TransformerEncoder", "TransformerDecoderLayer", "TransformerDecoder"),
-        "a module of `MultiheadAttention`, `LayerNorm` and `Linear`, as `Block` in demos/train_text.py",
+        "a module of `MultiheadAttention`, `LayerNorm` and `Linear`, such as `Block` in demos/train_text.py",
     ),
     **dict.fromkeys(("DataParallel", "parallel"), "see `asyncsched.cluster`"),
-    **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors, set as an attribute"),
-    "init": "assign to it: `with asc.no_grad(): layer.weight[...] = values`",
+    **dict.fromkeys(("ParameterDict", "ParameterList"), "a list of tensors as an attribute"),
+    "init": "an assignment: `with asc.no_grad(): layer.weight[...] = values`",
     "F": "`nn.functional`",
-    "BCELoss": "`nn.BCEWithLogitsLoss()`, of what comes before the sigmoid",
+    "BCELoss": "`nn.BCEWithLogitsLoss()`, on the values before the sigmoid",
     "InstanceNorm2d": "`nn.GroupNorm(channels, channels)`",
 }
 
 FUNCTIONAL = {
-    "binary_cross_entropy": "`binary_cross_entropy_with_logits`, of what comes before the sigmoid",
+    "binary_cross_entropy": "`binary_cross_entropy_with_logits`, on the values before the sigmoid",
     "one_hot": "`asc.eye(classes)[t]`",
-    "pad": "`asc.pad(t, widths, mode)`, NumPy's: (before, after) for each axis, from the first on",
+    "pad": "`asc.pad(t, widths, mode)`, with (before, after) for each axis from the first on, as in NumPy",
     "normalize": "`t / asc.linalg.vector_norm(t, axis=-1, keepdims=True)`",
 }
 
@@ -410,9 +411,9 @@ NN |= {name: FUNCTIONAL[name] for name in ("binary_cross_entropy", "normalize", 
 
 OPTIONS = {  # of the layers' constructors
     "batch_first": "the batch is first",
-    "dropout": "`nn.Dropout(p)` of what comes out; attention itself drops nothing",
+    "dropout": "`nn.Dropout(p)` on the result; attention itself drops nothing",
     "groups": "convolutions have one group; a PyTorch module is a task: `await s.call(module, x)`",
-    "padding_idx": "its row is one like any other; a mask leaves out what is padding",
+    "padding_idx": "no row is special; use a mask to leave out padding",
     "padding_mode": "the padding is zeros",
 }
 
@@ -446,7 +447,7 @@ TENSOR = {
     **dict.fromkeys(("expand_as", "view_as"), "`asc.broadcast_to(t, other.shape)`, or `t.reshape(other.shape)`"),
     **dict.fromkeys(("get_device", "devices", "sharding"), "`t.device`"),
     **dict.fromkeys(
-        ("is_complex", "is_floating_point"), "`t.dtype.kind`, which is 'f' of floats, and 'c' of complex numbers"
+        ("is_complex", "is_floating_point"), "`t.dtype.kind`, which is 'f' for floats and 'c' for complex numbers"
     ),
     **dict.fromkeys(
         ("is_leaf", "grad_fn", "retain_grad", "register_hook"), "`t.requires_grad`, `t.grad`: there are no hooks"
@@ -465,22 +466,22 @@ TENSOR = {
     **dict.fromkeys(("new_zeros", "new_ones", "new_full"), "`asc.zeros(shape, dtype=t.dtype)`, or `ones`, `full`"),
     **dict.fromkeys(("block_until_ready", "compute", "persist", "wait", "wait_to_read"), "`await t`"),
     "at": "`t[index] = value`, which moves `t` to a new version",
-    "visualize": "`s.graph(t)`, which draws what it depends on",
+    "visualize": "`s.graph(t)`, which draws its dependencies",
     **dict.fromkeys(("element_size", "itemsize"), "`t.dtype.itemsize`"),
     **dict.fromkeys(("stride", "strides"), "`(await t).strides`"),
     **dict.fromkeys(("byteswap", "ctypes"), "`await t.numpy()` first"),
-    "add_done_callback": "`asyncio.ensure_future(t)`, where an asyncio task is wanted, as `asyncio.wait` does",
+    "add_done_callback": "`asyncio.ensure_future(t)` to make an asyncio task, as `asyncio.wait` does",
     "as_in_context": "`t.to(device)`",
     "asnumpy": "`await t.numpy()`",
     "asscalar": "`await t.item()`",
     "attach_grad": "`t.requires_grad = True`",
-    "base": "nothing: tensors are values, and views of one another where NumPy's are",
-    "cancelled": "`t.done()`, and `t.exception()`, which is TaskCancelled then",
+    "base": "nothing: tensors are values, and share memory where NumPy's views do",
+    "cancelled": "`t.done()`, and `t.exception()`, which is then a TaskCancelled",
     "choose": "`asc.where` or `asc.take_along_axis`",
     "clamp": "`t.clip(low, high)`",
     "clone": "`t.copy()`",
     "compress": "`t[mask]`",
-    "contiguous": "`t.copy()`, if at all: what needs another layout makes it",
+    "contiguous": "`t.copy()`, if at all: operations change the layout themselves if they must",
     "cpu": "`await t.numpy()`, or `t.to('cpu')` for a tensor there",
     "cuda": "`t.to('cuda')`",
     "data": "`await t.numpy()`, or `t.detach()` for a tensor that is not recorded",
@@ -507,7 +508,7 @@ TENSOR = {
     "ready": "`t.done()`",
     "requires_grad_": "`t.requires_grad = True`",
     "resize": "`t.reshape(...)`, or `asc.concat`",
-    "setflags": "nothing: what is awaited is read-only, and `await t.numpy()` is yours",
+    "setflags": "nothing: `await t` gives a read-only array, and `await t.numpy()` a copy of your own",
     "sort": "`asc.sort(t)`, which makes a new tensor",
     "t": "`t.T`",
     "tobytes": "`(await t).tobytes()`",
@@ -519,7 +520,7 @@ TENSOR = {
     "view": "`t.reshape(...)`, which is a view where NumPy's is; `t.astype(dtype)` for another dtype",
 }
 
-TASK = {name: TENSOR[name] for name in ("add_done_callback", "cancelled")}  # the rest is of no array, or says so
+TASK = {name: TENSOR[name] for name in ("add_done_callback", "cancelled")}  # the others are for arrays, or say so
 
 MODULE = {
     **dict.fromkeys(("double", "float", "half", "bfloat16", "type"), "`dtype=` of the layers' constructors"),
@@ -548,20 +549,20 @@ SUBMITTER = {
     **dict.fromkeys(("close", "shutdown", "stop"), "`await s.aclose()`, or the end of its `async with` block"),
     **dict.fromkeys(("stats", "memory_allocated", "memory_stats", "memory_usage", "status", "info"), _STATISTICS),
     **dict.fromkeys(("pending", "in_flight", "queue", "qsize"), _STATISTICS),
-    **dict.fromkeys(("tasks", "all_tasks", "current_task"), "`print(s.explain())`, which lists what is unfinished"),
+    **dict.fromkeys(("tasks", "all_tasks", "current_task"), "`print(s.explain())`, which lists unfinished tasks"),
     **dict.fromkeys(("device", "streams"), "`s.devices`, whose `streams` are these"),
     **{name: f"`asc.{name}(...)`, in the scheduler's block" for name in ("arange", "empty", "full", "ones", "zeros")},
     **dict.fromkeys(("execute", "apply", "apply_async", "enqueue", "schedule", "send"), "`await s.submit(fn, *args)`"),
     **dict.fromkeys(("warm", "warmup", "precompile", "preload"), "`await s.warm_up(fn, *examples)`"),
     "run_in_executor": "`await s.call(fn, *args)`; `s.as_executor()` for others' code",
-    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)`, which makes one task of a step"),
+    **dict.fromkeys(("compile", "jit"), "`graph = await s.capture(fn, x)`, which makes a step one task"),
     **dict.fromkeys(
-        ("empty_cache", "gc", "clear", "free"), "nothing: what is dropped is free, and `del t` drops a name"
+        ("empty_cache", "gc", "clear", "free"), "nothing: memory is free once dropped, and `del t` drops a name"
     ),
     **dict.fromkeys(("group", "task_group"), "`async with s.scope() as scope:`"),
     **dict.fromkeys(("Batcher", "batcher", "batch"), "`asc.Batcher(fn)`"),
     **dict.fromkeys(("Stepper", "stepper", "generate"), "`asc.Stepper(step)`"),
-    **dict.fromkeys(("plot", "visualize", "show"), "`s.graph(t)`, which draws what it depends on"),
+    **dict.fromkeys(("plot", "visualize", "show"), "`s.graph(t)`, which draws its dependencies"),
     **dict.fromkeys(("profile", "trace", "record"), "`asc.Trace`, `asc.Timer`, or `asc.measure`"),
     **dict.fromkeys(("get", "fetch"), "`await t`, or `await asc.gather(*ts)`"),
     **dict.fromkeys(("copy", "to", "to_device", "upload"), "`await s.put(a)`"),
@@ -582,7 +583,7 @@ SUBMITTER = {
 }
 
 SCOPE = SUBMITTER | {
-    name: f"`s.{name}(...)` of the scheduler: what is submitted in the scope's block is the scope's, there too"
+    name: f"`s.{name}(...)` of the scheduler: tasks submitted in the scope's block belong to the scope"
     for name in ("pipeline", "window")
 }
 
@@ -623,7 +624,7 @@ OPTIMIZER = {
     "learning_rate": "`optimizer.lr`",
 }
 
-# NumPy's functions that have another name here, or none; as `np.NAME`.
+# NumPy's functions that have another name here, or no equivalent; as `np.NAME`.
 NUMPY = {
     **{f"arc{name}": f"`asyncsched.a{name}(t)`" for name in ("cos", "cosh", "sin", "sinh", "tan", "tanh")},
     "arctan2": "`asyncsched.atan2(t, other)`",
@@ -644,7 +645,7 @@ NUMPY = {
     "transpose": "`asyncsched.permute_dims(t, axes)`, or `t.T`",
 }
 
-# Of `array_api`, where nobody awaits anything, and of its arrays, which have the standard's few attributes.
+# For `array_api`, where nobody awaits anything, and for its arrays, which have the standard's few attributes.
 ARRAY_API = {
     **{
         name: cure.replace("asyncsched.", "xp.")

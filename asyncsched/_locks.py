@@ -1,9 +1,9 @@
-"""A lock that is free again when a signal's exception comes as it is taken.
+"""A lock that is released again if a signal's exception comes while it is being acquired.
 
-Python 3.14 handles signals between a lock's `__enter__` and the block, so that Ctrl-C leaves the lock taken for good:
-nobody who asks for it later goes on. (A loop of `with lock: pass` under a timer left it so in half of all interrupts;
-3.11, 3.13 and 3.15 in none; but on 3.15 a profiler's exception comes there, too.) Where `__enter__` is written in
-Python, it does not handle them there. `__exit__` stays C's, which nothing interrupts before the lock is free.
+Python 3.14 handles signals between a lock's `__enter__` and the block, so that Ctrl-C may leave the lock acquired for
+good: every later caller waits for ever. (In a loop of `with lock: pass` under a timer, half of all interrupts left it
+so; with 3.11, 3.13 and 3.15 none did; but on 3.15 a profiler's exception comes there, too.) With an `__enter__` written
+in Python, signals are not handled there. `__exit__` stays in C, where nothing interrupts before the lock is free.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from _thread import RLock
 
 
 class InterruptibleLock(RLock):  # type: ignore[misc]  # C allows it, in every version
-    """It knows whether this thread has it, also where nobody could note that it was acquired."""
+    """A lock that knows whether this thread has it, even if the caller could not note that it was acquired."""
 
-    def __enter__(self) -> bool:  # type: ignore[override]  # `with` gives it no arguments
+    def __enter__(self) -> bool:  # type: ignore[override]  # `with` passes no arguments
         try:
             return self.acquire()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Logging that changes nothing else."""
+"""Logging that cannot raise."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from asyncio import CancelledError
 from contextlib import suppress
 from typing import Any, Final
 
-# What a user's hook raises, and nobody but the hook means. The rest is a signal's, and goes on.
+# Exceptions of a user's hook that concern only the hook. Others come from a signal, and go on.
 HOOK_FAILURES: Final = (Exception, CancelledError, GeneratorExit)
 
 
 class Log(logging.LoggerAdapter[logging.Logger]):
     """A logger whose filters and handlers cannot raise.
 
-    The lines that log are in the middle of the scheduler's work. So what a filter or a handler raises goes to stderr,
-    as what a handler's `emit` raises does anyway.
+    Its callers are in the middle of the scheduler's work. So the exception of a filter or a handler is printed to
+    stderr, as that of a handler's `emit` is anyway.
 
     Args:
         name: the logger's.
@@ -25,7 +25,7 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         super().__init__(logging.getLogger(name))
 
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        """As `Logger.log`, which all other methods call."""
+        """Log as `Logger.log` does. All other methods call this one."""
         try:
             super().log(level, msg, *args, stacklevel=2, **options)
         except HOOK_FAILURES:

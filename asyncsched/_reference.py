@@ -1,7 +1,7 @@
-"""The guides and the reference of all that is public, as pages with a search, made by pdoc.
+"""The guides and the reference of all public names, as pages with a search, made by pdoc.
 
-A room's guide is the front of its page. What pdoc lacks is added to its pages: links between guides lead from page to
-page, and they are dark where the reader's system is.
+A room's guide is the front of its page. This file adds two things that pdoc lacks: links between guides lead from page
+to page, and the pages are dark if the reader's system is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Makes the pages, and serves them on this machine alone until Ctrl-C; or, with --
 Needs pdoc: pip install "asyncsched[docs]".
 """
 _PACKAGE: Final = Path(__file__).parent
-# The guides on each page: of the rooms that users import, and on the first page those of the others.
+# The guides on each page: those of the rooms that users import; the first page has those of the others.
 GUIDES: Final = {
     "asyncsched": ("README.md", "flow/README.md", "tensors/README.md", "ERRORS.md"),
     **{
@@ -31,7 +31,7 @@ GUIDES: Final = {
         for room in ("array_api", "cluster", "devices", "nn", "observe", "serving")
     },
 }
-_LINK: Final = re.compile(r'<a href="([^":#]*(?<!\.html))(#[^"]*)?">(.*?)</a>', re.DOTALL)  # but those to its pages
+_LINK: Final = re.compile(r'<a href="([^":#]*(?<!\.html))(#[^"]*)?">(.*?)</a>', re.DOTALL)  # but not links to its pages
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def write(folder: Path) -> None:
     """Write all pages to a folder.
 
     Raises:
-        ImportError: without pdoc, or without what a public name needs to be imported.
+        ImportError: without pdoc, or without a package that a public name needs.
     """
     try:
         import pdoc
@@ -88,7 +88,7 @@ def write(folder: Path) -> None:
 
 
 def _take_in(public: set[type]) -> None:
-    """Have classes declare what they inherit from those that are not public: pdoc would but name it."""
+    """Make classes declare members that they inherit from private classes: otherwise pdoc would only name them."""
     for one in public:
         for base in one.__mro__:
             if base.__module__.startswith(f"{__package__}.") and base not in public:
@@ -100,8 +100,11 @@ def _take_in(public: set[type]) -> None:
 
 
 def _linked(text: str, page: str) -> str:
-    """A page whose links to guides lead to their pages. Of links that lead nowhere in the reference the words stay:
-    out of the package, and to attributes that have no documentation of their own."""
+    """A page whose links to guides lead to their pages.
+
+    Links that lead nowhere in the reference become plain words: those out of the package, and those to attributes
+    without documentation of their own.
+    """
     anchors = set(re.findall(r' id="([^"]+)"', text))
     pages = {guide: f"{name.replace('.', '/')}.html" for name, guides in GUIDES.items() for guide in guides}
     rooms = {dirname(guide) for guide, its in pages.items() if its == page}

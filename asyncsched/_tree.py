@@ -1,9 +1,9 @@
 """The one walker over nested lists, tuples, named tuples and dicts: arguments, results, items of a pipeline.
 
-A leaf is anything else. Subclasses of list and dict (`OrderedDict`, `defaultdict`) are walked like their bases, and
-come out as copies of themselves. What has no leaf that changed comes out as it is, no copy: a function that was given a
-list may mean to change it. (The packages `optree` and `torch.utils._pytree` do the same and more; what is walked here
-is small, and a dependency of the core would have to earn its place.)
+Anything else is a leaf. Subclasses of list and dict (`OrderedDict`, `defaultdict`) are walked like their bases, and
+changed copies have their class. A structure without a changed leaf is returned as it is, not as a copy: a function that
+was given a list may mean to change it. (The packages `optree` and `torch.utils._pytree` do the same and more, but the
+structures here are small, and a dependency of the core would have to earn its place.)
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from operator import is_
 from typing import Any
 
 _NESTED = (tuple, list, dict)
-_FEW = 16  # parts that are looked at one by one; a guess
+_FEW = 16  # parts that are checked one by one; a guess
 
 
 def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
@@ -31,7 +31,7 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
         if all(map(is_, changed.values(), tree.values())):
             return tree
         return changed if kind is dict else _with(tree, changed.items())
-    # A leaf is changed here, and not a call further down: most arguments are a few leaves.
+    # Leaves are changed here, not one call deeper: most arguments are a few leaves.
     parts = [map_leaves(change, part) if isinstance(part, _NESTED) else change(part) for part in tree]
     if all(map(is_, parts, tree)):
         return tree
@@ -51,7 +51,7 @@ def _with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
 
 
 def leaves(tree: Any) -> list[Any]:
-    """Every leaf, in order.
+    """All leaves, in order.
 
     >>> leaves({"a": [1, 2], "b": (3,)})
     [1, 2, 3]
@@ -67,10 +67,10 @@ def leaves(tree: Any) -> list[Any]:
 
 
 def find(kinds: tuple[type, ...], tree: Any) -> list[Any]:
-    """The leaves of some types, in whatever order.
+    """The leaves of some types, in no particular order.
 
-    For what a user gives and takes, which may have a million parts, be nested deeper than calls may be, or contain
-    itself. So each list is looked at once, and where none of its parts is of interest by their types alone.
+    For structures of the user's, which may have a million parts, be nested deeper than calls may be, or contain
+    themselves. So each list is examined once, and is skipped if the types of its parts show that none is of interest.
 
     >>> find((str,), [1, ("a", {2: "b"})])
     ['a', 'b']
@@ -84,7 +84,7 @@ def find(kinds: tuple[type, ...], tree: Any) -> list[Any]:
     for part in todo:
         if isinstance(part, kinds):
             found.append(part)
-        elif id(part) not in seen:  # all others in here are nested
+        elif id(part) not in seen:  # all others in `todo` are nested
             seen[id(part)] = part
             parts = part.values() if isinstance(part, dict) else part
             there = wanted

@@ -1,7 +1,7 @@
-"""Schedulers for code that cannot `await`: each with its event loop in a thread of its own.
+"""Schedulers for code that cannot `await`: each has an event loop in a thread of its own.
 
-One is started at its first use, and closed at exit. Whatever a caller asks for is done on the loop's thread while the
-caller waits. A child of a fork starts its own at its first use.
+It is started at its first use, and closed at exit. A call is carried out on the loop's thread while the caller waits. A
+child of a fork starts its own at its first use.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Background:
 
     def __init__(self, name: str) -> None:
         self._name = f"asyncsched {name}"
-        self._context = contextvars.Context()  # outside of whatever scope its caller is in
-        self._loop: asyncio.AbstractEventLoop | None = None  # once it is open
+        self._context = contextvars.Context()  # outside the caller's scopes
+        self._loop: asyncio.AbstractEventLoop | None = None  # set once it is open
         self._closing = False
-        self._told: Answer[None] = SimpleQueue()  # that it is open; then, that it has closed
+        self._told: Answer[None] = SimpleQueue()  # the report that it is open; then, that it has closed
 
     def open(self, options: Mapping[str, Any]) -> None:
         """Start the thread, and wait until the scheduler is open."""
@@ -50,7 +50,7 @@ class Background:
         try:
             self._thread.start()
             answered(self._told)
-        except BaseException:  # a signal's, perhaps: nobody would close it
+        except BaseException:  # perhaps a signal's: nobody would close it
             self.end()
             raise
 
@@ -71,7 +71,8 @@ class Background:
                 await self._ended.wait()
 
     def issue(self, fn: Callable[..., T], *args: Any, **options: Any) -> T:
-        """What a function of tensors gives, called on the loop's thread. Where the backlog is full it waits first."""
+        """Call a function of tensors on the loop's thread, and return its result. Waits first if the backlog is
+        full."""
         assert self._loop is not None
         while True:
             try:
@@ -80,7 +81,7 @@ class Background:
                 self.wait(drained, self.runtime, self.runtime.engine.root)
 
     def issue_after(self, wait: Callable[[Runtime], Coroutine[Any, Any, None]], fn: Callable[..., T], *args: Any) -> T:
-        """The same, called at the end of a wait, before anything else is."""
+        """Do the same as `issue`, at the end of a wait, before other code runs on the loop."""
 
         async def after() -> T:
             await wait(self.runtime)
@@ -94,7 +95,7 @@ class Background:
         return answered(ask_async(self._loop, partial(fn, *args)))
 
     def close(self) -> None:
-        """Wait for all that was submitted, and end the thread.
+        """Wait for everything submitted, and end the thread.
 
         Raises:
             ExceptionGroup: of the failures that nobody has seen.
@@ -108,19 +109,19 @@ class Background:
             raise BaseExceptionGroup(said, group.exceptions) from None
 
     def end(self) -> None:
-        """Close without waiting for it. A second call does nothing."""
+        """Close without waiting. A second call does nothing."""
         self._closing = True
         if self._loop is not None:
-            with suppress(RuntimeError):  # it has ended
+            with suppress(RuntimeError):  # the loop has ended
                 self._loop.call_soon_threadsafe(self._ended.set)
 
 
 class Kept:
-    """The one scheduler of a room's functions, which is kept open between their calls.
+    """The one scheduler of a room's functions, kept open between their calls.
 
     Args:
-        name: whose it is, for messages.
-        options: of `Scheduler`, as long as nobody has set others.
+        name: the room, for messages.
+        options: those of `Scheduler`, until others are set.
     """
 
     def __init__(self, name: str, options: Mapping[str, Any] | None = None) -> None:
@@ -128,16 +129,16 @@ class Kept:
         self._options: Mapping[str, Any] = options or {}
         self._lock = Lock()
         self._current: Background | None = None
-        self._parents: list[Background | None] = []  # in a child of a fork: what its parents have open
+        self._parents: list[Background | None] = []  # in the child of a fork: the schedulers that its parents have open
         atexit.register(self._at_exit)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
     def get(self) -> Background:
-        """The one in use, started if there is none.
+        """The scheduler in use; started if there is none.
 
         Raises:
-            ImplicitBarrierError: where the caller must not wait.
+            ImplicitBarrierError: if the caller must not wait.
         """
         check_may_block(self._name)
         found = self._current
@@ -151,7 +152,7 @@ class Kept:
         return found
 
     def replace(self, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Close what is open, and use these options from now on. Returns those before."""
+        """Close the open scheduler, and use these options from now on. Returns the previous options."""
         check_may_block(f"{self._name}.using")
         found = None
         try:
@@ -160,7 +161,7 @@ class Kept:
                 found, self._current = self._current, None
             if found is not None:
                 found.close()
-        except BaseException:  # a signal's, perhaps
+        except BaseException:  # perhaps a signal's
             if found is not None:
                 found.end()
             raise
@@ -173,19 +174,21 @@ class Kept:
             log.error("%s: operations failed, and nobody has read their results: %s", self._name, failures.exceptions)
 
     def _after_fork(self) -> None:
-        self._parents.append(self._current)  # to be dropped it would have to be closed, by a thread that is not here
+        self._parents.append(self._current)  # to drop it, a thread would have to close it that does not exist here
         self._current, self._lock = None, Lock()
 
 
 class Using:
-    """Options of a kept scheduler: set at once, and as a context manager those before come back at the end.
+    """Options of a kept scheduler. They are set at once.
+
+    As a context manager, it restores the previous options at the end.
 
     Raises:
-        TypeError, ValueError: for options that `Scheduler` refuses; nothing has changed then.
+        TypeError, ValueError: for options that `Scheduler` refuses; then nothing has changed.
     """
 
     def __init__(self, kept: Kept, options: Mapping[str, Any]) -> None:
-        Scheduler(**options)  # raises what is wrong with them before anything is closed
+        Scheduler(**options)  # raises for wrong options before anything is closed
         self._kept, self._before = kept, kept.replace(options)
 
     def __enter__(self) -> Self:
@@ -196,7 +199,7 @@ class Using:
 
 
 def check_may_block(what: str) -> None:
-    """Raise where a caller would hold up an event loop, or a stream that it may wait for."""
+    """Raise if the caller would block an event loop, or a stream that it may wait for."""
     if in_stream_thread():
         raise ImplicitBarrierError(
             f"{what} inside a task would wait for other tasks: pass arrays as arguments, and use NumPy on them there"
@@ -204,5 +207,5 @@ def check_may_block(what: str) -> None:
     if running_loop() is not None:
         raise ImplicitBarrierError(
             f"{what} blocks, and an event loop runs on this thread (as in a notebook): run such code on another thread,"
-            " as by `asyncio.to_thread(fn)`, or use asyncsched's own functions"
+            " for example by `asyncio.to_thread(fn)`, or use asyncsched's own functions"
         )

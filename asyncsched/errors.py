@@ -1,4 +1,4 @@
-"""Every exception of asyncsched. Each message names the cure."""
+"""All exceptions of asyncsched. Each message names the cure."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class AsyncSchedError(Exception):
 
 
 class QueueFull(AsyncSchedError):
-    """The backlog or the limits leave no room, and the call was one that never waits, or no longer than it was told.
+    """The backlog or the limits leave no room, and the call never waits, or has waited as long as it was told.
 
-    Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then,
-    or bound the loop: `w = s.window(2)` before it, `async with w:` in it. Of `s.scope(reserve=, wait=)`: come back
-    after `retry_after`.
+    Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then, or bound
+    the loop: `w = s.window(2)` before it, `async with w:` in it. For `s.scope(reserve=, wait=)`: come back after
+    `retry_after`.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_bytes=1000) as s:
@@ -38,18 +38,18 @@ class QueueFull(AsyncSchedError):
     no room for this array now: `await s.put(array)` waits for it
 
     Attributes:
-        retry_after: seconds after which there should be room, by the measured rate; None if unknown.
+        retry_after: seconds until there should be room, by the measured rate; None if unknown.
     """
 
     retry_after: float | None = None
 
 
 class LimitTooSmall(AsyncSchedError):
-    """A limit in bytes does not admit a task, or all those that wait.
+    """A limit in bytes does not admit a task, or all waiting tasks.
 
     Attributes:
-        needed: the limit that would have sufficed for it, or for all that waited; None if unknown.
-        limit: the one there is.
+        needed: the limit that would have been enough for the task, or for all waiting tasks; None if unknown.
+        limit: the present limit.
     """
 
     def __init__(self, message: str, needed: int | None = None, limit: int | None = None) -> None:
@@ -59,9 +59,9 @@ class LimitTooSmall(AsyncSchedError):
 
     @property
     def suggested_limit(self) -> int | None:
-        """The limit to try next: what is needed, and at least twice the present one, since more may follow.
+        """The limit to try next: `needed`, but at least twice the present limit, since more tasks may follow.
 
-        So a limit that works is found in a few tries, and is less than twice the least that does.
+        So a few tries find a limit that works, and it is less than twice the smallest one.
         """
         if self.needed is None or self.limit is None:
             return self.needed
@@ -85,9 +85,9 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 
 
 class MemoryDeadlockError(LimitTooSmall):
-    """Nothing can go on: every byte is held by something that itself waits for bytes.
+    """Nothing can go on: all bytes are held by tasks and coroutines that themselves wait for bytes.
 
-    It is raised once, for the first task that is awaited: when its awaiter drops what it holds, the others may go on.
+    It is raised once, for the first awaited task. When its awaiter drops the bytes it holds, the others may go on.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
@@ -105,11 +105,11 @@ class MemoryDeadlockError(LimitTooSmall):
 
 
 class Preempted(MemoryDeadlockError):
-    """Scopes wait for each other to grow, and this one is to give its bytes back, so that the others go on.
+    """Scopes wait for each other to grow, and this one must give its bytes back, so that the others go on.
 
-    Raised by `await scope.grow()`, see there who is told. Cure: leave the scope, drop what was made in it, which counts
-    as long as a variable holds it, and start over in a new one which reserves `reserve`: so it waits until there is
-    room for what it did before.
+    Raised by `await scope.grow()`, which says who is told. Cure: leave the scope, drop the tensors made in it (they
+    count as long as a variable holds them), and start over in a new scope that reserves `reserve`. It waits until there
+    is room for all those bytes.
 
     >>> async def write(s, name, pages):
     ...     reserve = 100
@@ -130,7 +130,7 @@ class Preempted(MemoryDeadlockError):
     ['a has written 3 pages', 'b has written 3 pages']
 
     Attributes:
-        reserve: bytes that the scope had, and those that it asked for.
+        reserve: the bytes that the scope had, plus those that it asked for.
     """
 
     def __init__(
@@ -143,8 +143,8 @@ class Preempted(MemoryDeadlockError):
 class SchedulerStalled(AsyncSchedError):
     """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them.
 
-    It is no proved deadlock: their holder does not wait for the scheduler, or cannot be found, such as a slice of an
-    awaited array.
+    It is no proved deadlock: the holder of the bytes does not wait for the scheduler, or cannot be found, such as a
+    slice of an awaited array.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_bytes=1000, stall_timeout=0.01) as s:
@@ -161,7 +161,7 @@ class SchedulerStalled(AsyncSchedError):
 class TaskCancelled(AsyncSchedError):
     """The awaited task was cancelled. The message says by whom.
 
-    Deliberately no `asyncio.CancelledError`, which would end the awaiting task in silence.
+    It is deliberately no `asyncio.CancelledError`, which would silently end the awaiting task.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
@@ -178,7 +178,7 @@ class TaskCancelled(AsyncSchedError):
 
 
 class DeadlineExceeded(AsyncSchedError, TimeoutError):
-    """What was to be done by a deadline was not. What was unfinished is cancelled.
+    """A deadline passed. The unfinished tasks are cancelled.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -193,7 +193,7 @@ class DeadlineExceeded(AsyncSchedError, TimeoutError):
 
 
 class ImplicitBarrierError(AsyncSchedError, TypeError):
-    """Something tried to read a tensor without `await`, which would have blocked the event loop.
+    """A tensor was read without `await`, which would have blocked the event loop.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -210,7 +210,7 @@ class ImplicitBarrierError(AsyncSchedError, TypeError):
 
 
 class CaptureError(AsyncSchedError):
-    """A step cannot be captured. The message names the operation, and the line where there is one.
+    """A step cannot be captured. The message names the operation, and its line if there is one.
 
     Cure: leave that operation out of the captured function, and issue it before or after the replay.
 
@@ -227,9 +227,10 @@ class CaptureError(AsyncSchedError):
 
 
 class CheckpointDamaged(AsyncSchedError, ValueError):
-    """A file that `load` was given is not as `save` wrote it, or no checkpoint at all. The message says what it saw.
+    """The file given to `load` is not as `save` wrote it, or is no checkpoint. The message says what is wrong.
 
-    Cure: load an earlier checkpoint, or copy this one again from where it is whole. Nothing of it is returned.
+    Cure: load an earlier checkpoint, or copy this one again from an intact copy. `load` returns nothing from such a
+    file.
 
     >>> from pathlib import Path
     >>> from tempfile import TemporaryDirectory
@@ -248,7 +249,7 @@ class CheckpointDamaged(AsyncSchedError, ValueError):
 
 
 class SchedulerClosed(AsyncSchedError, RuntimeError):
-    """The scheduler or scope takes no more work: it was closed, its event loop was, or the process forked.
+    """The scheduler or scope takes no more work: it or its event loop was closed, or the process was forked.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -262,32 +263,32 @@ class SchedulerClosed(AsyncSchedError, RuntimeError):
     """
 
 
-# By name, since the core does not import asyncio; the second is made the first where futures are chained.
+# By name, since the core does not import asyncio. asyncio turns the second into the first when futures are chained.
 _CANCELLATIONS = (("asyncio.exceptions", "CancelledError"), ("concurrent.futures._base", "CancelledError"))
 
 
 def add_note(error: BaseException, text: str) -> None:
-    """As `error.add_note`, also for one that lets nobody change it, such as a frozen dataclass."""
-    with suppress(Exception):  # by what its class overrides: it goes on without
+    """Do the same as `error.add_note`, also for an exception that refuses changes, such as a frozen dataclass."""
+    with suppress(Exception):  # from a method that its class overrides: the note is lost
         object.__setattr__(error, "__notes__", [*notes_of(error), text])
 
 
 def notes_of(error: BaseException) -> list[Any]:
-    """A copy of its notes. There are none where they cannot be read."""
-    with suppress(Exception):  # by what its class overrides
+    """A copy of an exception's notes; empty if they cannot be read."""
+    with suppress(Exception):  # from a method that its class overrides
         notes = getattr(error, "__notes__", None)
         return [*notes] if isinstance(notes, list) else []
     return []
 
 
 def passable(error: BaseException, what: str) -> BaseException:
-    """`error`, or a RuntimeError in its place, where it would mean something else to whoever drives a coroutine.
+    """`error`, or a RuntimeError in its place if `error` means something else to whoever drives a coroutine.
 
-    These are messages to a coroutine, a generator or a task: it ended, close, be cancelled. An exception of the user's
-    that shares but the name with one of them is returned as it is.
+    Such exceptions are messages to a coroutine, a generator or a task: it ended, close, be cancelled. A user's
+    exception that only shares the name with one of them is returned as it is.
 
     Args:
-        error: what a function of the user's raised or returned.
+        error: an exception that a user's function raised or returned.
         what: the beginning of the message, as in "the function raised".
 
     >>> passable(StopIteration(), "the function raised")

@@ -1,4 +1,4 @@
-"""The scheduler: what a user opens, submits to and closes."""
+"""The scheduler: users open it, submit to it and close it."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 
 async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:
-    """A scheduler that is open, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
+    """Open a scheduler, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
 
-    It is closed when the interpreter ends, without waiting for what runs; or by `await s.aclose()`. In programs use
+    It is closed when the interpreter ends, without waiting for running tasks; or by `await s.aclose()`. In programs use
     `async with asc.Scheduler()`.
 
     >>> async def main():
@@ -49,7 +49,7 @@ async def open(device: str | Device | Sequence[str | Device] = "auto", **limits:
     3
 
     Args:
-        device, limits: as of `Scheduler`.
+        device, limits: the arguments of `Scheduler`.
     """
     scheduler = Scheduler(device, **limits)
     await scheduler._runtime.open()
@@ -67,9 +67,9 @@ def _end(reference: weakref.ref[Runtime]) -> None:
 class Scheduler(Submitter, OnlyAsync):
     """Schedules tensor operations onto the streams of one or several devices, under limits.
 
-    Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted; leaving by an exception
-    drops what is pending, and waits for what runs. It belongs to the event loop on which it was opened: on another one,
-    and in other threads, whatever would submit or wait raises, and says so.
+    Use it as `async with Scheduler() as s`. Leaving normally waits for everything submitted. Leaving by an exception
+    drops the pending tasks, and waits for the running ones. A scheduler belongs to the event loop on which it was
+    opened: on another loop or thread, submitting and waiting raise an error that says so.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_ops=64, max_bytes="256 MiB") as s:
@@ -81,25 +81,25 @@ class Scheduler(Submitter, OnlyAsync):
      [15. 51.]]
 
     Args:
-        device: "auto" (CUDA where it is usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them.
-            A `Device` serves one scheduler alone, once.
-        streams: compute streams per device given by name (a `Device` is made with its own): by default 2 on CUDA, and
+        device: "auto" (CUDA if usable, else the CPU), "cpu", "cuda", "cuda:1", a `Device`, or a list of them. A
+            `Device` serves only one scheduler, once.
+        streams: compute streams for each device given by name (a `Device` is made with its own). By default 2 on CUDA;
             on the CPU one for each processor that the process may use, by affinity and the container's quota, at most
-            8. What is independent overlaps then (`resource=` orders tasks that must not), large rows are cut into parts
-            for idle streams, and BLAS has its part of the processors while more than one runs. With 1 on the CPU
-            everything runs in the order of submission, on all BLAS threads, and nothing is cut.
-        max_ops: most tasks in flight; None for no bound.
-        max_bytes: most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of what
-            the machine or container lets this process use, and with a CUDA device 80% of what was free there when it
-            was opened, less what cuBLAS takes; the least, where there are several devices: `statistics().max_bytes`.
-        max_pending: most tasks in the backlog; None for no bound.
-        stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for
-            never.
-        instruments: notified of what it does, see `asyncsched.observe`.
+            8. On several streams, independent tasks overlap (`resource=` orders tasks that must not), large rows are
+            cut into parts for idle streams, and BLAS gets its share of the processors while more than one stream runs.
+            With 1 on the CPU, everything runs in the order of submission, on all BLAS threads, and nothing is cut.
+        max_ops: the most tasks in flight; None for no bound.
+        max_bytes: the most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of the
+            memory that the machine or container lets this process use; with a CUDA device it is 80% of the memory that
+            was free there at opening, less the share of cuBLAS. With several devices it is the smallest: see
+            `statistics().max_bytes`.
+        max_pending: the most tasks in the backlog; None for no bound.
+        stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for never.
+        instruments: told of the scheduler's events, see `asyncsched.observe`.
 
     Raises:
-        ValueError, TypeError: for any argument out of its range.
-        RuntimeError: when it is opened, for a `Device` that was given to a scheduler before.
+        ValueError, TypeError: for an argument out of its range.
+        RuntimeError: at opening, for a `Device` that was given to a scheduler before.
     """
 
     @naming_arguments
@@ -126,12 +126,12 @@ class Scheduler(Submitter, OnlyAsync):
         runtime.stall_watch = StallWatch(runtime, stall_timeout).update
         for instrument in instruments:
             self.add_instrument(instrument)
-        self._link: Ambient | None = None  # while a block is entered
+        self._link: Ambient | None = None  # set while inside the block
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
         if runtime.loop is not None:
-            raise SchedulerClosed("a scheduler is opened once: make another")
+            raise SchedulerClosed("a scheduler can be opened only once: make another")
         await runtime.open()
         register(runtime)
         self._link = Ambient(runtime, runtime.engine.root, ambient.get())
@@ -139,7 +139,7 @@ class Scheduler(Submitter, OnlyAsync):
         return self
 
     def _leave(self) -> None:
-        """The block ends: it is the ambient scheduler no longer."""
+        """End the block: it is not the ambient scheduler any more."""
         if self._link is not None:
             self._link.leave()
             self._link = None
@@ -153,17 +153,17 @@ class Scheduler(Submitter, OnlyAsync):
             finish(self._runtime.engine.root, "the scheduler", error)
 
     async def aclose(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  # it ends in order, too
-        """Refuse new work, wait for everything submitted, close. A second call waits for that, too, or does nothing.
+        """Refuse new work, wait for everything submitted, and close. A second call also waits, or does nothing.
 
-        Cancelling it drops what is pending and waits for what runs.
+        Cancelling it drops the pending tasks and waits for the running ones.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: the most seconds to wait.
 
         Raises:
             ExceptionGroup: of the failures that nobody has seen.
-            TimeoutError: naming the bodies that still run. What is pending was dropped by then, and nothing more is
-            waited for.
+            TimeoutError: names the bodies that still run. The pending tasks have been dropped, and nothing more is
+                waited for.
         """
         await close_in_order(self._runtime, timeout)
 
@@ -202,30 +202,31 @@ class Scheduler(Submitter, OnlyAsync):
         [[0, 1, 4], [9, 16, 25]]
 
         Args:
-            source: a list, tuple, range or array, read on the event loop; any other iterable, or what has a length and
-                items by index as PyTorch's datasets have, read in a thread; an async iterable; or a function of the
-                epoch's number, from 0, that returns one of these. It is read ahead: an array that it gives must not be
-                written to any more. An iterator with a `close` or `aclose` is closed at the end, as generators are.
+            source: a list, tuple, range or array (read on the event loop); any other iterable, or an object with a
+                length and items by index, as PyTorch's datasets have (read in a thread); an async iterable; or a
+                function of the epoch's number, from 0, that returns one of these. The source is read ahead: do not
+                write to arrays that it has returned. An iterator with a `close` or `aclose` is closed at the end, as
+                generators are.
             buffer: how many items may be read ahead of the first stage.
-            order: which items of a source with a length and items by index are read, in which order: indices, as
-                PyTorch's samplers give them, or a function of the epoch's number that returns them. For a shuffle of
-                all, `lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(source))`. A resumed epoch goes
-                on in the order that it gives then, so it must give the same for an epoch.
+            order: the indices of the items to read, in order, for a source with a length and items by index: an
+                iterable, as PyTorch's samplers are, or a function of the epoch's number that returns one. To shuffle
+                everything, use `lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(source))`. A resumed
+                epoch calls it again, so it must return the same for an epoch.
         """
-        from .flow.pipeline.pipeline import make_pipeline  # with multiprocessing, which few programs need
+        from .flow.pipeline.pipeline import make_pipeline  # imports multiprocessing, which few programs need
 
         return make_pipeline(self, self._runtime, source, buffer, order)
 
     def as_executor(self) -> Executor:
-        """This scheduler as an executor of `concurrent.futures`: what it runs is within the bounds, as any task.
+        """This scheduler as an executor of `concurrent.futures`. Its calls are tasks within the scheduler's bounds.
 
-        On several streams what it runs overlaps, as on the threads of a pool; functions that must not are for `call`,
-        with a `resource=`.
+        On several streams calls overlap, as on the threads of a pool; for functions that must not, use `call` with
+        `resource=`.
 
-        For libraries that take one, such as Dask: `await asyncio.to_thread(graph.compute, scheduler=s.as_executor())`.
-        What blocks until a future is done belongs on another thread; on the loop's, `future.result()` raises
-        ImplicitBarrierError. It is no default executor for asyncio, which takes a ThreadPoolExecutor alone, and looks
-        up names of hosts on it: these would stand in line behind your tasks.
+        It is for libraries that take an executor, such as Dask: `await asyncio.to_thread(graph.compute,
+        scheduler=s.as_executor())`. Code that blocks until a future is done must run on another thread; on the loop's,
+        `future.result()` raises ImplicitBarrierError. It cannot be asyncio's default executor: asyncio accepts only a
+        ThreadPoolExecutor, and looks up host names on it, which would wait behind your tasks.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -239,10 +240,10 @@ class Scheduler(Submitter, OnlyAsync):
         return SchedulerExecutor(self, self._runtime)
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Add an instrument: it is notified of what this scheduler does until it is removed or the scheduler closes.
+        """Add an instrument: it is told of this scheduler's events until it is removed or the scheduler closes.
 
         Raises:
-            TypeError, ValueError: for what is no Instrument, or is there already.
+            TypeError, ValueError: for an object that is no Instrument, or was added before.
         """
         self._runtime.add_instrument(instrument)
 
@@ -250,12 +251,12 @@ class Scheduler(Submitter, OnlyAsync):
         """Remove an instrument.
 
         Raises:
-            ValueError: if it is not there: it was removed, or raised and was dropped.
+            ValueError: if it is not there: it was removed, or it raised.
         """
         self._runtime.instruments.remove(instrument)
 
     def statistics(self) -> Statistics:
-        """A snapshot. Drops and completions so far are counted.
+        """A snapshot of counts and bytes, including all drops and completions so far.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
@@ -270,9 +271,9 @@ class Scheduler(Submitter, OnlyAsync):
         return statistics_of(self._runtime)
 
     def load(self) -> Load:
-        """How much waits and how fast it goes, for admission control and health checks.
+        """How much work waits and how fast it ends, for admission control and health checks.
 
-        Takes the same few microseconds however long the backlog is.
+        Takes a few microseconds, however long the backlog is.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu") as s:
@@ -286,12 +287,14 @@ class Scheduler(Submitter, OnlyAsync):
         return load_of(self._runtime)
 
     def explain(self, handle: Handle[Any] | None = None) -> str:
-        """Why a task or tensor is not done, in words: what it waits for, and what that waits for, down to what runs or
-        holds the bytes, each with the line that submitted it. Of one that is done, where it is, or why it failed.
+        """Why a task or tensor is not done, in words.
 
-        Never waits, and changes nothing; a failure does not count as seen. Of a long chain the two ends are shown. It
-        takes a few milliseconds, with 100,000 tasks pending up to a hundred; where bytes are missing it looks for
-        their holders, for half a second or so, while the event loop stands still.
+        Names what it waits for, and what that waits for, down to a running task or to the holders of the bytes, each
+        with the line that submitted it. For a task that is done: where the result is, or why it failed.
+
+        Never waits, and changes nothing; a failure does not count as seen. Of a long chain only the two ends are shown.
+        It takes a few milliseconds, or up to a hundred with 100,000 pending tasks. If bytes are missing, it looks for
+        their holders for about half a second, while the event loop stands still.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu", max_ops=1) as s:
@@ -306,12 +309,12 @@ class Scheduler(Submitter, OnlyAsync):
           which runs on cpu stream 0...
 
         Args:
-            handle: a tensor or task of this scheduler; None for all that are awaited, or if none is, the
-                oldest that is unfinished.
+            handle: a tensor or task of this scheduler; None for all that are awaited, or, if none is, for the oldest
+                unfinished task.
 
         Raises:
-            TypeError, ValueError: for anything else, and for another scheduler's.
-            RuntimeError: in another thread than the event loop's.
+            TypeError, ValueError: for anything else, and for a handle of another scheduler.
+            RuntimeError: on a thread other than the event loop's.
         """
         from .runtime.explain import explain, explain_all, holders_of
 
@@ -324,10 +327,11 @@ class Scheduler(Submitter, OnlyAsync):
         return explain(runtime, self._value_of(handle), holders)
 
     def graph(self, *handles: Handle[Any]) -> TaskGraph:
-        """What is unfinished, and what depends on what: in a notebook a picture.
+        """The unfinished tasks and their dependencies as a graph; in a notebook it is a picture.
 
-        Finished results are in it that something unfinished reads. Never waits, and changes nothing; 100,000 tasks
-        take a second. A picture of more than 60 draws equal ones once, with their number, and says what it leaves out.
+        The graph includes finished results that an unfinished task reads. Never waits, and changes nothing; with
+        100,000 tasks it takes a second. A picture of more than 60 tasks draws equal ones once, with their number, and
+        says what it leaves out.
 
         >>> async def main():
         ...     async with asc.Scheduler("cpu", max_ops=1) as s:
@@ -343,11 +347,11 @@ class Scheduler(Submitter, OnlyAsync):
         TaskGraph(4 tasks: 1 launched, 3 pending) TaskGraph(3 tasks: 3 pending)
 
         Args:
-            handles: tensors and tasks, to be drawn with what they depend on; none for all that is unfinished.
+            handles: tensors and tasks, to be drawn with their dependencies; none for all unfinished tasks.
 
         Raises:
-            TypeError, ValueError: for anything else, and for another scheduler's.
-            RuntimeError: in another thread than the event loop's.
+            TypeError, ValueError: for anything else, and for a handle of another scheduler.
+            RuntimeError: on a thread other than the event loop's.
         """
         from .runtime.explain import unfinished
 
@@ -357,9 +361,9 @@ class Scheduler(Submitter, OnlyAsync):
         return unfinished(runtime, [self._value_of(handle) for handle in handles] or None)
 
     def _value_of(self, handle: object) -> Value:
-        """The value of a handle of this scheduler's."""
+        """The value of a handle, which must belong to this scheduler."""
         if not isinstance(handle, Handle):
-            raise TypeError(f"a tensor or a task is wanted, as `submit` returns it, not {type(handle).__name__}")
+            raise TypeError(f"pass a tensor or a task, as returned by `submit`, not {type(handle).__name__}")
         if runtime_of(handle._value) is not self._runtime:
             raise ValueError(f"{handle!r} belongs to another scheduler: ask that one")
         return handle._value

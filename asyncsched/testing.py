@@ -1,6 +1,6 @@
 """For your own tests: a pytest plugin with a scheduler that reports what a test leaves behind.
 
-It is there for who asks for it, by one line in `conftest.py` or on pytest's command line; nobody else's tests load it:
+Only tests that ask for it load it, by one line in `conftest.py` or on pytest's command line:
 
     pytest_plugins = "asyncsched.testing"
 
@@ -8,18 +8,18 @@ It is there for who asks for it, by one line in `conftest.py` or on pytest's com
         x = await scheduler.put(np.arange(3.0))
         assert await x.sum().item() == 3.0
 
-Asynchronous tests need pytest-asyncio (in strict or auto mode) or anyio's plugin, whichever runs them; with anyio's a
-fixture `anyio_backend` that returns "asyncio". Where several tests share a loop of pytest-asyncio's, its setting
+Asynchronous tests need pytest-asyncio (in strict or auto mode) or anyio's plugin, whichever runs them; anyio's needs a
+fixture `anyio_backend` that returns "asyncio". If several tests share a loop of pytest-asyncio's, its setting
 `asyncio_default_fixture_loop_scope` must be that of the tests.
 
-Theory of operation. A fixture of pytest-asyncio's must be marked as one in its strict mode, where anyio's must not be:
-so there are two, and the one that users name asks for the one whose plugin runs the test. Tasks are looked at when the
-test's coroutine has ended. Tensors are looked at last of all: until then the log's records, the instance of the test's
-class and the results of other fixtures may rightly hold some. After a test that failed they are not, since the
-traceback holds its variables. Results of quick operations note no line where they were made, so none runs at once on
-the loop's thread.
+Theory of operation. In its strict mode, pytest-asyncio requires a mark on its fixtures; anyio's plugin must not see
+one. So there are two fixtures, and the one that users name asks for the one of the plugin that runs the test. Tasks are
+checked when the test's coroutine has ended. Tensors are checked last of all: until then the log's records, the instance
+of the test's class and the results of other fixtures may rightly hold some. They are not checked after a failed test,
+since the traceback holds its variables. No operation runs at once on the loop's thread, since results of such
+operations do not note the line that made them.
 
-PYTEST_DONT_REWRITE: a conftest.py may import this as well as name it, and there is no assertion in it.
+PYTEST_DONT_REWRITE: a conftest.py may import this module as well as name it, and the module has no assertions.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ from .scheduler import Scheduler
 ASGIApp = Callable[[Any, Any, Any], Awaitable[None]]
 SimScheduler = Callable[..., AbstractAsyncContextManager[Scheduler]]
 
-_LONG = 5.0  # seconds in which who holds results is found out: nothing else runs then
-_SOON = 0.25  # seconds in which one of the tasks ends that a test issued last and need not await
-_LAST = 5.0  # seconds for what a test left running to end
+_LONG = 5.0  # seconds to find out who holds results; nothing else runs then
+_SOON = 0.25  # seconds for one of the last tasks to end, which a test need not await
+_LAST = 5.0  # seconds for tasks that a test left running to end
 _passed = pytest.StashKey[bool]()
 _runtimes = pytest.StashKey[list[Runtime]]()
 _unfinished = pytest.StashKey[list[str]]()
@@ -64,7 +64,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
-    """When all else is torn down, fail for what the test left behind."""
+    """After all other teardown, fail for what the test left behind."""
     try:
         yield
         if item.stash.get(_passed, False) and (left := _left(item)):
@@ -84,7 +84,7 @@ def _left(item: pytest.Item) -> list[str]:
 
 @pytest.fixture
 def scheduler_options() -> dict[str, Any]:
-    """Arguments of the fixture `scheduler`'s Scheduler. Have a fixture of this name for others: limits, say."""
+    """Arguments of the `scheduler` fixture's Scheduler. Override this fixture to set limits, for example."""
     return {"device": "cpu"}
 
 
@@ -92,9 +92,11 @@ def scheduler_options() -> dict[str, Any]:
 def scheduler(request: pytest.FixtureRequest) -> Scheduler:
     """An open scheduler on the CPU, the ambient one of the test; closed afterwards.
 
-    An error reports what a test that passed leaves behind: tasks that do not end when it has (they are cancelled), and
-    tensors and awaited arrays that something still holds, each with the line that made it; after any test, failures
-    that nobody has seen.
+    The test gets an error
+
+    - for tasks that do not end when it has passed (they are cancelled), and for tensors and awaited arrays that
+      something still holds, each with the line that made it;
+    - for failures that nobody has seen, also if the test failed.
     """
     if "anyio_backend" in request.fixturenames:
         found: Scheduler = request.getfixturevalue("_scheduler_of_anyio")
@@ -146,7 +148,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
 
 
 async def _go_on(runtime: Runtime) -> None:
-    """Wait as long as tasks go on ending. How many are left when a test ends is chance, and no fault of the test."""
+    """Wait as long as tasks end one after the other. How many remain at the end of a test is chance, not its fault."""
     root, before, now = runtime.engine.root, inf, len(runtime.engine.root.unfinished())
     while 0 < now < before:
         with suppress(TimeoutError):
@@ -157,7 +159,7 @@ async def _go_on(runtime: Runtime) -> None:
 
 
 def _cancel(runtime: Runtime) -> list[str]:
-    """Cancel what has not ended. Returns a line for each."""
+    """Cancel all unfinished tasks. Returns a line for each."""
     unfinished = runtime.engine.root.unfinished()
     told = Counter(f"{task.name}, submitted at {line_of(task.site)}, which does not end" for task in unfinished)
     if unfinished:
@@ -181,16 +183,16 @@ def _held(runtime: Runtime) -> list[str]:
 def sim_scheduler(request: pytest.FixtureRequest) -> SimScheduler:
     """Schedulers on a simulated device, for races: `async with sim_scheduler(seed) as s`.
 
-    The device runs tasks in any order that the contract allows, and lets time pass between them; the seed makes the
-    order, and is noted on whatever the block raises. Further arguments are `fault_rate`, the chance that a task
-    fails, `streams`, and those of `Scheduler`. Memory that is freed is overwritten, so who reads it reads nonsense.
+    The device runs tasks in any order that the contract allows, and lets time pass between them. The seed determines
+    the order, and is noted on any exception of the block. Further arguments are `fault_rate`, the chance that a task
+    fails, `streams`, and those of `Scheduler`. Freed memory is overwritten, so a late read gets nonsense.
 
         @pytest.mark.parametrize("seed", range(100))
         async def test_in_any_order(sim_scheduler, seed):
             async with sim_scheduler(seed) as s: ...
 
-    As with any scheduler, leaving waits for its tasks, and raises what nobody has seen. Tensors that outlive the test
-    are an error.
+    As with any scheduler, leaving waits for its tasks, and raises the failures that nobody has seen. Tensors that
+    outlive the test are an error.
     """
 
     @asynccontextmanager
@@ -210,7 +212,7 @@ def sim_scheduler(request: pytest.FixtureRequest) -> SimScheduler:
 
 @asynccontextmanager
 async def lifespan(app: ASGIApp) -> AsyncIterator[ASGIApp]:
-    """Start an ASGI application, and stop it at the end, as a server does and httpx's transport does not.
+    """Start an ASGI application, and stop it at the end, as a server does, but httpx's transport does not.
 
     >>> import httpx
     >>> from asyncsched.serving import Serving
@@ -225,10 +227,10 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[ASGIApp]:
     >>> asyncio.run(main())
     1024
 
-    Gives the application, for whose requests the state is there that its lifespan has made.
+    Yields the application; its requests have the state that its lifespan has made.
 
     Raises:
-        What the application raises when it starts or stops; RuntimeError if it only says that it failed.
+        The application's exception at start or stop; RuntimeError if it only reports a failure.
     """
     state: dict[str, Any] = {}
     to_app: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -240,7 +242,7 @@ async def lifespan(app: ASGIApp) -> AsyncIterator[ASGIApp]:
         to_app.put_nowait({"type": f"lifespan.{what}"})
         answer = asyncio.ensure_future(from_app.get())
         await asyncio.wait([answer, running], return_when=asyncio.FIRST_COMPLETED)
-        if not answer.done():  # it knows no lifespan, or raised
+        if not answer.done():  # it supports no lifespan, or raised
             answer.cancel()
             await running
         elif answer.result()["type"].endswith(".failed"):

@@ -63,7 +63,7 @@ async def test_a_dtype_by_pytorchs_name_is_that_dtype(x):
             getattr(x, name)
 
 
-AS_A_TASK = "which computes NumPy's as a task and waits for it"
+AS_A_TASK = "which runs NumPy's function as a task and waits for it"
 
 
 @pytest.mark.parametrize(
@@ -74,11 +74,11 @@ AS_A_TASK = "which computes NumPy's as a task and waits for it"
         (
             asc.linalg,
             "lstsq",
-            "`await s.call(np.linalg.lstsq, a, b)`, which computes NumPy's as a task and waits for it",
+            "`await s.call(np.linalg.lstsq, a, b)`, which runs NumPy's function as a task and waits for it",
         ),
         (asc, "fmod", f"`await s.call(np.fmod, t, other)`, {AS_A_TASK}"),
         (asc, "fill_diagonal", "`t[index] = value`"),  # a task's arguments are read-only
-        (array_api, "kron", "`xp.asarray(np.kron(...))`, of what `np.asarray(x)` gives, which waits"),
+        (array_api, "kron", "`xp.asarray(np.kron(...))`, with `np.asarray(x)` for arrays, which waits"),
         (asc.fft, "fft2", f"`await s.call(np.fft.fft2, t)`, {AS_A_TASK}"),
         (asc, "cumsum", "`asyncsched.cumulative_sum(t, axis=0)`"),
         (array_api, "degrees", "`xp.asarray(np.degrees(np.asarray(x)))`, which waits"),
@@ -131,10 +131,13 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
     (lambda x: asc.std(x, ddof=1), r"argument 'ddof': use `correction=`$"),
     (lambda x: x.std(correction=1), r"argument 'correction': use `ddof=`$"),
     (lambda x: x.sum(dim=1, keepdim=True), r"argument 'dim': use `axis=`, `keepdims=`$"),
-    (lambda x: asc.sum(x, where=1), r"argument 'where': use `asc.where\(mask, a, b\)`, of the operands or of"),
-    (lambda x: asc.max(x, out=x), r"argument 'out': use `c\[...\] = asc.max\(...\)`, which writes to what is there$"),
+    (lambda x: asc.sum(x, where=1), r"argument 'where': use `asc.where\(mask, a, b\)` on the operands or on"),
+    (
+        lambda x: asc.max(x, out=x),
+        r"argument 'out': use `c\[...\] = asc.max\(...\)`, which writes into an existing tensor$",
+    ),
     (lambda x: asc.linalg.vector_norm(x, out=x), r"use `c\[...\] = asc.linalg.vector_norm\(...\)`, which"),
-    (lambda x: x.sum(out=x), r"argument 'out': use `c\[...\] = t.sum\(...\)`, which writes to what is there$"),
+    (lambda x: x.sum(out=x), r"argument 'out': use `c\[...\] = t.sum\(...\)`, which writes into an existing tensor$"),
     (lambda x: asc.sum(x, initial=1), r"use `initial \+ asc.sum\(x\)`"),
     (lambda x: asc.sum(x, nonsense=1), r"argument 'nonsense'$"),
     (lambda x: asc.sort(x, kind="stable"), r"argument 'kind': use `stable=`$"),
@@ -202,7 +205,7 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
     (lambda s: s.pipeline([1], sampler=[0]), r"argument 'sampler': use `order=`$"),
     (lambda s: s.pipeline([1]).shard(num_replicas=2, rank=0), r"argument 'num_replicas': use `count=`, `index=`$"),
     (lambda s: s.pipeline([1]).repeat(count=3), r"argument 'count': use `epochs=`$"),
-    (lambda s: s.pipeline([1], shuffle=True), r"use `order=` of a permutation, or `.shuffle\(1000, seed=0\)`$"),
+    (lambda s: s.pipeline([1], shuffle=True), r"use `order=` with a permutation, or `.shuffle\(1000, seed=0\)`$"),
     (lambda s: s.pipeline([1], batch_size=8, num_workers=2), r"use `.batch\(size\)`, `.map\(fn, workers=4\)`$"),
     (lambda s: s.pipeline([1], collate_fn=list, in_order=False), r"collate=fn\)`, `.map\(fn, workers=4, ordered=False"),
     (lambda s: s.pipeline([1], 8), r"3 were given: use `.batch\(size\)`$"),

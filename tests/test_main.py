@@ -231,7 +231,10 @@ def test_a_card_without_room_a_mig_slice_and_wsl_are_told(monkeypatch):
         name = b"NVIDIA A100 MIG 1g.5gb"
         monkeypatch.setattr(runtime, "getDeviceProperties", lambda number: {"name": name, "major": 8, "minor": 0})
         line = next(line for line in program.describe().splitlines() if line.startswith("  cuda:0 "))
-        assert "100.0 MiB free, too few: `nvidia-smi` lists who has the rest, the one MIG slice that a" in line
+        assert (
+            "100.0 MiB free, too little: `nvidia-smi` lists the processes that use the rest, the only MIG slice that a"
+            in line
+        )
     with fake_cupy(memory=4 << 20):
         assert "cuda:0 cannot be used: the device has no room: end what else uses it" in opened()
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")

@@ -256,7 +256,7 @@ async def test_nor_do_those_on_a_thread_with_a_loop(s):
     await asyncio.to_thread(kept.replace, {"device": "cpu"})
 
 
-WRITES = r"use `c\[...\] = xp.{}\(...\)`, which writes to what is there$"
+WRITES = r"use `c\[...\] = xp.{}\(...\)`, which writes into an existing tensor$"
 WRONG_ARGUMENTS = [
     (lambda x: xp.add(x, x, out=x), WRITES.format("add")),
     (lambda x: xp.add(x, x, x), WRITES.format("add")),
@@ -267,13 +267,13 @@ WRONG_ARGUMENTS = [
     (lambda x: xp.linalg.inv(x, out=x), WRITES.format("linalg.inv")),
     (lambda x: xp.fft.fft(x, out=x), WRITES.format("fft.fft")),
     (lambda x: xp.unique_values(x, out=x), WRITES.format("unique_values")),
-    (lambda x: xp.add(x, x, where=x > 1), r"`xp.where\(mask, a, b\)`, of the operands or of what xp.add gives$"),
-    (lambda x: xp.mean(x, where=x > 1), r"`xp.where\(mask, a, b\)`, of the operands or of what xp.mean gives$"),
-    (lambda x: xp.add(x, x, dtype=xp.float32), r"`xp.astype\(x, dtype\)`, of the operands or of what xp.add gives$"),
-    (lambda x: xp.mean(x, dtype=xp.float32), r"`xp.astype\(x, dtype\)`, of the operands or of what xp.mean gives$"),
-    (lambda x: xp.add(x, x, casting="unsafe"), r"`xp.astype\(x, dtype\)` of the operands, which converts"),
+    (lambda x: xp.add(x, x, where=x > 1), r"`xp.where\(mask, a, b\)` on the operands or on the result of xp.add$"),
+    (lambda x: xp.mean(x, where=x > 1), r"`xp.where\(mask, a, b\)` on the operands or on the result of xp.mean$"),
+    (lambda x: xp.add(x, x, dtype=xp.float32), r"`xp.astype\(x, dtype\)` on the operands or on the result of xp.add$"),
+    (lambda x: xp.mean(x, dtype=xp.float32), r"`xp.astype\(x, dtype\)` on the operands or on the result of xp.mean$"),
+    (lambda x: xp.add(x, x, casting="unsafe"), r"`xp.astype\(x, dtype\)` on the operands, which always converts"),
     (lambda x: xp.exp(x, subok=True), "there is nothing to choose: leave it out$"),
-    (lambda x: xp.reshape(x, (4,), order="F"), r"`xp.permute_dims\(x, axes\)` first, if elements are to go in another"),
+    (lambda x: xp.reshape(x, (4,), order="F"), r"`xp.permute_dims\(x, axes\)` first, to put elements in another"),
     (lambda x: xp.asarray(x, order="C"), "else leave it out$"),
     (lambda x: xp.asarray(x, ndmin=2), "leave it out$"),
     (lambda x: xp.prod(x, initial=2.0), r"`initial \* xp.prod\(x\)`"),
@@ -315,7 +315,9 @@ async def test_on_a_thread_with_a_running_loop_nothing_blocks():
         return float(xp.sum(xp.ones(3)))
 
     for call in (work, lambda: xp.asarray([1]), lambda: xp.using(max_ops=3)):
-        with pytest.raises(asc.ImplicitBarrierError, match=r"on another thread, as by `asyncio.to_thread\(fn\)`"):
+        with pytest.raises(
+            asc.ImplicitBarrierError, match=r"on another thread, for example by `asyncio.to_thread\(fn\)`"
+        ):
             call()
     assert await asyncio.to_thread(work) == 3.0
     x = await asyncio.to_thread(xp.arange, 3)

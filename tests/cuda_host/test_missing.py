@@ -61,4 +61,4 @@ def test_a_mig_slice_is_named_as_one():
     command = [sys.executable, "-m", "asyncsched"]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert "NVIDIA A100 MIG 1g.5gb, compute" in run.stdout
-    assert "the one MIG slice that a process sees" in run.stdout
+    assert "the only MIG slice that a process sees" in run.stdout

@@ -106,5 +106,5 @@ except Exception as error:
     print(str(error))
 with_none.close()
 """
-    said = "does not support cross-interpreter data" if way == "a tensor" else "use threads, which NumPy"
+    said = "does not support cross-interpreter data" if way == "a tensor" else "use threads, beside which NumPy"
     assert said in fresh(code)
