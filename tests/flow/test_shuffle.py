@@ -89,6 +89,22 @@ async def test_a_resumed_epoch_goes_on_in_the_same_order(s: asc.Scheduler, sourc
         assert await drain(other) == epochs[1][taken + (60 - taken) // 2 :]
 
 
+KEEPS = {"not the first of each epoch": lambda item: item[1] > 0, "nothing of the second": lambda item: item[0] != 1}
+
+
+@pytest.mark.parametrize("keep", KEEPS.values(), ids=KEEPS)
+async def test_so_do_several_epochs_with_a_filter_behind(s: asc.Scheduler, keep: Any) -> None:
+    def make() -> Any:
+        return s.pipeline(lambda epoch: [(epoch, i) for i in range(5)]).repeat(3).shuffle(6, seed=0).filter(keep)
+
+    unbroken = await drain(make())
+    for taken in range(len(unbroken)):
+        pipe, other = make(), make()
+        received = await take(pipe, taken)
+        other.load_state_dict(pipe.state_dict())
+        assert received + await drain(other) == unbroken
+
+
 @pytest.mark.parametrize("before", [True, False])
 async def test_where_others_change_the_order_each_item_comes_once(s: asc.Scheduler, before: bool) -> None:
     async def late(i: int) -> int:

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from .position import Behind, Origin, joined, spans_of
+from .position import EPOCH, Behind, Origin, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
@@ -174,7 +174,8 @@ class DroppingLink(Link):
         """No result will be put for this item."""
         dropped = self._dropped
         for span in spans_of(origin):
-            if dropped and dropped[-1].stop == span.start:
+            # The gap behind an epoch stays apart: it is passed over, and the numbers around it are those of items.
+            if dropped and dropped[-1].stop == span.start and span.start % EPOCH and span.stop % EPOCH:
                 dropped[-1] = range(dropped[-1].start, span.stop)
             else:
                 dropped.append(span)

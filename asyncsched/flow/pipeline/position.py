@@ -121,10 +121,10 @@ class Position:
         for span in spans_of(origin):
             if span.start <= self.taken:
                 self.taken = max(self.taken, span.stop)
-            elif span.start // EPOCH < span.stop // EPOCH:
-                self.over[span.start] = span.stop
             else:
-                self.ahead.update(span)
+                if (behind := span.stop // EPOCH * EPOCH) > span.start:
+                    self.over[span.start] = behind
+                self.ahead.update(range(max(span.start, behind), span.stop))
         while True:
             if self.taken in self.ahead:
                 self.ahead.remove(self.taken)
