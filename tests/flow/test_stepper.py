@@ -231,6 +231,20 @@ async def test_one_coroutine_reads_at_a_time(s: asc.Scheduler) -> None:
         assert await reading == 0
 
 
+async def test_of_several_that_read_an_output_at_once_none_hangs(s: asc.Scheduler) -> None:
+    model = Model()
+    stepper: Stepper[Text, int] = Stepper(model, ahead=1)
+    async with stepper.join(Text(3)) as outputs:
+        await until(lambda: stepper.statistics().paused)
+        model.gate.clear()
+        reading = [reading_next(outputs) for _ in range(4)]
+        await asyncio.wait(reading, return_when=asyncio.FIRST_EXCEPTION)
+        model.gate.set()
+        found = await asyncio.gather(*reading, return_exceptions=True)
+    assert found[:2] == [0, 1]
+    assert [type(one) for one in found[2:]] == [RuntimeError] * 2
+
+
 # -- pausing ----------------------------------------------------------------------------------------------------------
 
 
@@ -497,11 +511,64 @@ async def test_a_prompt_goes_not_before_others_tokens_and_is_not_starved(s: asc.
     assert np.diff(with_prompt).min() >= 15  # so no stream waits two steps running
 
 
+class Prompt(Text):
+    """A text with a prompt that is read in so many parts."""
+
+    def __init__(self, cost: float, parts: int) -> None:
+        super().__init__(9999, cost)
+        self.parts = parts
+
+    def advance(self) -> Any:
+        self.parts -= 1
+        if self.parts > 0:
+            return asc.SKIP
+        self.cost = 1.0
+        return super().advance()
+
+
+async def beside_streams(streams: list[Text], prompts: list[Prompt], max_cost: float) -> list[dict[Text, float]]:
+    """What each of the steps cost from which on prompts were read beside streams, until all were."""
+    spent = list[dict[Text, float]]()
+
+    async def step(members: list[Text]) -> list[Any]:
+        spent.append({member: member.cost for member in members})
+        return advance(members)
+
+    stepper: Stepper[Text, int] = Stepper(step, max_cost=max_cost, cost=lambda text: text.cost)
+    tasks = [asyncio.create_task(read(stepper, text)) for text in streams]
+    await until(lambda: stepper.statistics().begun == len(streams))
+    tasks += [asyncio.create_task(read(stepper, prompt)) for prompt in prompts]
+    await until(lambda: stepper.statistics().begun == len(tasks))
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    first = next(i for i, each in enumerate(spent) if set(prompts) & set(each))
+    last = max(i for i, each in enumerate(spent) if max(each.values()) > 1)
+    return spent[first : last + 1]
+
+
+async def test_prompts_that_come_together_take_the_room_that_tokens_leave(s: asc.Scheduler) -> None:
+    streams, prompts = [Text(9999) for _ in range(8)], [Prompt(16, parts=2) for _ in range(6)]
+    steps = await beside_streams(streams, prompts, 40)
+    assert all(set(streams) <= set(step) for step in steps)
+    assert sum([*step.values()].count(16) for step in steps) == 12
+    assert 6 <= len(steps) <= 12
+    assert max(sum(step.values()) for step in steps) <= 40
+
+
+async def test_where_tokens_leave_no_room_a_prompt_goes_now_and_then(s: asc.Scheduler) -> None:
+    streams, prompts = [Text(9999) for _ in range(16)], [Prompt(16, parts=2) for _ in range(2)]
+    steps = await beside_streams(streams, prompts, 16)
+    read = [i for i, step in enumerate(steps) if not set(streams) & set(step)]
+    assert len(read) == 4
+    assert set(np.diff(read)) == {17}
+
+
 async def test_members_of_a_tenant_get_equal_shares_of_cost(s: asc.Scheduler) -> None:
     model = Model()
     stepper: Stepper[Text, int] = Stepper(model, max_cost=4, cost=lambda text: text.cost)
     texts = [Text(9999, cost=c) for c in (1, 1, 2, 2, 4, 4)]
-    steps = await stepped(stepper, model, texts, 240)
+    steps = (await stepped(stepper, model, texts, 340))[100:]  # all have begun
     spent = [sum(text.cost for step in steps for text in step if text is one) for one in texts]
     assert max(spent) - min(spent) <= 8
     assert sum(spent) >= 4 * 240 * 0.9

@@ -5,25 +5,31 @@ all go, and nothing is counted. If not, two questions are asked for each place. 
 least, by cost over weight: the queue's own order. *Which of its members?* Each member has a place on a clock: where its
 next step would end if members got equal shares of cost. That is the later of two times (the clock when it joined the
 queue, and its own last place), plus its cost. The first in this order that fits goes, and the clock moves on to its
-place (self-clocked fair queueing: Golestani, INFOCOM 1994). So a part of a prompt that costs 32 stands behind the
-tokens of others that cost 1, and takes the room that they leave. Their places move on, so it goes before them once each
-has had 32. Nobody saves up: a member that was paused begins at the clock, and so do all after a step in which all went.
+place (self-clocked fair queueing: Golestani, INFOCOM 1994). So a member that costs 32 stands behind others that cost 1,
+and takes the room that they leave. Their places move on, so it goes before them once each has had 32. Nobody saves up:
+a member that was paused begins at the clock, and so do all after a step in which all went.
+
+Parts of prompts stand behind all others. A part of a prompt is the step of a member that has had no output yet, and
+costs more than one that has, whose reader would see the gap. Parts take the room that is left, however many come at
+once. So that they do not wait for ever if there is none, one goes first after `PATIENCE` steps that left all of them
+out.
 
 Alternatives. The oldest first, as with a batcher's items: then long prompts go before the tokens of others, whose gaps
-grow. The cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted:
-members come back at each step, so it costs less to sort those that are there.
+grow. Shares of cost alone: then of prompts that come together each goes before the tokens of those that went first. The
+cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted: members
+come back at each step, so it costs less to sort those that are there.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from operator import attrgetter
+from math import inf
 from typing import Any, ClassVar, Final, cast
 
-from ..._core.admission import rank_of
+from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
 from ..scope import Scope
@@ -139,18 +145,20 @@ class MemberQueue(Queue):
         for group in groups:
             group.first()
         tenants = [tenant for group in groups for tenant in group.tenants.values()]
-        lines = {tenant: iter(sorted(tenant.items, key=_STANDS)) for tenant in tenants}
+        lines = {tenant: iter(_in_order(tenant)) for tenant in tenants}
         room = self.max_batch_cost
         while (found := self._next(groups, lines, room)) is not None:
             tenant, entry = found
             self._charge(entry)
-            tenant.clock = max(tenant.clock, _STANDS(entry))
+            tenant.clock = max(tenant.clock, entry.stands)
+            if not entry.begun:
+                tenant.left_out = 0
             room -= entry.cost
             yield entry
 
     def _next(
-        self, groups: list[Group], lines: dict[Tenant, Iterator[Entry]], room: float
-    ) -> tuple[Tenant, Entry] | None:
+        self, groups: list[Group], lines: dict[Tenant, Iterator[Seat]], room: float
+    ) -> tuple[Tenant, Seat] | None:
         for group in sorted(groups, key=rank_of):
             for tenant in group.shares:
                 for entry in lines[tenant]:  # members that were passed over do not fit any more
@@ -159,4 +167,13 @@ class MemberQueue(Queue):
         return None
 
 
-_STANDS = attrgetter("stands")
+def _in_order(tenant: Tenant) -> list[Seat]:
+    """The members of a tenant as they go, if they fit."""
+    seats = cast(Iterable[Seat], tenant.items)
+    least = min([seat.cost for seat in seats if seat.begun], default=inf)
+    prompts = [seat for seat in seats if not seat.begun and seat.cost > least]
+    tenant.left_out = tenant.left_out + 1 if prompts else 0
+    line = sorted(seats, key=lambda seat: (not seat.begun and seat.cost > least, seat.stands))
+    if tenant.left_out > PATIENCE:
+        line.insert(0, line.pop(-len(prompts)))
+    return line

@@ -47,14 +47,17 @@ STEP: Final = Words(
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("clock", "group", "items", "name")
+    __slots__ = ("clock", "group", "items", "left_out", "name")
 
     def __init__(self, name: Hashable, group: Group) -> None:
         super().__init__()
         self.name: Hashable = name
         self.group: Group = group
         self.items: OrderedDict[Entry, None] = OrderedDict()
-        self.clock: float = 0.0  # for members: where the one that went last stands, see `MemberQueue`
+        # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
+        # parts of prompts.
+        self.clock: float = 0.0
+        self.left_out: int = 0
 
 
 @dataclass(slots=True, eq=False)

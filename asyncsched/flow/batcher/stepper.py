@@ -146,11 +146,11 @@ class Outputs(Generic[Output]):
             RuntimeError: if another coroutine waits here, or the member has left.
         """
         seat = self._seat
-        if seat.future is not None and not seat.left:
-            raise RuntimeError("another coroutine waits for this member's outputs: one reads them at a time")
         if seat.unread or seat.ended or seat.left:
             await checkpoint()
         while not (seat.unread or seat.ended or seat.left):
+            if seat.future is not None:
+                raise RuntimeError("another coroutine waits for this member's outputs: one reads them at a time")
             await seat.changed()
         if seat.left:
             raise RuntimeError(
@@ -204,16 +204,16 @@ class Stepper(Generic[Member, Output]):
     read. A member with `ahead` unread outputs is in no step until one is read. Others go on.
 
     *A step gives a member* one of these: an output; `asc.SKIP`, for nothing yet; `asc.Last(output)`, for the last one;
-        an exception, which ends this member alone, and is raised where its outputs are read. An exception that `step`
-        itself raises ends every member of that step, each with a copy of it, since nobody knows how far the step came
-        with any of them. So does a list that is not as long as that of the members. Members that were not in that step
-        go on.
+    an exception, which ends this member alone, and is raised where its outputs are read. An exception that `step`
+    itself raises ends every member of that step, each with a copy of it, since nobody knows how far the step came with
+    any of them. So does a list that is not as long as that of the members. Members that were not in that step go on.
 
     *Who goes*, if `max_cost` does not admit all: the highest `priority` of the scopes in which members joined, but a
     lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost, or shares by their
-    weights. The members of a tenant have equal shares; a member that still fits in goes besides. So a part of a long
-    prompt, which costs more, goes where the tokens of others leave room, and before them once each has had as much. If
-    all fit, all go. The cost is asked for before each step.
+    weights. The members of a tenant have equal shares; a member that still fits in goes besides. A part of a long
+    prompt is the step of a member without an output yet that costs more than one with outputs. It goes where the tokens
+    of others leave room; if they never do, in every 17th step or so. If all fit, all go. The cost is asked for before
+    each step.
 
     *If the scheduler closes*, the step that runs may end, and members read the outputs that they have. Then they get
     SchedulerClosed. *A step that never ends* holds up all of its members, also those that want to leave. `s.explain()`
