@@ -132,8 +132,7 @@ class Admission:
         return [task for task in found if task is not None]
 
     def lacking(self) -> int:
-        """The least bytes that must come free before `next` returns a task, after it returned None though a slot is
-        free.
+        """The least bytes that must come free before `next`, which returned None though a slot is free, gives a task.
 
         Below 0 if the heads of one account's queues do not tell. Then any end or drop may be enough.
         """
@@ -148,8 +147,7 @@ class Admission:
         return least if least > 0 else -1
 
     def bytes_with(self, scope: Scope, cost: int) -> float:
-        """How many bytes of its account are granted before and with a task of this cost that joins the scope's queue
-        now.
+        """How many bytes of its account are granted up to and with a task of this cost that joins the queue now.
 
         Assumes that no waiting task leaves. Counts all tasks of higher classes, all of its tenant, and for each other
         tenant of its class as much as for its own, by weight.

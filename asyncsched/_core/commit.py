@@ -1,8 +1,8 @@
 """Commits: tasks that bring a group of values to their next versions, all of them or none.
 
 Theory of operation. An optimiser's step moves many parameters, each by tasks of its own, and any gradient may fail. No
-parameter may fail with it, and never may only half of them move. So the tasks of a step are *members* of a commit. One
-more task, the *gate*, goes before them and reads all their inputs from outside:
+parameter may fail with it, and either all parameters move or none. So the tasks of a step are *members* of a commit.
+One more task, the *gate*, goes before them and reads all their inputs from outside:
 
 1. The gate is admitted when there are bytes for the whole commit: it is charged for all members, and they are charged
    nothing. So once it is admitted, no member can be short of bytes.

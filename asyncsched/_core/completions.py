@@ -22,10 +22,10 @@ Otherwise completions gather until there are `threshold`, about half of the task
 out of work meanwhile.
 
 The loop sets how many bytes are lacking, and each drop counts them down. The subtraction from `wants_bytes` makes no
-call between its read and its write, so other threads see one step. Two drops count too much: bytes freed before the
-number was set, and bytes of accounts where nobody waits. Then the loop wakes for nothing, but never too late. A task's
-own drops at its end are reported together with its end, a moment later (`ending`): a wake-up in between would delay its
-stream, which needs the GIL for the rest.
+call between its read and its write, so other threads see one step. Some drops may be counted needlessly: those from
+before the number was set, and those of accounts where nobody waits. Then the loop wakes for nothing, never too late. A
+task's own drops at its end are reported together with its end, a moment later (`ending`): a wake-up in between would
+delay its stream, which needs the GIL for the rest.
 
 There is a shortcut. While no scan for a fitting task is under way, `Value.__del__` itself gives back what the loop's
 own thread drops. `immediate_thread` is the number of that thread. It is set when an operation runs at once and nothing

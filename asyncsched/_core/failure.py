@@ -99,8 +99,7 @@ class Failure:
 
     @property
     def exception(self) -> BaseException:
-        """A copy of the exception with the body's traceback, context and notes. Reading it counts as seeing the
-        failure.
+        """A copy of the exception with the body's traceback, context and notes. Counts as seeing the failure.
 
         A raised exception collects the frames that it passes. One of these holds the handle, which refers back to this
         failure. Raising the stored exception itself would make a cycle that keeps all those frames alive until the

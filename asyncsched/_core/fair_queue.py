@@ -9,9 +9,9 @@ Three rules:
 2. *Nobody leaves a debt behind.* A member keeps its mark when it leaves. If it comes back before the clock has got
    there, it goes on from its mark. An owner may drop a member, and its mark, only when the member is next in line.
 3. *Newcomers without end starve nobody.* If each newcomer started at the clock, it would go before all members that
-   have paid for something, and the clock would stand still. So a newcomer starts half of the present member's item
-   behind the clock, and the next newcomer once the clock has got there. If it started a whole item behind, a member
-   that comes with one item after another could go twice each time.
+   have paid for something, and the clock would stand still. So a newcomer's mark is ahead of the clock, by half of the
+   item that goes at present. This entry mark moves on once the clock has reached it. (If it were ahead by the whole
+   item, the member that has just gone could go twice, each time it comes with one item after another.)
 
 So while two members always have something that can go, their costs over their weights differ by one item of each and
 half of the largest item of any member, or half a quantum, if that is less.

@@ -33,8 +33,7 @@ class Host(Protocol):
         return function(*args)
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
-        """Note the tasks that lack bytes which nothing in flight will free; () if none does. Called after each
-        change."""
+        """Take note of the stuck tasks; () if there are none. Called after each change."""
         return
 
     def on_overrun(self, task: Task) -> None:

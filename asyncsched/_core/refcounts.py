@@ -4,8 +4,8 @@ Theory of operation. A buffer may be written over, and a stall called a deadlock
 `sys.getrefcount` counts every holder, and also the references of the question itself: variables, which some versions of
 CPython count and others (3.14, which borrows) may not; and arguments of a Python function, which the caller may or may
 not keep, above all under a debugger. So the object is in no variable and no argument here: it is fetched out of a
-container for the call into C alone. `_calibrated` measures at import, with objects whose holders are known, what that
-call adds.
+container only for the call into C. `_calibrated` measures at import how much that call adds, with objects whose holders
+are known.
 
 The caller keeps the object in a container and in no variable: `references(values, i)`, or `references([node.thing],
 0)`, where the new list counts as one.
@@ -39,7 +39,7 @@ def _calibrated() -> int:
 def require_gil() -> None:
     """Refuse a Python without the GIL: counts change there while they are read.
 
-    The data that the streams' threads share with the event loop rely on the GIL, too.
+    Sharing data between the streams' threads and the event loop relies on the GIL, too.
 
     Raises:
         RuntimeError: naming the ways to get the lock.

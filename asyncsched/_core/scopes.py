@@ -79,8 +79,7 @@ class Scopes:
     def _sweep(self, ended: deque[Scope]) -> None:
         """Close scopes that are over.
 
-        Each call looks at two, one more than are added. So they do not pile up, and the cost does not depend on their
-        number.
+        Each call looks at two, and adds one. So they do not pile up, and the cost does not depend on their number.
         """
         for _ in range(min(2, len(ended))):
             scope = ended.popleft()

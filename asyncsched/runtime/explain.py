@@ -32,7 +32,10 @@ _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
 _LONGEST: Final = 300  # characters of an exception's text
 _LONGEST_NAME: Final = 80  # letters of the expression that names a result
-_NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
+_NOBODY: Final = (
+    "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else "
+    "(a queue, an event, a lock)"
+)
 
 Holders = Callable[[Account], Iterable[str]]  # lines that name the holders of an account's bytes
 
@@ -199,7 +202,7 @@ class _Chain:
             return _Link(task, f"waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None))
         if not account.fits(task):
             oldest = next(iter(self._charged_to(account)), None)
-            # The holders are searched for only if the link is shown
+            # The holders are searched for only if the link is shown.
             return _Link(task, partial(self._bytes, task, oldest), oldest)
         if account.earmark is not None and account.earmark is not task and not account.grace:
             return _Link(task, "waits for bytes kept for a task that was passed over too often", account.earmark)
@@ -238,7 +241,7 @@ class _Chain:
         if flying:
             total = sum(other.cost for other in flying)
             tasks = counted(len(flying), "task")
-            lines.append(f"  {total:,} bytes: {tasks} in flight, which give back what their results do not keep")
+            lines.append(f"  {total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
         if self._holders is not None:
             lines += [f"  {line}" for line in self._holders(account)]
         else:

@@ -75,7 +75,7 @@ class Meter:
                 self._fold()
 
     def rates(self) -> tuple[float, float]:
-        """Tasks and bytes per second; 0 until a task has ended. At most one task per time since the last end."""
+        """Tasks and bytes per second; 0 until a task has ended. They sink while none ends."""
         self._fold()
         tasks, nbytes = self._tasks.per_second, self._bytes.per_second
         slower = max(1.0, tasks * self._time)

@@ -5,12 +5,12 @@ threads are daemons. Python waits for the threads of anyio and of `concurrent.fu
 blocks for ever would keep an interrupted program from ending. Threads are not reused: starting one takes a tenth of a
 millisecond, and each runs for an epoch, or once.
 
-Work that must not be left half done is waited for. asyncio delivers a cancellation once, as a `CancelledError` at the
-`await`. anyio (and so Starlette) delivers its own again at every iteration of the loop while its scope is cancelled. So
-asyncio's is caught and kept until the wait is over, and a shield keeps anyio's out: otherwise the wait would begin anew
-each time, in a busy loop. The awaited task is always our own, and nobody else refers to it. So only the end of the loop
-cancels it, when `asyncio.run` cancels every task, as after a second Ctrl-C. Then the wait ends, and a thread that
-blocks for ever does not keep the program from ending.
+The package waits for work that must not be left half done. asyncio delivers a cancellation once, as a
+`CancelledError` at the `await`. anyio (and so Starlette) delivers its own again at every iteration of the loop while
+its scope is cancelled. So asyncio's is caught and kept until the wait is over, and a shield keeps anyio's out:
+otherwise the wait would begin anew each time, in a busy loop. The awaited task is always our own, and nobody else
+refers to it. So only the end of the loop cancels it, when `asyncio.run` cancels every task, as after a second Ctrl-C.
+Then the wait ends, and a thread that blocks for ever does not keep the program from ending.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[obje
 
 @contextmanager
 def interrupts_pass() -> Iterator[None]:
-    """Put this around the body of a task group: a Ctrl-C inside leaves the loop at once and cancels the group.
+    """Let a Ctrl-C inside the body of a task group leave the loop at once, and cancel the group.
 
     Without it the group would hold the Ctrl-C back until its threads have ended.
     """

@@ -4,8 +4,8 @@
 
 Bytes. The gate is charged an output for each task, and for each stream the largest workspace of any task. An output
 that is written over its old version needs no bytes. But only when the task runs is it certain that nobody else holds
-that version. So the output is free of charge only if nobody can come to hold the old version meanwhile: so with an
-optimiser's moments, which it shares with nobody, but seldom with parameters, which earlier passes still read.
+that version. So the output is free of charge only if nobody can come to hold the old version meanwhile. That holds for
+an optimiser's moments, which it shares with nobody, but seldom for parameters, which earlier passes still read.
 """
 
 from __future__ import annotations

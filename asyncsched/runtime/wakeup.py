@@ -1,4 +1,4 @@
-"""The wake-up by which any thread makes the event loop take in completions: an event counter where there are such.
+"""The wake-up by which any thread makes the event loop take in completions: an event counter, if the system has any.
 
 Theory of operation. `loop.call_soon_threadsafe` works everywhere and is expensive: it makes a handle and writes a byte
 to a socket of the loop, and asyncio reads that socket until an exception says that it is empty. On Linux, with a loop

@@ -42,8 +42,8 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
     """Check a source for `put`: returns its array and the target device. Waits for pending work on the array, here."""
     if isinstance(source, Handle):
         if source._value.account.runtime is not runtime:
-            raise ValueError("the tensor belongs to another scheduler: `await` it, and put the array")
-        raise TypeError("the tensor is in this scheduler already: for another device use `t.to(device)`")
+            raise ValueError("the source belongs to another scheduler: `await` it, and put the array")
+        raise TypeError("the source is in this scheduler already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
     if not isinstance(source, np.ndarray) and array.dtype.hasobject:

@@ -154,7 +154,7 @@ async def test_bytes_in_flight_and_reserved(gate):
             found = lines(s.explain(more))
             assert found[1:3] == [
                 "which waits for 3,000 bytes: 8,000 of 10,000 are taken",
-                "2,000 bytes: 1 task in flight, which give back what their results do not keep",
+                "2,000 bytes: 1 task in flight; a task gives back what its result does not keep",
             ]
             assert found[3].startswith("6,000 bytes reserved by scope 'request 7': held by task")
             assert found[-2] == f"and for those in flight, the oldest: slow #0 ({line})"

@@ -173,7 +173,7 @@ OPS = (
     _ufunc("copysign", "The magnitude of x1 with the sign of x2.", Cost.SCALAR),
     _ufunc("cos", "The cosine of angles in radians.", Cost.LONG_FUNCTION),
     _ufunc("cosh", "The hyperbolic cosine.", Cost.FUNCTION),
-    _ufunc("divide", "The quotient x1 / x2, in floating point.", Cost.SHORT, code="{0} / {1}"),
+    _ufunc("divide", "The quotient x1 / x2; for integers in floating point.", Cost.SHORT, code="{0} / {1}"),
     _ufunc("exp", "The exponential.", Cost.FUNCTION, code="exp({0})", bound=Bound(6e-7, 1.2e-38)),
     _ufunc("expm1", "The exponential minus one, exact near zero.", Cost.FUNCTION),
     _ufunc("floor", "The largest integer not above each element, in the same dtype.", Cost.VECTOR),

@@ -103,7 +103,7 @@ def _over(xp: Any, total: Any, count: Any) -> Any:
 
 
 def _left(none: int) -> Exception | None:
-    return ValueError("All-NaN slice encountered: put a number into them first, by `asc.where`") if none else None
+    return ValueError("All-NaN slice encountered: fill such slices first, by `asc.where`") if none else None
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -149,6 +149,10 @@ OPS = (
     with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION),
     with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION),
     with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION),
-    with_out(arg_extreme("argmax", -inf), arg_rule, "The index of the first largest.", name="nanargmax", checks=True),
-    with_out(arg_extreme("argmin", inf), arg_rule, "The index of the first smallest.", name="nanargmin", checks=True),
+    with_out(
+        arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", name="nanargmax", checks=True
+    ),
+    with_out(
+        arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", name="nanargmin", checks=True
+    ),
 )

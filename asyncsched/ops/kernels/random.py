@@ -166,7 +166,7 @@ def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     """Random numbers, drawn in their dtype, or in single precision."""
     dtype = np.dtype(options["dtype"])
     if dtype.kind != "f":
-        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: use a real one and `astype`")
+        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw in one, and use `astype`")
     result = meta(options["shape"], dtype)
     return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
 

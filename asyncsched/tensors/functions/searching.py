@@ -230,7 +230,7 @@ def isin(x1: Operand, x2: Operand, /, *, invert: bool = False) -> Tensor:
 
 
 def unique_all(x: Tensor, /) -> UniqueAllResult:
-    """Each element once, where the first of each is, which one each element of `x` is, and how often each is there.
+    """The unique elements, the index of the first of each, the inverse indices, and the counts.
 
     The indices refer to the flattened tensor. The inverse indices refer to the unique elements, and have the shape of
     `x`. All are in int64.
