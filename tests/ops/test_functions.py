@@ -10,6 +10,7 @@ from conftest import assert_same, values
 
 import asyncsched as asc
 from asyncsched.tensors import functions as f
+from tests.waiting import held
 
 pytestmark = pytest.mark.one_loop
 _NAMES = """
@@ -111,8 +112,9 @@ async def test_values(s, case, eager):
     assert_same(await result, expected)
 
 
-async def test_what_is_refused(s):
+async def test_what_is_refused(s, gate):
     x = await s.put(X)
+    late = s.submit_nowait(held, gate, X > 0, shape=X.shape, dtype=bool)
     with pytest.raises(TypeError, match=r"await s\.put"):
         f.asarray(X)
     with pytest.raises(TypeError, match="an int or a tensor of integers"):
@@ -120,7 +122,8 @@ async def test_what_is_refused(s):
     with pytest.raises(TypeError, match="repeats must be integers"):
         f.repeat(x, x)
     with pytest.raises(ValueError, match="`await` it first"):
-        f.unstack(x[x > 0])
+        f.unstack(x[late])
+    gate.set()
     assert f.asarray(x) is x
     assert f.result_type(x, 1.0) == np.float32
     assert f.finfo(x).bits == 32

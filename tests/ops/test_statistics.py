@@ -400,7 +400,7 @@ async def test_the_largest_few(s, dtype, largest):
                     np.testing.assert_array_equal(np.sort(unsorted, axis), np.sort(got, axis), layout)
 
 
-async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s):
+async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s, gate):
     x = await s.put(np.array([3, 1, 3, 2, 3]))
     assert (await asc.topk(x, 5).indices).tolist() == [0, 2, 4, 3, 1]
     assert (await asc.topk(x, 5, largest=False).indices).tolist() == [1, 3, 0, 2, 4]
@@ -409,8 +409,10 @@ async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s):
             asc.topk(x, k)
     with pytest.raises(ValueError, match="at least one dimension"):
         asc.topk(x[0], 1)
+    late = s.submit_nowait(held, gate, np.ones(5, bool), shape=5, dtype=bool)
     with pytest.raises(ValueError, match="`await` it first"):
-        asc.topk(x[x > 1], 1)
+        asc.topk(x[late], 1)
+    gate.set()
 
 
 async def test_percentiles_and_what_is_known_at_once(s):
@@ -451,8 +453,11 @@ async def test_of_what_a_mask_leaves(s, gate):
         (asc.histogram(some, [0, 0.5, 2]).hist, np.histogram(left, [0, 0.5, 2])[0]),
     ):
         assert_same(await found, np.asarray(expected))
+    gate.clear()
+    edges = asc.unique_values(s.submit_nowait(held, gate, a, shape=a.shape, dtype=a.dtype))
     with pytest.raises(ValueError, match="`await` it first"):
-        asc.histogram(x, asc.unique_values(x))
+        asc.histogram(x, edges)
+    gate.set()
 
 
 async def test_in_a_captured_step(s):

@@ -139,9 +139,7 @@ async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
 async def test_a_drop_on_another_thread_is_told_to_the_loop(s):
     x = await s.put(LINE)
     kept = [x + 1]
-    thread = threading.Thread(target=kept.clear)
-    thread.start()
-    thread.join()
+    await asyncio.to_thread(kept.clear)
     assert len(s._runtime.completions.items) == 1
     assert s.statistics().bytes_retained == LINE.nbytes
 
