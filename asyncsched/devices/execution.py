@@ -5,7 +5,7 @@ The device's memory runs operations its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from time import sleep
 from typing import Any, Protocol
 
@@ -192,6 +192,8 @@ def source_of(task: Task, array: Any) -> Value | None:
 
 def fits(value: Value, form: Meta) -> bool:
     """Whether a result of this form may be written over a value's array."""
+    if value.meta is form and form.contiguous and form.known:
+        return True
     array = value.array
     return array.shape == form.shape and array.dtype == form.dtype and bool(array.flags.c_contiguous)
 
@@ -220,20 +222,26 @@ def _solely_held(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -
     The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
     out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once
     only this task holds the value, nobody is left who could hand the array out.
+
+    The task that made the value may still hold it, where the host has not seen its end yet: in the order of streams it
+    comes before this one, and does nothing more with the value. It never takes a value up again. So if it holds the
+    value after the count, it did so before.
     """
     inputs = task.inputs
     made = inputs is not task.reads  # a tuple of the one value, made here: it holds the value, too
     for i in range(len(inputs) if any_input else min(1, len(inputs))):
         # By index, since a variable would be a reference: see `refcounts`.
-        if references(inputs, i) > _times(inputs[i], inputs) + made:
+        others = references(inputs, i) - inputs.count(inputs[i]) - made
+        if others and (others > 1 or not _held_by_its_maker(inputs[i])):
             continue
         if not inputs[i].escaped and inputs[i].base is None and wanted(inputs[i]):
             return inputs[i]
     return None
 
 
-def _times(value: Value, held: Iterable[Any]) -> int:
-    return sum([a is value for a in held])
+def _held_by_its_maker(value: Value) -> bool:
+    maker = value.task
+    return maker is not None and maker.value is value
 
 
 def _run_call(task: Task, memory: Memory) -> None:

@@ -163,6 +163,29 @@ async def test_a_buffer_is_written_over_by_its_sole_holder_alone(fake: Fake) -> 
         assert (await view.numpy()).max() == 2
 
 
+async def test_a_chain_is_written_over_before_the_host_sees_any_of_it(fake: Fake) -> None:
+    """Whoever made a buffer comes before who writes over it, in the order of streams."""
+    gate = threading.Event()
+    async with opened(1, max_ops=None) as s:
+        y = await s.put(BLOCK)
+        await s.barrier()
+        pool = s.devices[0].memory.pool
+        before, live, done = issued(s), in_use(pool), finished(s)
+        s.submit_nowait(gate.wait, 30)  # so that handles are gone when it is issued
+        for _ in range(12):
+            y = y * 2
+        kept = y
+        for _ in range(12):
+            y = y * 2
+        with fake.pause():
+            gate.set()
+            await until(lambda: issued(s) == before + 25)
+            assert finished(s) <= done + 1
+            assert in_use(pool) - live == SIZE  # of what is kept: `y` took the place of what was put
+        assert (await kept.numpy()).max() == 2**12
+        assert (await y.numpy()).max() == 2**24
+
+
 async def _full(s: asc.Scheduler, x: asc.Tensor) -> None:
     """Take every slot, so that what follows is pending."""
     while s.statistics().tasks_in_flight < 64:

@@ -108,23 +108,24 @@ class CUDAMemory(Memory):
         return True
 
     def _apply(self, task: Task, value: Value) -> None:
-        op, options = task.call, task.options or {}
+        op, options, form = task.call, task.options or {}, value.meta
         args = execution.arguments(task.args, [read.array for read in task.inputs])
         kernel = resolve(op, self.xp)
         reused = None
         if op.inplace:
-            form, any_input = value.meta, isinstance(kernel, self.xp.ufunc)
+            any_input = isinstance(kernel, self.xp.ufunc)
             reused = execution.reusable(task, any_input, lambda v: execution.fits(v, form))
         out = None if reused is None else reused.array
-        array = self._steps.run(op, args, options, value.meta, out) if fusible(op) else None
+        array = self._steps.run(op, args, options, form, out) if fusible(op) else None
         if array is None:
-            if reused is not None:
+            if out is not None:
                 options = {**options, "out": out}
             array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
-        if not isinstance(array, self.xp.ndarray):
-            array = self.xp.asarray(array)
-        if value.meta.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
-            array = self.xp.ascontiguousarray(array)
+        if array is not out:
+            if not isinstance(array, self.xp.ndarray):
+                array = self.xp.asarray(array)
+            if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
+                array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
         self._finish(task, value, array, None if op.out else execution.source_of(task, array))
 
@@ -247,9 +248,12 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
-        if not value.escaped:
-            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
-        super().reclaim(value)
+        if value.escaped:
+            super().reclaim(value)
+            return
+        value.array = value.block = None  # the memory first, its bytes second, since the loop may be waiting for them
+        if value.charge:
+            self.completions.dropped(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array. The collector sees the array, but not the block, and never ends it early. If a

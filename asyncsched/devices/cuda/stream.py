@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ..._core.failure import Failure
 from ..._core.model import Task
@@ -70,14 +70,9 @@ BURST: Final = 8  # tasks at most: an eighth of those in flight by default
 BURST_SECONDS: Final = 1e-4  # a guess: the time for issuing some of them
 
 
-class _Issued(NamedTuple):
-    """A task whose kernels are enqueued."""
-
-    task: Task
-    waits: Sequence[Point]
-    number: int
-    times: Times | None
-    deferred: Sequence[DeferredError]
+# A task whose kernels are enqueued, with its number and what only the device can rule out. A plain tuple: there is one
+# for each operation.
+_Issued = tuple[Task, Sequence[Point], int, Times | None, Sequence[DeferredError]]
 
 
 class CUDAStream:
@@ -189,7 +184,7 @@ class CUDAStream:
         # its gate has waited until those were settled, and its members never fail.
         errors = memory.deferred_errors
         deferred = errors.taken_over(task) if errors.any and task.move is None else ()
-        self._burst.append(_Issued(task, waits, number, times, deferred))
+        self._burst.append((task, waits, number, times, deferred))
         self._burst_seconds += task.plan.estimate
         full = len(self._burst) >= BURST or self._burst_seconds > BURST_SECONDS
         if full or not small or not issued or task.waiters or self._queue.empty():
@@ -211,13 +206,13 @@ class CUDAStream:
                 event = self.context.take_event()
                 event.record(self.cuda)
         except Exception as error:
-            event, last = None, burst[-1].task
+            event, last = None, burst[-1][0]
             self.context.explain(error)
             execution.fail(last, Failure.of(error, last.name, last.site, frames=False))
             del last
         if event is not None:
-            for one in burst:
-                self.recorded[one.number] = event
+            for _, _, number, _, _ in burst:
+                self.recorded[number] = event
         self._in_flight.put((burst, event))
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
@@ -256,16 +251,16 @@ class CUDAStream:
             else:  # there is no event: the device is lost, or it was full and only this task has failed
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
-            context.lose(error, burst[0].task)
-        for one in burst:
-            self.recorded.pop(one.number, None)
+            context.lose(error, burst[0][0])
+        for _, _, number, _, _ in burst:
+            self.recorded.pop(number, None)
         if event is not None and context.fault is None:
             context.give_event(event)
-        wake, completions = False, self._memory.completions
-        for left, one in zip(range(len(burst) - 1, -1, -1), burst, strict=True):
+        wake, completions, (*_, last) = False, self._memory.completions, burst
+        for one in burst:
             self._end(one, event is None)
-            dry = not left and self._in_flight.empty() and self._queue.empty()
-            wake = completions.completed(one.task, dry) or wake
+            dry = one is last and self._in_flight.empty() and self._queue.empty()
+            wake = completions.completed(one[0], dry) or wake
         return wake
 
     def _end(self, one: _Issued, without_event: bool) -> None:
@@ -274,22 +269,22 @@ class CUDAStream:
         The tasks for which it waited have ended, too, though another watcher may be late to see that. This waits for
         that watcher, so that no task is done before its input: the input could still be cancelled.
         """
-        context, task = self.context, one.task
+        context, (task, waits, number, times, errors) = self.context, one
         if context.fault is None:
             if without_event and task.failure is not None:
                 execution.void(task, task.failure)
-            for deferred in one.deferred:
+            for deferred in errors:
                 if (failure := deferred.settle()) is not None:
-                    mine = deferred.stream is self and deferred.number == one.number
+                    mine = deferred.stream is self and deferred.number == number
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)
-        for other, passed in one.waits:
+        for other, passed in waits:
             other.finished.reach(passed)
         execution.release(task)
         observer = self._memory.observer
-        if observer is not None and one.times is not None:
-            observer.body_ended(task, *one.times.read(context.fault is None))
+        if observer is not None and times is not None:
+            observer.body_ended(task, *times.read(context.fault is None))
         self.finished.step()
 
     def _sleep_until(self, recorded: Any) -> None:
