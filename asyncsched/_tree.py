@@ -30,7 +30,7 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
         changed = {key: map_leaves(change, part) for key, part in tree.items()}
         if all(map(is_, changed.values(), tree.values())):
             return tree
-        return changed if kind is dict else _with(tree, changed.items())
+        return changed if kind is dict else _copy_with(tree, changed.items())
     # Leaves are changed here, not one call deeper: most arguments are a few leaves.
     parts = [map_leaves(change, part) if isinstance(part, _NESTED) else change(part) for part in tree]
     if all(map(is_, parts, tree)):
@@ -38,11 +38,11 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
     if kind is list:
         return parts
     if isinstance(tree, list):
-        return _with(tree, enumerate(parts))
+        return _copy_with(tree, enumerate(parts))
     return kind(*parts) if hasattr(tree, "_fields") else tuple(parts)
 
 
-def _with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
+def _copy_with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:
     """A copy of an instance of a class derived from list or dict, with these parts."""
     mapped = copy(tree)
     for key, part in parts:

@@ -42,14 +42,14 @@ class Background:
         self._context = contextvars.Context()  # outside the caller's scopes
         self._loop: asyncio.AbstractEventLoop | None = None  # set once it is open
         self._closing = False
-        self._told: Answer[None] = SimpleQueue()  # the report that it is open; then, that it has closed
+        self._reports: Answer[None] = SimpleQueue()  # the report that it is open; then, that it has closed
 
     def open(self, options: Mapping[str, Any]) -> None:
         """Start the thread, and wait until the scheduler is open."""
         self._thread = threading.Thread(target=self._run, args=(options,), name=self._name, daemon=True)
         try:
             self._thread.start()
-            answered(self._told)
+            answered(self._reports)
         except BaseException:  # perhaps a signal's: nobody would close it
             self.end()
             raise
@@ -57,16 +57,16 @@ class Background:
     def _run(self, options: Mapping[str, Any]) -> None:
         try:
             asyncio.run(self._serve(options))
-            self._told.put((None, None))
+            self._reports.put((None, None))
         except BaseException as error:
-            self._told.put((None, error))
+            self._reports.put((None, error))
 
     async def _serve(self, options: Mapping[str, Any]) -> None:
         async with Scheduler(**options) as self.scheduler:
             self.runtime = self.scheduler._runtime
             self._ended = asyncio.Event()
             self._loop = asyncio.get_running_loop()
-            self._told.put((None, None))
+            self._reports.put((None, None))
             if not self._closing:  # read after `_loop` is written: see `end`
                 await self._ended.wait()
 
@@ -103,7 +103,7 @@ class Background:
         self.end()
         self._thread.join()
         try:
-            answered(self._told)
+            answered(self._reports)
         except BaseExceptionGroup as group:
             said = group.message.replace("nobody awaited them", "nobody has read their results")
             raise BaseExceptionGroup(said, group.exceptions) from None
@@ -174,7 +174,7 @@ class Kept:
             log.error("%s: operations failed, and nobody has read their results: %s", self._name, failures.exceptions)
 
     def _after_fork(self) -> None:
-        self._parents.append(self._current)  # to drop it, a thread would have to close it that does not exist here
+        self._parents.append(self._current)  # dropping it would close it, and the child has no thread that could
         self._current, self._lock = None, Lock()
 
 

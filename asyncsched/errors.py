@@ -21,7 +21,7 @@ class AsyncSchedError(Exception):
 
 
 class QueueFull(AsyncSchedError):
-    """The backlog or the limits leave no room, and the call never waits, or has waited as long as it was told.
+    """The backlog or the limits leave no room, and the call does not wait, or has waited as long as it may.
 
     Cure: use the form that waits (`await s.put(a)`, `await s.submit(fn)`), `await s.barrier()` now and then, or bound
     the loop: `w = s.window(2)` before it, `async with w:` in it. For `s.scope(reserve=, wait=)`: come back after
@@ -107,9 +107,9 @@ class MemoryDeadlockError(LimitTooSmall):
 class Preempted(MemoryDeadlockError):
     """Scopes wait for each other to grow, and this one must give its bytes back, so that the others go on.
 
-    Raised by `await scope.grow()`, which says who is told. Cure: leave the scope, drop the tensors made in it (they
-    count as long as a variable holds them), and start over in a new scope that reserves `reserve`. It waits until there
-    is room for all those bytes.
+    `await scope.grow()` raises it in one of these scopes; its docstring says in which. Cure: leave the scope, drop the
+    tensors made in it (they count as long as a variable holds them), and start over in a new scope that reserves
+    `reserve`. It waits until there is room for all those bytes.
 
     >>> async def write(s, name, pages):
     ...     reserve = 100

@@ -67,19 +67,19 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
     """After all other teardown, fail for what the test left behind."""
     try:
         yield
-        if item.stash.get(_passed, False) and (left := _left(item)):
+        if item.stash.get(_passed, False) and (left := _leftovers(item)):
             pytest.fail("\n".join(["the test left behind:", *left]), pytrace=False)
     finally:
         if _runtimes in item.stash:
             del item.stash[_runtimes]  # the item lives as long as the session
 
 
-def _left(item: pytest.Item) -> list[str]:
+def _leftovers(item: pytest.Item) -> list[str]:
     runtimes = item.stash.get(_runtimes, [])
     if runtimes:
         getattr(item, "funcargs", {}).clear()
         getattr(getattr(item, "instance", None), "__dict__", {}).clear()
-    return [*item.stash.get(_unfinished, ()), *[line for runtime in runtimes for line in _held(runtime)]]
+    return [*item.stash.get(_unfinished, ()), *[line for runtime in runtimes for line in _held_results(runtime)]]
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
     runtime.inline = InlineMode.NEVER
     request.node.stash.setdefault(_runtimes, []).append(runtime)
     yield scheduler
-    await _go_on(runtime)
+    await _settle(runtime)
     left = request.node.stash[_unfinished] = _cancel(runtime)
     try:
         await scheduler.aclose(_LAST)
@@ -147,7 +147,7 @@ async def _opened(request: pytest.FixtureRequest, options: dict[str, Any]) -> As
         scheduler._leave()
 
 
-async def _go_on(runtime: Runtime) -> None:
+async def _settle(runtime: Runtime) -> None:
     """Wait as long as tasks end one after the other. How many remain at the end of a test is chance, not its fault."""
     root, before, now = runtime.engine.root, inf, len(runtime.engine.root.unfinished())
     while 0 < now < before:
@@ -167,7 +167,7 @@ def _cancel(runtime: Runtime) -> list[str]:
     return [f"  {line}" if n == 1 else f"  {n:,} x {line}" for line, n in told.items()]
 
 
-def _held(runtime: Runtime) -> list[str]:
+def _held_results(runtime: Runtime) -> list[str]:
     """A line for each result that something holds."""
     engine = runtime.engine
     engine.drain()

@@ -82,7 +82,7 @@ def whole(method: F) -> F:
             ledger.busy = True
             result = method(engine, *args)
             while engine._postponed:
-                engine._catch_up()
+                engine._run_put_off()
             ledger.busy = False  # no call comes between the look above and this
         except BaseException as error:
             engine.interrupted, ledger.busy = error, True
@@ -148,7 +148,7 @@ class Engine:
             ledger.busy = True
             self._join(task, fits, hold)
             while self._postponed:
-                self._catch_up()
+                self._run_put_off()
             ledger.busy = False  # as in `whole`, written out: all tasks come here
         except BaseException as error:
             self.interrupted, ledger.busy = error, True
@@ -165,14 +165,14 @@ class Engine:
         # No variable here refers to an input: the body may run within this call, and write over inputs that it alone
         # holds.
         alone = type(task.reads) is Value and task.reads.task is None and not task.after
-        failed = None if alone else _follow(task)
+        failed = None if alone else _link_dependencies(task)
         if ledger.observer is not None:
             assert task.value is not None
             task.value.seq = task.seq
             ledger.observer.task_submitted(task)
         if fits and failed is None and not hold and not task.blockers and ledger.idle:
             if task.plan.small:
-                self._go(task, False, 1)
+                self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
             return
@@ -246,9 +246,9 @@ class Engine:
         for turn in range(_MOST_ROUNDS):
             self._take_in()
             while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
-                ran += self._go(task, True, _MOST_HERE - ran)
+                ran += self._run_or_launch(task, True, _MOST_HERE - ran)
             if self._endings.notices:
-                self._tell()
+                self._notify()
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = ledger.pending > 0
             completions.threshold = ledger.in_flight // 2 or 1
@@ -283,7 +283,7 @@ class Engine:
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         """Call the waiters of every task and job with a notice."""
         notices, self._endings.notices = self._endings.notices, []
         for job in notices:
@@ -293,8 +293,8 @@ class Engine:
                     waiting[waiter] = None
             job.waiters = waiting or None  # at once: a stream's thread reads it
 
-    def _go(self, task: Task, queued: bool, most: int) -> int:
-        """Let the next task go: here, with others behind it, or to a lane. Returns how many ran here."""
+    def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
+        """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
         if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
             ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
@@ -401,7 +401,7 @@ class Engine:
             self._host.on_interrupted(self.interrupted)
         return True
 
-    def _catch_up(self) -> None:
+    def _run_put_off(self) -> None:
         """Make the first of the changes that were put off, as part of the current change."""
         method, args = self._postponed[0]
         method(self, *args)
@@ -436,7 +436,7 @@ class Engine:
             self.scopes.close(scope)
 
 
-def _follow(task: Task) -> Failure | None:
+def _link_dependencies(task: Task) -> Failure | None:
     """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
     failed, reads = None, task.reads
     for value in (reads,) if type(reads) is Value else reads:

@@ -120,7 +120,7 @@ class Instrument:
         """Nothing of the scope is unfinished any more."""
 
     def batch_formed(self, scope: Scope, items: int) -> None:
-        """A batcher computes so many items next, or a stepper so many members, in a scope of their own."""
+        """A batcher computes `items` items next, or a stepper `items` members, in a scope of their own."""
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 

@@ -138,7 +138,7 @@ class Node:
             parents.append(None if partial is None else node)
         if any(parents):
             needs = _needs(tuple(partials))
-            kept = tuple([_kept(place, operand, needs) for place, operand in enumerate(operands)])
+            kept = tuple([_residual(place, operand, needs) for place, operand in enumerate(operands)])
             out = value if "out" in needs else None
             result._node = Node(value.device, operation, partials, options, kept, out, tuple(parents))
 
@@ -148,11 +148,11 @@ class Node:
         if tracked and self.op is not None and self.op.name in COMPOSED:
             rule = COMPOSED[self.op.name]
             partial = rule[min(place, len(rule) - 1)]
-        gradient = self._turned(gradient)
+        gradient = self._conjugated(gradient)
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
-        return fit(self._turned(partial(**given)), _meta(self.operands[place]))
+        return fit(self._conjugated(partial(**given)), _meta(self.operands[place]))
 
-    def _turned(self, x: Tensor) -> Tensor:
+    def _conjugated(self, x: Tensor) -> Tensor:
         """Conjugate a complex tensor before and after a rule for real numbers; return any other as it is."""
         holomorphic = x.dtype.kind == "c" and self.op is not None and self.op.name in HOLOMORPHIC
         return functions.conj(x) if holomorphic else x
@@ -254,8 +254,8 @@ def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
     return frozenset(name for partial in partials if partial for name in inspect.signature(partial).parameters)
 
 
-def _kept(place: int, operand: Any, needs: frozenset[str]) -> Any:
-    """The operand's value if a derivative reads it or a length is known only then, else its meta; a number as it is."""
+def _residual(place: int, operand: Any, needs: frozenset[str]) -> Any:
+    """The operand's value if a derivative reads it or its shape is not known yet, else its meta; a number as it is."""
     if type(operand) is not Value:
         return operand
     read = _NAMES[place : place + 1] in needs or ("indices" in needs and operand.meta.dtype.kind in "biu")

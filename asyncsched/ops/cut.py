@@ -131,7 +131,7 @@ def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list
 
 
 def _places(shape: tuple[int, ...], number: int, unit: int = 1) -> list[Slices]:
-    """The places of about so many equal, contiguous parts of an array.
+    """The places of about `number` equal, contiguous parts of an array.
 
     Cuts along the first axis that is longer than 1, and along the next ones if that has fewer places than parts. Parts
     begin at multiples of `unit` rows.

@@ -45,7 +45,7 @@ class FusedProgram:
     into finding its operands. Arrays are named by slot: x for inputs, s for results.
 
     Args:
-        take, give: get a buffer of so many bytes for an intermediate of the program, and return it.
+        take, give: get a buffer of a number of bytes for an intermediate of the program, and return it.
     """
 
     def __init__(self, program: Program, take: Callable[[int], Any], give: Callable[[Any], None]) -> None:
@@ -163,14 +163,14 @@ def _placed(op: Op, kernel: Kernel, out: Any, *args: Any) -> Any:
 
 def _apply(program: Program, run: Run, steps: range, slots: dict[int, Any], place: Place | None) -> list[Any]:
     """The results of a run that are read outside of it. Computes them together or, if that fails, step by step."""
-    place = place or _nowhere
+    place = place or _no_place
     if not run.apply(slots, place):
         for i in steps:
             slots[program.inputs + i] = program.apply(i, np, slots, place(program.inputs + i))
     return [slots[slot] for slot in run.writes]
 
 
-def _nowhere(slot: int) -> None:
+def _no_place(slot: int) -> None:
     return None
 
 

@@ -123,7 +123,7 @@ class Op:
     ufunc: UfuncCall | None = None
     scalar_code: ScalarCode | None = None
     fused_on_cuda: bool | None = None
-    # At most so many kernels and other items on a CUDA card's stream, for contiguous operands in single precision of at
+    # The most kernels and other items on a CUDA card's stream, for contiguous operands in single precision of at
     # most one block; counted without CUB, which takes two for some reductions. None: it depends, or it is a view
     # (mostly none), or not counted. Only operations that state it share an event with others.
     launches: int | None = None
@@ -201,7 +201,7 @@ def bind(kernel: str | Kernel, xp: Any) -> Kernel:
     """A kernel as a function of arrays and options in a namespace."""
     if isinstance(kernel, str):
         function: Kernel = getattr(xp, kernel)
-        return partial(_of_truths, function) if kernel.startswith("logical_") and xp is not np else function
+        return partial(_logical, function) if kernel.startswith("logical_") and xp is not np else function
 
     def bound(*arrays: Any, **options: Any) -> Any:
         return kernel(xp, *arrays, **options)
@@ -209,7 +209,7 @@ def bind(kernel: str | Kernel, xp: Any) -> Kernel:
     return bound
 
 
-def _of_truths(function: Kernel, *arrays: Any, **options: Any) -> Any:
+def _logical(function: Kernel, *arrays: Any, **options: Any) -> Any:
     """A logical function of CuPy's. Alone it takes no complex numbers, nor integers out of the other's range."""
     return function(*[a != 0 if isinstance(a, int) or np.iscomplexobj(a) else a for a in arrays], **options)
 
@@ -266,10 +266,10 @@ def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
 
 
 def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Operand, ...]:
-    return tuple([_known(operand, variant) if isinstance(operand, Meta) else operand for operand in operands])
+    return tuple([_with_lengths(operand, variant) if isinstance(operand, Meta) else operand for operand in operands])
 
 
-def _known(operand: Meta, variant: int | None) -> Meta:
+def _with_lengths(operand: Meta, variant: int | None) -> Meta:
     """`operand` with its unknown lengths at their bound (None), at 0 (0) or one above the bound (1)."""
     if operand.known:
         return operand

@@ -74,18 +74,18 @@ def _unpack(
     xp: Any, buffer: Any, *, start: int, shape: Any, dtype: Any, fixed: int = 0, width: int = 1, before: int = 0
 ) -> Any:
     """A part that begins after `start` bytes, plus `before` bytes for each element found."""
-    count = _found(buffer.shape[0], fixed, width)
+    count = _count_found(buffer.shape[0], fixed, width)
     return _part(buffer, start + count * before, (count,) if shape is None else shape, dtype)
 
 
 def _unpacked(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
     shape = options["shape"]
     if shape is None:  # as many as were found
-        shape = (_found(operands[0].bound[0], options["fixed"], options["width"]),)
+        shape = (_count_found(operands[0].bound[0], options["fixed"], options["width"]),)
     return Inferred(meta(shape, options["dtype"]))
 
 
-def _found(nbytes: int, fixed: int, width: int) -> int:
+def _count_found(nbytes: int, fixed: int, width: int) -> int:
     """How many elements were found, by the buffer's bytes: `fixed`, and `width` for each."""
     return max(nbytes - fixed, 0) // width
 

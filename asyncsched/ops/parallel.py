@@ -20,7 +20,7 @@ Part = Callable[[], Any]
 PART_SECONDS: Final = 1e-4
 # The most time of a part, if shorter parts cost nothing: a helper looks after its own tasks in between.
 LONGEST_SECONDS: Final = 1e-3
-# Work of less than so many `PART_SECONDS` stays whole: waking a thread costs as much as two threads would gain.
+# Work of fewer `PART_SECONDS` stays whole: waking a thread costs as much as two threads would gain.
 _WHOLE: Final = 4
 
 
@@ -33,7 +33,7 @@ _here = _Here()
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
-    """Let `run`, which has so many threads, run the calling thread's parts from now on."""
+    """Let `run`, which has this number of threads, run the calling thread's parts from now on."""
     _here.run, _here.threads = run, threads
 
 
@@ -66,7 +66,7 @@ def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> N
 
 
 def number(seconds: float, each: int = 1, least: int = 1) -> int:
-    """The number of parts for work of so many seconds on one thread: `each` per thread; 1 if cutting is not worth it.
+    """The number of parts for work that takes one thread `seconds`: `each` per thread; 1 if cutting is not worth it.
 
     Args:
         least: each part takes at least this many `PART_SECONDS`.
@@ -77,7 +77,7 @@ def number(seconds: float, each: int = 1, least: int = 1) -> int:
 
 
 def ranges(places: int, number: int, unit: int = 1) -> list[slice]:
-    """About so many ranges of places, which begin at multiples of a unit.
+    """About `number` ranges of places, which begin at multiples of `unit`.
 
     The number is reduced so that, except for the last, none is twice as long as another.
     """
@@ -87,7 +87,7 @@ def ranges(places: int, number: int, unit: int = 1) -> list[slice]:
 
 
 def equal(places: int, number: int, unit: int = 1) -> list[slice]:
-    """Exactly so many ranges, but at least one."""
+    """Exactly `number` ranges, but at least one."""
     starts = [places * i // number // unit * unit for i in range(number)] or [0]
     return [slice(low, high) for low, high in pairwise([*starts, places])]
 

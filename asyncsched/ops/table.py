@@ -13,8 +13,6 @@ fields of the `Op` state everything known about it:
 
 A universal function of NumPy and CuPy takes one line in `kernels/elementwise.py`; its name says the rest::
 
-A universal function of NumPy and CuPy takes one line, in `kernels/elementwise.py`, and its name says the rest::
-
     _ufunc("cbrt", "The cube root.", Cost.LONG_FUNCTION),
 
 Any other elementwise operation takes a kernel, and a line after it:

@@ -217,9 +217,9 @@ class Chains:
                 return None
             held = [held for step in steps for held in _of_wait_for(step)] + self._managers(*steps)
             for one in held:
-                when = _when(one)
+                when = _fires_at(one)
                 if when < inf and id(one) not in found:
-                    whose = next((part for part in _parts(one) if isinstance(part, asyncio.Task)), task)
+                    whose = next((part for part in _referents(one) if isinstance(part, asyncio.Task)), task)
                     found[id(one)] = Timer(when - self._loop.time(), whose, frozenset(self._ended_with(whose)))
             if self._unwinds(task, steps, held):
                 found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
@@ -246,7 +246,7 @@ class Chains:
                 self._plain.add(type(one))
                 continue
             if (inside := self._in.get(id(one))) is None:
-                inside = self._in[id(one)] = _inside(one)
+                inside = self._in[id(one)] = _managers_in(one)
             found += inside
         return found
 
@@ -255,11 +255,11 @@ class Chains:
         awaited = _awaited_in(steps)
         gathered = _gathered_by(awaited)
         goes_on = awaited is None or awaited.done() or (gathered and all(child.done() for child in gathered))
-        if goes_on and (task.cancelling() or any(_failed(future) for future in (awaited, *gathered))):
+        if goes_on and (task.cancelling() or any(_has_failed(future) for future in (awaited, *gathered))):
             return True
         for group in held:
             if id(group) not in self._failed:
-                self._failed[id(group)] = any(_failed(child) for child in _children_of(group))
+                self._failed[id(group)] = any(_has_failed(child) for child in _children_of(group))
         return any(self._failed[id(group)] for group in held)
 
     def _ended_with(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
@@ -286,7 +286,7 @@ def _leads_on(kind: type) -> bool:
     return hasattr(kind, "__exit__") or hasattr(kind, "__aexit__") or kind is types.MethodType
 
 
-def _inside(held: Any) -> list[Any]:
+def _managers_in(held: Any) -> list[Any]:
     """The managers that end tasks, among this object and those that it holds."""
     found, todo, seen = list[Any](), [(held, False)], set[int]()
     while todo and len(seen) < _MOST:
@@ -301,14 +301,14 @@ def _inside(held: Any) -> list[Any]:
     return found
 
 
-def _when(held: Any) -> float:
+def _fires_at(held: Any) -> float:
     """When a timer fires, by the loop's clock; infinity if it is no timer, or not armed.
 
     A manager is armed while it holds a handle of the loop: not before or after its block, and not once it has fired. An
     anyio cancel scope that has fired cancels again at each turn, until its tasks have left it.
     """
     if isinstance(held, (asyncio.Timeout, CancelScope)):
-        if not any(type(part).__name__ in _HANDLES for part in _parts(held)):
+        if not any(type(part).__name__ in _HANDLES for part in _referents(held)):
             return inf
         if isinstance(held, CancelScope):
             return -inf if held.cancel_called else held.deadline
@@ -318,7 +318,7 @@ def _when(held: Any) -> float:
     return inf
 
 
-def _failed(awaited: asyncio.Future[Any] | None) -> bool:
+def _has_failed(awaited: asyncio.Future[Any] | None) -> bool:
     """Whether a future has ended without a result."""
     return awaited is not None and awaited.done() and (awaited.cancelled() or awaited.exception() is not None)
 
@@ -344,7 +344,7 @@ def _of_wait_for(step: Any) -> list[Any]:
     return [one for one in held if not fired or type(one).__name__ != _ARMED]
 
 
-def _parts(held: Any) -> list[Any]:
+def _referents(held: Any) -> list[Any]:
     """The objects that an object's attributes refer to."""
     parts = gc.get_referents(held)
     return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
@@ -354,7 +354,7 @@ def _gathered_by(awaited: asyncio.Future[Any] | None) -> list[asyncio.Future[Any
     """The futures that a future of `asyncio.gather` waits for; none for other futures."""
     if type(awaited) in (asyncio.Future, asyncio.Task):  # gather's future has a class of its own
         return []
-    parts = [child for part in _parts(awaited) if type(part) is list for child in part]
+    parts = [child for part in _referents(awaited) if type(part) is list for child in part]
     return [child for child in parts if isinstance(child, asyncio.Future)]
 
 
@@ -362,5 +362,5 @@ def _children_of(held: Any) -> list[asyncio.Task[Any]]:
     """The tasks of a task group, asyncio's or anyio's; none for other objects."""
     if not isinstance(held, (asyncio.TaskGroup, TaskGroup)):
         return []
-    children = [child for part in _parts(held) if type(part) is set for child in part]
+    children = [child for part in _referents(held) if type(part) is set for child in part]
     return [child for child in children if isinstance(child, asyncio.Task)]

@@ -139,7 +139,7 @@ def investigate(
     vast = sys.getallocatedblocks() > _VAST  # then the holders are not searched for
     kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), with_subclasses(*HANDLES), CHAINED
     values, futures, handles, chained = [[], [], [], []] if vast else _objects(deadline, *kinds)
-    things, held = _held(runtime, stuck.keys(), values)
+    things, held = _charged(runtime, stuck.keys(), values)
     tape = _tape(chained)
     values.clear()  # these two lists would count as holders
     chained.clear()
@@ -156,13 +156,13 @@ def investigate(
         listing: Counter[tuple[int, str]] = Counter()
         charged = [one for one in held if one.account is account]
         for one in charged:
-            rank, text = _told(one.ends, waiting, moving)
+            rank, text = _describe_ends(one.ends, waiting, moving)
             listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
         if (unknown := case.unknown[account]) > 0:
             why = ": the heap is too large to look for who holds them" if vast else ""
             listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         findings[account] = finding = Finding(
-            lines=_shown(listing),
+            lines=_shortened(listing),
             queued=sum([one.nbytes for one in charged if one.queued]),
             reserved=sum([one.nbytes for one in reserved if one.account is account]),
         )
@@ -232,7 +232,7 @@ class _Case:
         while True:
             moving = self._moving(free)
             waiting = self._waiting(moving, ended)
-            before, free = free, self._free(waiting, moving)
+            before, free = free, self._releasable(waiting, moving)
             if free == before:
                 return waiting, moving, free
 
@@ -269,17 +269,17 @@ class _Case:
         callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered.free]
         return callers[-1] if callers else None
 
-    def _free(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
+    def _releasable(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
         """The bytes of each account that may come free."""
         free = dict(self._lost)
         for one in self._held:
             found = [] if isinstance(one.ends, str) else one.ends
-            if not found or any(_goes_on(owner, waiting, moving) for owner, _ in found):
+            if not found or any(_can_proceed(owner, waiting, moving) for owner, _ in found):
                 free[one.account] += one.nbytes
         return free
 
     def _moving(self, free: dict[Account, float]) -> set[Task]:
-        """The pending tasks that find room if so many bytes come free, and the tasks that depend on them."""
+        """The pending tasks that find room if the bytes in `free` come free, and the tasks that depend on them."""
         todo = [task for task in self._pending if not task.blockers and _finds_room(task, free)]
         found = set(todo)
         while todo:
@@ -303,18 +303,18 @@ class _Case:
 
 
 def _finds_room(task: Task, free: dict[Account, float]) -> bool:
-    """Whether a pending task is let in once so many bytes more are free."""
+    """Whether a pending task is let in once the bytes in `free` are free, too."""
     account = task.scope.account
     if account.limit is None or account not in free or (not task.cost and not task.unestimated):
         return True
     return account.used - free[account] + task.cost <= account.limit
 
 
-def _goes_on(owner: Any, waiting: Waiters, moving: set[Task]) -> bool:
+def _can_proceed(owner: Any, waiting: Waiters, moving: set[Task]) -> bool:
     return owner not in waiting if isinstance(owner, asyncio.Task) else owner.state != PENDING or owner in moving
 
 
-def _told(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -> tuple[int, str]:
+def _describe_ends(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -> tuple[int, str]:
     """The holders of an object as text, with the rank of the first that may release it.
 
     Of several places in one asyncio task, only the most informative is named.
@@ -348,7 +348,7 @@ def _readers(pending: list[Task]) -> str:
     return f"by the task {first.name!r}, submitted at {line_of(first.site)}{more}"
 
 
-def _shown(listing: Counter[tuple[int, str]]) -> list[str]:
+def _shortened(listing: Counter[tuple[int, str]]) -> list[str]:
     shown = [line if n == 1 else f"{n:,} x {line}" for (_, line), n in sorted(listing.items())]
     if len(shown) > _SHOWN:
         shown[_SHOWN:] = [f"... and {len(shown) - _SHOWN:,} more"]
@@ -371,7 +371,7 @@ def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
     return [[thing for thing in found if type(thing) in those] for those in kinds]
 
 
-def _held(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) -> tuple[list[Any], list[_Held]]:
+def _charged(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) -> tuple[list[Any], list[_Held]]:
     """The objects charged to accounts (values, and owners of arrays that left), each with its description."""
     things = list[Any]()
     held = list[_Held]()

@@ -45,7 +45,7 @@ def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> s
     task, failure = value.task, value.failure
     if failure is not None:
         what = "was cancelled" if failure.cancelled else "failed"
-        lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_cut(line) for line in failure.told()]]
+        lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_shortened(line) for line in failure.told()]]
         if task is not None and task.state == LAUNCHED:
             lines += [
                 "its body has not ended, and keeps its slot and bytes until then",
@@ -113,12 +113,12 @@ def _made_by(site: CallSite | None) -> str:
 
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     """The graph of all unfinished tasks; with `values`, of those and the tasks they depend on."""
-    tasks = runtime.engine.root.unfinished() if values is None else _behind(values)
+    tasks = runtime.engine.root.unfinished() if values is None else _unfinished_behind(values)
     tasks.sort(key=lambda task: task.seq)
     # before the nodes are made, since a stream's thread may clear the inputs of a launched task at any time
-    reads = [(task, [_made(value) for value in task.inputs]) for task in tasks]
+    reads = [(task, [_node_of(value) for value in task.inputs]) for task in tasks]
     places: dict[Task | Value, int] = {}
-    for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_made(v) for v in values or ()]:
+    for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_node_of(v) for v in values or ()]:
         places.setdefault(thing, len(places))
     inputs_of: dict[Task | Value, tuple[int, ...]] = {
         task: tuple([places[made] for made in inputs]) for task, inputs in reads
@@ -300,7 +300,7 @@ def _where_it_runs(task: Task) -> str:
     return line if len(names) < 2 else f"{line}, inside {names[0]}"
 
 
-def _cut(text: str) -> str:
+def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
 
 
@@ -309,19 +309,19 @@ def _age(task: Task) -> int:
     return task.seq
 
 
-def _made(value: Value) -> Task | Value:
+def _node_of(value: Value) -> Task | Value:
     """The node for a value: its task while unfinished, else the value."""
     task = value.task
     return value if task is None or task.state >= DONE else task
 
 
-def _behind(values: Iterable[Value]) -> list[Task]:
+def _unfinished_behind(values: Iterable[Value]) -> list[Task]:
     """The unfinished tasks that make these values, and all unfinished tasks those depend on."""
-    todo = [made for value in values if isinstance(made := _made(value), Task)]
+    todo = [made for value in values if isinstance(made := _node_of(value), Task)]
     found = dict.fromkeys(todo)
     while todo:
         for value in todo.pop().inputs:
-            made = _made(value)
+            made = _node_of(value)
             if isinstance(made, Task) and made not in found:
                 found[made] = None
                 todo.append(made)

@@ -133,7 +133,7 @@ class Walk:
             self._longest = max(self._longest, thread_time() - began)
         found, self.queued = [], []
         for key in map(id, starts):
-            above = _above(nodes[key])
+            above = _with_ancestors(nodes[key])
             found.append(_summary(above))
             self.queued.append(any(type(node.thing) in QUEUES for node in above))
         self._kept += [node.thing for node in nodes.values() if node.trouble is None]
@@ -161,30 +161,32 @@ class Walk:
         if len(level) > _MANY:
             for those in self._known():  # as long as references are missing
                 at = {id(node.thing): node for node in level}
-                self._take(_referring(those, at), at, nodes, above)
-                if not (level := [node for node in level if _unfound(node) > 0]):
+                self._count(_referring(those, at), at, nodes, above)
+                if not (level := [node for node in level if _missing_references(node) > 0]):
                     break
             asked = set(map(id, chain(*self._known()))) if level else asked
         if level:
             at = {id(node.thing): node for node in level}
             referrers = self._referrers(level, at)
             # By index: an object without a name here has no reference from here when references are counted next.
-            self._take((referrers[i] for i in range(len(referrers)) if id(referrers[i]) not in asked), at, nodes, above)
+            self._count(
+                (referrers[i] for i in range(len(referrers)) if id(referrers[i]) not in asked), at, nodes, above
+            )
             referrers.clear()
         for node in level:
-            unseen = _unfound(node)
+            unseen = _missing_references(node)
             if unseen > 0:
                 asking = self._asking.get(id(node.thing), [])
                 node.ends += asking[:unseen]
                 if len(asking) < unseen:
-                    node.trouble = node.trouble or _unseen(node.thing)
+                    node.trouble = node.trouble or _unseen_holder(node.thing)
         return above
 
     def _known(self) -> tuple[Iterable[Any], ...]:
         """The objects that can be asked without a pass over the heap, each once, the most likely holders first."""
         return self._ours.values(), self._likely, self._steps, self._futures
 
-    def _take(
+    def _count(
         self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
     ) -> None:
         """Count the references from `referrers` to the nodes in `at`, and connect them."""
@@ -328,12 +330,12 @@ def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
             yield from [thing for thing in several if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
 
 
-def _unfound(node: _Node) -> int:
+def _missing_references(node: _Node) -> int:
     """The number of references to a node's object that were not found, without the node's own and the list's."""
     return references([node.thing], 0) - node.found - 2
 
 
-def _above(start: _Node) -> list[_Node]:
+def _with_ancestors(start: _Node) -> list[_Node]:
     """A node and all nodes that lead up from it."""
     found, seen = [start], {start}
     for node in found:
@@ -380,7 +382,7 @@ def _size_of(container: Any) -> str:
     return f", asyncio.{kind.__name__} of {container.qsize():,}" if kind in QUEUES else ""
 
 
-def _unseen(thing: Any) -> str:
+def _unseen_holder(thing: Any) -> str:
     more = ": a slice of it, or" if isinstance(thing, np.ndarray) else ":"
     return f"something unseen holds {_kind(thing)}{more} a running function, or C code"
 

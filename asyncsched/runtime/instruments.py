@@ -81,7 +81,7 @@ class Instruments(Instrument):
                     log.exception("the instrument %r raised, and was removed", member)
                     self._drop(member)
 
-        return tell if methods else _nobody
+        return tell if methods else _ignore
 
     def _drop(self, instrument: Instrument) -> None:
         if self._has(instrument):
@@ -91,5 +91,5 @@ class Instruments(Instrument):
                 log.exception("the instrument %r raised as it was removed", instrument)
 
 
-def _nobody(*args: Any) -> None:
+def _ignore(*args: Any) -> None:
     """Do nothing: no instrument overrides the event."""

@@ -58,7 +58,7 @@ class OnOneLoop:
     def check(self) -> None:
         """Raise unless this thread, on this event loop, may submit work."""
         loop = self.loop
-        if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _rests(loop)):
+        if threading.get_ident() != self.thread or loop is None or not (loop.is_running() or _may_run_again(loop)):
             self.refuse()
 
     def check_waiting(self) -> None:
@@ -100,7 +100,7 @@ class OnOneLoop:
         self.thread, self.inline = 0, InlineMode.NEVER
 
 
-def _rests(loop: asyncio.AbstractEventLoop) -> bool:
+def _may_run_again(loop: asyncio.AbstractEventLoop) -> bool:
     """Whether a loop that does not run may run again, and no other loop runs. Called on the loop's thread.
 
     A thread runs one loop at a time. `running_loop` takes five times as long (on CPython 3.11) as `loop.is_running`.

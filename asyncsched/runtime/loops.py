@@ -56,7 +56,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def comes(sign: SimpleQueue[None], seconds: float) -> bool:
-    """Whether a sign comes within so many seconds. Only for a thread that runs no loop."""
+    """Whether a sign comes within `seconds`. Only for a thread that runs no loop."""
     with suppress(Empty):
         sign.get(timeout=seconds)
         return True

@@ -65,7 +65,7 @@ class Line:
         self._meter.sample(self.count > 0)
 
     def seconds_for(self, nbytes: float) -> float | None:
-        """How long it will take until so many bytes come free; None if no claim was granted after a wait so far."""
+        """How long it will take until `nbytes` come free; None if no claim was granted after a wait so far."""
         self._meter.sample(self.count > 0)
         rate = self._meter.rates()[1]
         return max(0.0, nbytes) / rate if rate else None
@@ -114,7 +114,7 @@ class Room:
         return tuple(found.values())
 
     def estimated_wait(self, scope: Scope, nbytes: int) -> float | None:
-        """Seconds until so many bytes would be granted to a scope.
+        """Seconds until `nbytes` would be granted to a scope.
 
         None if they may be granted at once or never, or if the rate is unknown because no claim was granted after a
         wait.

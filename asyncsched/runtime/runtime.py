@@ -146,7 +146,7 @@ class Runtime(OnOneLoop, Host):
                 " `asyncsched.run(main)`; a program on trio can run under `anyio.run(main, backend='asyncio')`"
             )
         for device in self.devices:
-            _take(device)
+            _take_device(device)
         try:
             for device in self.devices:
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
@@ -441,7 +441,7 @@ class LoopStream:
     name = "event loop"
 
 
-def _take(device: Device) -> None:
+def _take_device(device: Device) -> None:
     """Mark a device as taken. Raises if it was taken before."""
     if device in _taken:
         raise RuntimeError(

@@ -195,7 +195,7 @@ class StallWatch:
         stuck, began = runtime.engine.admission.stuck(), thread_time()
         for task in stuck:
             if early <= 0 and self._only_pending_hold(task.scope.account):
-                self._tell(task, self._deadlock(task, None))
+                self._fail_stuck(task, self._deadlock(task, None))
                 return
             if self._preempts(task.scope.account):
                 if thorough and self._signature == signature:
@@ -308,14 +308,14 @@ class StallWatch:
                 finding.caller.set_exception(self._deadlock(task, finding))
                 break
             if finding.deadlock:
-                self._tell(task, self._deadlock(task, finding))
+                self._fail_stuck(task, self._deadlock(task, finding))
                 return
             if late or log_it:
                 text = self._text(task, finding, self._sufficient_limit(task))
             if log_it:
                 log.warning("%s", text)
             if late:
-                self._tell(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
+                self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
                 return
         self._look_again()
 
@@ -327,7 +327,7 @@ class StallWatch:
 
     def _next_pause(self, over: float = 0.0) -> float:
         """Seconds until the next thorough look, after `over` seconds of the pause have passed."""
-        return min(max(0.0, self._pause - over), self._until_told() + 0.001)
+        return min(max(0.0, self._pause - over), self._until_report() + 0.001)
 
     def _until_search(self) -> float:
         """Seconds until the next search that may be in vain.
@@ -335,9 +335,9 @@ class StallWatch:
         Stalls follow each other where requests wait for their reserves as a matter of course: a search in each would
         take most of the loop's time.
         """
-        return min(self._may_search - perf_counter(), self._until_told())
+        return min(self._may_search - perf_counter(), self._until_report())
 
-    def _until_told(self) -> float:
+    def _until_report(self) -> float:
         """Seconds until this stall must be logged or raised."""
         until = self._logged if self._timeout is None else min(self._logged, self._timeout)
         return max(0.0, until - (perf_counter() - self._since))
@@ -380,7 +380,7 @@ class StallWatch:
     def _sufficient_limit(self, task: Task) -> int:
         return sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
 
-    def _tell(self, first: Task, error: AsyncSchedError) -> None:
+    def _fail_stuck(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and further ones until enough waiters are woken, or bytes come free."""
         engine, account = self._runtime.engine, first.scope.account
         used, more = account.used, self._at_a_time

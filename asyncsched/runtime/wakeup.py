@@ -96,7 +96,7 @@ class Wakeup:
         if threading.get_ident() != self._thread:
             self._stop_soon()
             return
-        self._target = _nobody
+        self._target = _ignore
         self._unwatch()
 
     def forget(self) -> None:
@@ -105,7 +105,7 @@ class Wakeup:
 
     def _stop_soon(self) -> None:
         """Like `stop`, but on any thread and in the middle of anything."""
-        self._target = _nobody  # breaks a cycle: the weak reference holds its callback, which holds this object
+        self._target = _ignore  # breaks a cycle: the weak reference holds its callback, which holds this object
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it watches nothing
                 self._loop.call_soon_threadsafe(self._unwatch)
@@ -119,5 +119,5 @@ class Wakeup:
             os.close(self._fd)
 
 
-def _nobody() -> None:
+def _ignore() -> None:
     return None

@@ -63,7 +63,7 @@ def _cure(operand: object) -> str:
     if isinstance(operand, list | tuple) or hasattr(operand, "__dlpack__"):
         if in_stream_thread():
             return "a task's tensors arrive as arrays: call this on the event loop, as `model(x)`, and not by `s.call`"
-        return "make it a tensor of the scheduler by `x = await s.put(a)`"
+        return "`x = await s.put(a)` makes it a tensor"
     return ""
 
 

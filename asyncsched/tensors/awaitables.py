@@ -96,7 +96,7 @@ class ToCome(Coroutine[Any, Any, T]):
             raise no_attribute(self._CALL, name, cure, type(self))
 
 
-def _waiting(call: str, read: Read) -> Any:
+def _make_wait(call: str, read: Read) -> Any:
     """A coroutine function that waits for a value and reads it. Warnings and tracebacks show `call` as its name."""
 
     async def wait(value: Value) -> Any:
@@ -104,7 +104,7 @@ def _waiting(call: str, read: Read) -> Any:
             await reach(value)
             if value.failure is not None:
                 value.failure.rethrow()
-            if read is _number and value.device.inline:  # written out: the most frequent case
+            if read is _read_number and value.device.inline:  # written out: the most frequent case
                 return value.array.item()
             return await read(value)
         finally:
@@ -114,7 +114,7 @@ def _waiting(call: str, read: Read) -> Any:
     return staticmethod(wait)
 
 
-async def _number(value: Value) -> Any:
+async def _read_number(value: Value) -> Any:
     array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
     return array.item()
 
@@ -129,7 +129,7 @@ class Number(ToCome[bool | int | float]):
     __slots__ = ()
 
     _CALL, _WHAT = "t.item()", "a number to come"
-    _read, _wait = staticmethod(_number), _waiting(_CALL, _number)
+    _read, _wait = staticmethod(_read_number), _make_wait(_CALL, _read_number)
 
 
 class HostCopy(ToCome[np.ndarray[Any, Any]]):
@@ -138,10 +138,10 @@ class HostCopy(ToCome[np.ndarray[Any, Any]]):
     __slots__ = ()
 
     _CALL, _WHAT = "t.numpy()", "an array to come"
-    _read, _wait = staticmethod(_host_copy), _waiting(_CALL, _host_copy)
+    _read, _wait = staticmethod(_host_copy), _make_wait(_CALL, _host_copy)
 
 
-def _refusing(name: str) -> Callable[..., NoReturn]:
+def _refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(self: ToCome[Any], *_: object, **__: object) -> NoReturn:
         self._refuse()
 
@@ -150,7 +150,7 @@ def _refusing(name: str) -> Callable[..., NoReturn]:
 
 
 for _name in _REFUSED:
-    setattr(ToCome, f"__{_name}__", _refusing(f"__{_name}__"))
+    setattr(ToCome, f"__{_name}__", _refusal(f"__{_name}__"))
 
 
 def _truth(self: ToCome[Any]) -> bool:

@@ -120,10 +120,10 @@ class Graph:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
                 return out
             results = run(xp, arrays)
-            return _by_itself(results[0], arrays, donate) if single else pack(xp, results, starts, nbytes)
+            return _standalone(results[0], arrays, donate) if single else pack(xp, results, starts, nbytes)
 
         checks = any(step.op.checks for step in self._program.steps)
-        self._op = op = Op(self._name, kernel, _unplanned, out=not own, checks=checks, blas=Blas.INSIDE)
+        self._op = op = Op(self._name, kernel, _no_rule, out=not own, checks=checks, blas=Blas.INSIDE)
         self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
@@ -137,8 +137,8 @@ class Graph:
         """
         self._runtime.check()
         values = values_of(args, self._runtime, self._device)
-        if len(values) != len(self._forms) or not all(map(_alike, [value.meta for value in values], self._forms)):
-            takes, given = _told(self._forms), _told([value.meta for value in values])
+        if len(values) != len(self._forms) or not all(map(_same_form, [value.meta for value in values], self._forms)):
+            takes, given = _describe_forms(self._forms), _describe_forms([value.meta for value in values])
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
         made, became = self._donated(args, values) if self.donate else (self._issued(values, ()), [])
         result = Tensor(made)
@@ -260,7 +260,7 @@ class Recorder:
         program = Program(tuple([value.meta for value in (*self.inputs, *self.constants)]))
         for value, task in self._steps.items():
             refs = [ref(slots[read]) for read in task.inputs]
-            args = refs if task.args is None else [refs[a.slot] if type(a) is Ref else _written(a) for a in task.args]
+            args = refs if task.args is None else [refs[a.slot] if type(a) is Ref else _as_scalar(a) for a in task.args]
             workspace = task.cost - value.nbytes
             program.steps.append(
                 Step(task.call, tuple(args), task.options, value.meta, value.nbytes, workspace, line_of(value.site))
@@ -367,7 +367,7 @@ def _is_sole_holder(values: list[Value], place: int) -> bool:
     return False
 
 
-def _by_itself(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> Any:
+def _standalone(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> Any:
     """A result, or a copy of it if it is part of a larger buffer.
 
     The result must not keep an intermediate result in memory, uncharged, nor a donated argument, which may be written
@@ -395,18 +395,18 @@ def tensors_in(found: Any) -> list[Tensor]:
     return [leaf for leaf in leaves(found) if isinstance(leaf, Tensor)]
 
 
-def _unplanned(op: Op, operands: Any, options: Any) -> Any:
+def _no_rule(op: Op, operands: Any, options: Any) -> Any:
     raise AssertionError("a replay's plan is made when it is captured")
 
 
-def _alike(one: Meta, other: Meta) -> bool:
+def _same_form(one: Meta, other: Meta) -> bool:
     return one is other or (one.shape, one.dtype) == (other.shape, other.dtype)
 
 
-def _told(forms: Sequence[Meta]) -> str:
+def _describe_forms(forms: Sequence[Meta]) -> str:
     return ", ".join(f"{form.shape} {form.dtype}" for form in forms) or "nothing"
 
 
-def _written(arg: Any) -> Any:
+def _as_scalar(arg: Any) -> Any:
     """A scalar in its original form: see `ops.op.Numbers`."""
     return arg.item() if type(arg) is np.ndarray else arg

@@ -88,14 +88,14 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return self._through_numpy(name, function, args, kwargs)
 
     def _through_numpy(self, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        self._read(f"np.{name}(t)", f"use {self._ours(name)}")
+        self._read(f"np.{name}(t)", f"use {self._replacement(name)}")
         return function(*[np.asarray(a) if isinstance(a, ImplicitBarriers) else a for a in args], **kwargs)
 
     if TYPE_CHECKING:
 
         def __array_namespace__(self) -> ModuleType: ...
 
-    def _ours(self, name: str) -> str:
+    def _replacement(self, name: str) -> str:
         """The replacement to name for NumPy's function, which is given as "exp" or "linalg.inv"."""
         if name in NUMPY:
             return NUMPY[name]

@@ -49,13 +49,13 @@ def test_what_was_put_off_keeps_its_order(rig):
         rig.engine.submit(second)
 
     as_one_ends(rig, act)
-    catch_up = rig.engine._catch_up
+    catch_up = rig.engine._run_put_off
 
     def catch_up_with_a_drop() -> None:
         rig.completions.dropped(SimpleNamespace(account=rig.ledger.account, charge=0, seq=-1))
         catch_up()
 
-    rig.engine._catch_up = catch_up_with_a_drop
+    rig.engine._run_put_off = catch_up_with_a_drop
     assert rig.dispatch() == [first, second]
 
 

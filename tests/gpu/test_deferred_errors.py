@@ -57,7 +57,7 @@ async def test_a_callable_is_not_given_what_may_be_wrong(card: Card) -> None:
 async def test_an_index_that_is_no_row_fails(card: Card) -> None:
     async with asc.Scheduler("cuda") as s:
         table = await s.put(LOGITS)
-        for indices, text in (([0, 8], "from 0 to 8, and there are 8 rows"), ([-1, 3], "from -1 to 3")):
+        for indices, text in (([0, 8], "from 0 to 8, but there are 8 rows"), ([-1, 3], "from -1 to 3")):
             with pytest.raises(IndexError, match=text):
                 await nn.functional.embedding(await s.put(np.array(indices)), table)
         rows = await nn.functional.embedding(await s.put(np.array([7, 0])), table).numpy()

@@ -211,7 +211,7 @@ async def test_on_a_card_what_is_no_row_fails_also_where_it_was_captured():
             with asc.no_grad():
                 graph = await s.capture(layer, asc.maximum(numbers, 0))
             for call in (layer, graph):
-                with pytest.raises(IndexError, match="from -1 to 4, and there are 5 rows"):
+                with pytest.raises(IndexError, match="from -1 to 4, but there are 5 rows"):
                     await call(numbers)
             found = await graph(asc.maximum(numbers, 0)).numpy()
             assert (found == (await layer.weight.numpy())[[4, 0, 0]]).all()
@@ -220,7 +220,7 @@ async def test_on_a_card_what_is_no_row_fails_also_where_it_was_captured():
 
 async def test_a_target_outside_the_classes_fails_where_it_is_awaited(s):
     loss = nn.cross_entropy(asc.zeros((2, 3)), await s.put(np.array([0, 7])))
-    with pytest.raises(IndexError, match="reach from 0 to 7, and there are 3 classes"):
+    with pytest.raises(IndexError, match="range from 0 to 7, but there are 3 classes"):
         await loss
 
 

@@ -203,7 +203,7 @@ def test_what_is_infinite_at_an_edge_reaches_no_window_across_it():
     ("name", "operands", "options", "error", "message"),
     [
         ("linear", (real(2, 3), real(4, 5)), {}, ValueError, "must be (..., features) and (out, features)"),
-        ("linear", (real(2, 3), real(4, 3), real(3)), {}, ValueError, "the bias has shape (3,) and must have (4,)"),
+        ("linear", (real(2, 3), real(4, 3), real(3)), {}, ValueError, "the bias has shape (3,), and must have (4,)"),
         ("linear", (real(2, 3), real(4, 3, dtype="f8")), {}, TypeError, "float32, float64: bring them to one dtype"),
         ("linear_weight_grad", (real(2, 3), real(3, 3)), {}, ValueError, "must be equal except for the last axis"),
         ("linear_bias_grad", (real(),), {}, ValueError, "at least one dimension"),

@@ -86,7 +86,7 @@ async def test_repeats_of_a_tensor(s, gate):
     assert_same(await asc.repeat(x, await s.put(np.array(2))), np.repeat(a, 2))
     more = asc.repeat(x, await s.put(np.array([100, 1])), axis=0)
     assert_same(await more, np.repeat(a, [100, 1], axis=0))
-    with pytest.raises(ValueError, match="an element for each of 2"):
+    with pytest.raises(ValueError, match="an element for each of the 2"):
         asc.repeat(x, repeats, axis=0)
     negative = asc.repeat(x, -repeats, axis=1)
     with pytest.raises(ValueError, match="negative"):

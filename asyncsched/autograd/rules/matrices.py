@@ -88,7 +88,7 @@ def _eigh(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
     _, values, vectors = operands
     if call.options["part"] == 0:
         return (vectors * g[..., None, :]) @ vectors.mT
-    return vectors @ _apart(vectors.mT @ g, values) @ vectors.mT
+    return vectors @ _over_differences(vectors.mT @ g, values) @ vectors.mT
 
 
 def _eigvalsh(g: Tensor, x: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def _svd(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
 
 def _svd_left(g: Tensor, u: Tensor, s: Tensor, vh: Tensor) -> Tensor:
     turned = u.mT @ g
-    found = u @ (_apart(turned - turned.mT, s * s) * s[..., None, :])
+    found = u @ (_over_differences(turned - turned.mT, s * s) * s[..., None, :])
     if u.shape[-2] != u.shape[-1]:
         found = found + (g - u @ turned) / s[..., None, :]
     return found @ vh
@@ -133,8 +133,8 @@ def _svdvals(g: Tensor, x: Tensor) -> Tensor:
     return (u * g[..., None, :]) @ vh
 
 
-def _apart(x: Tensor, values: Tensor) -> Tensor:
-    """Each element over the value of its column less that of its row; 0 on the diagonal."""
+def _over_differences(x: Tensor, values: Tensor) -> Tensor:
+    """Each element divided by the value of its column minus that of its row; 0 on the diagonal."""
     apart = values[..., None, :] - values[..., None]
     unit = f.tril(f.triu(f.full_like(apart.detach(), 1)))
     return x * (1 - unit) / (apart + unit)

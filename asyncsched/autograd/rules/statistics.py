@@ -15,7 +15,7 @@ from .along_axes import full, prod_gradient, reduced_of, spread
 from .common import Rules, narrow, reordered, wide
 
 
-def _there(x: Tensor) -> Tensor:
+def _not_nan(x: Tensor) -> Tensor:
     return f.logical_not(f.isnan(x))
 
 
@@ -25,14 +25,14 @@ def _filled(x: Tensor, fill: float) -> Tensor:
 
 def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """NaN elements get 0; or NaN, if there are no others."""
-    there = _there(x)
+    there = _not_nan(x)
     count = f.sum(there, axis=reduced_of(call), dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False))
     return full(narrow(wide(g) / count, g), call) * there
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
     axis = reduced_of(call)
-    there = _there(x)
+    there = _not_nan(x)
     free = f.sum(
         there, axis=axis, dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False)
     ) - call.options.get("correction", 0)
@@ -78,8 +78,8 @@ def _weights(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
 
 
 STATISTICS: Rules = {
-    "nansum": (lambda g, x, call: full(g, call) * _there(x),),
-    "nanprod": (lambda g, x, call: prod_gradient(g, _filled(x, 1), call) * _there(x),),
+    "nansum": (lambda g, x, call: full(g, call) * _not_nan(x),),
+    "nanprod": (lambda g, x, call: prod_gradient(g, _filled(x, 1), call) * _not_nan(x),),
     "nanmax": (_extreme,),
     "nanmin": (_extreme,),
     "nanmean": (_mean,),

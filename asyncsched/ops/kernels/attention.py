@@ -28,7 +28,7 @@ Index = tuple[Any, ...]  # an index of some heads
 _SCORES = 1 << 19
 _DEVICE_SCORES = 1 << 22
 _QUERIES = 128
-# A block has room for so many arrays of scores: one of scores, and the rest for queries, keys and values.
+# The arrays of scores for which a block has room: one of scores, and the rest for queries, keys and values.
 _ALIVE = 3
 # The least time of a group for another thread, by estimate: shorter ones are mostly the interpreter's work.
 _GROUP_SECONDS = 5e-5
@@ -123,7 +123,7 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: flo
     def some(places: Iterator[tuple[Index, int]]) -> None:
         for heads, number in places:
             rows = steps[number]
-            here, keys = (*heads, rows), (*heads, _seen(rows, steps, causal))
+            here, keys = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
             added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
             _attend_to(xp, q[here] * scale, k[keys], v[keys], added, out[here])
 
@@ -151,7 +151,7 @@ def _attend_backward(
             to += xp.matmul(first, second)
 
     def of_heads(heads: Index, rows: slice) -> None:
-        here, there = (*heads, rows), (*heads, _seen(rows, steps, causal))
+        here, there = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
         scaled, keys = q[here] * scale, k[there]
         weights, factor = _weights(xp, scaled, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
         g = grad[here] * factor
@@ -179,7 +179,7 @@ def _queries(xp: Any, count: int, keys: int) -> list[slice]:
     return parallel.ranges(count, -(-count // most), ROWS)
 
 
-def _seen(rows: slice, steps: list[slice], causal: bool) -> slice:
+def _visible_keys(rows: slice, steps: list[slice], causal: bool) -> slice:
     """The keys that some queries may attend to."""
     return slice(0, rows.stop) if causal and len(steps) > 1 else slice(None)
 

@@ -25,11 +25,11 @@ from .. import halves, parallel
 
 BLOCK = 98_304  # elements of a block: three or four arrays of this size fit a processor's own cache
 LONG_BLOCK = 4 * BLOCK  # the same for several threads: it fits the cache that they share
-ROWS = 16  # a block, or a part, has a multiple of so many rows: BLAS kernels give remaining rows other bits
+ROWS = 16  # a block, or a part, has a multiple of this: BLAS kernels give remaining rows other bits
 _MOST_ONES = 8_192  # kept for products with them
 _LONG = 2048  # elements of a row; a longer row is summed in pieces
 _WIDE = 512  # elements of a row; with longer rows, NumPy's loops are faster without its buffers
-ADDED = 8_192  # elements; with more, rows are added by flat places, for so many at a time: these stay in the cache
+ADDED = 8_192  # elements; more rows than that are added by flat places, this many at a time, which stay in the cache
 LEAST, MOST = 1e-6, 1e30  # between these, a sum of exponentials is an ordinary number
 LEAST_LOG, MOST_LOG = 1e-3, 1e6  # between these, its logarithm is small, so that little is rounded off
 # For a GPU: a launch takes as long as passing over some megabytes. A guess, small enough for memory that is not

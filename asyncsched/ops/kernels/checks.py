@@ -41,7 +41,7 @@ def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
     on_device = isinstance(indices, xp.ndarray)
     found = indices if on_device else np.asarray(indices)
     if found.size:
-        require(xp if on_device else np, (found.min(), found.max()), partial(_within, length, axis))
+        require(xp if on_device else np, (found.min(), found.max()), partial(_within_error, length, axis))
 
 
 def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any]) -> None:
@@ -61,14 +61,14 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
 def require_below(xp: Any, numbers: Any, count: int, wrong: Callable[[int, int], Exception]) -> None:
     """Check that all numbers are from 0 to before `count`. `wrong` is called with the least and the largest."""
     if numbers.size:
-        require(xp, (numbers.min(), numbers.max()), partial(_below, count, wrong))
+        require(xp, (numbers.min(), numbers.max()), partial(_below_error, count, wrong))
 
 
-def _below(count: int, wrong: Callable[[int, int], Exception], least: int, most: int) -> Exception | None:
+def _below_error(count: int, wrong: Callable[[int, int], Exception], least: int, most: int) -> Exception | None:
     return None if least >= 0 and most < count else wrong(least, most)
 
 
-def _within(length: int, axis: int, least: int, most: int) -> Exception | None:
+def _within_error(length: int, axis: int, least: int, most: int) -> Exception | None:
     if least >= -length and most < length:
         return None
     wrong = least if least < -length else most

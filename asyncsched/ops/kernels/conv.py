@@ -38,8 +38,8 @@ from . import on_card
 from .scratch import scratch
 from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
 
-_SUMS = 8  # the gradient of a weight is added up in so many sums, ...
-_SUM_BYTES = 1 << 20  # ... which together have at most so many bytes, unless two have more
+_SUMS = 8  # in which the gradient of a weight is added up
+_SUM_BYTES = 1 << 20  # the most bytes of these sums together, unless two have more
 
 
 def conv2d(
@@ -116,7 +116,7 @@ def conv2d_weight_grad(
 
 
 def _sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
-    """In how many sums the gradient of a weight of this shape is added up, for so many tiles."""
+    """In how many sums the gradient of a weight of this shape is added up, for `number` tiles."""
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 

@@ -16,24 +16,24 @@ def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
     """One weight for each observation: the product of the given weights, which are checked."""
     found = weights[0].astype(np.float64)
     if names[0] == "fweights":
-        require(xp, (xp.all(found == xp.rint(found)),), _whole)
+        require(xp, (xp.all(found == xp.rint(found)),), _fraction_error)
     for given, name in zip(weights, names, strict=True):
-        require(xp, (xp.any(given < 0),), partial(_negative, name))
+        require(xp, (xp.any(given < 0),), partial(_negative_error, name))
     for more in weights[1:]:
         found *= more
-    require(xp, (xp.sum(found) == 0,), _nothing)
+    require(xp, (xp.sum(found) == 0,), _zero_weights_error)
     return found
 
 
-def _whole(truth: int) -> Exception | None:
+def _fraction_error(truth: int) -> Exception | None:
     return None if truth else TypeError("fweights must be integer")
 
 
-def _negative(name: str, found: int) -> Exception | None:
+def _negative_error(name: str, found: int) -> Exception | None:
     return ValueError(f"{name} cannot be negative") if found else None
 
 
-def _nothing(found: int) -> Exception | None:
+def _zero_weights_error(found: int) -> Exception | None:
     return ZeroDivisionError("Weights sum to zero, can't be normalized") if found else None
 
 

@@ -94,7 +94,7 @@ def transform_rule(
         largest = max(largest, prod(shape))
         dtype = _dtype(op, array, options, len(places)) if last else dtype
     wide = np.result_type(dtype, np.complex64).itemsize
-    # An operand that is not in double is cast and cast back: most of it; the norm decides which part.
+    # NumPy casts an operand that is not in double, and casts back. The norm decides which parts; these are the most.
     in_double = array.dtype == (np.float64 if half is Half.OF_RESULT else np.complex128)
     work = plan if in_double else plan + 2 * largest * 16
     steps = (len(places) > 1) + conjugates  # between axes, and a conjugated copy

@@ -35,7 +35,7 @@ def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
     """The bin that each element falls into. CuPy's function checks for no error."""
     if xp is not np:
         up, down = xp.all(bins[1:] >= bins[:-1]), xp.all(bins[1:] <= bins[:-1])
-        require(xp, (up | down,), _monotonic)
+        require(xp, (up | down,), _monotonic_error)
     return xp.digitize(xp.asarray(x), bins, right)
 
 
@@ -46,14 +46,14 @@ def histogram(
     edges: Any = arrays[0] if bins is None else bins
     weights = arrays[-1] if weighted else None
     x = x.astype(np.uint8) if x.dtype == bool else x
-    span = _span(low, high, ends)
+    span = _range(low, high, ends)
     if xp is np:
         return np.histogram(x, edges, span, density=density, weights=weights)
     if bins is not None:
         edges = _edges(xp, x, bins, span)
     else:
-        require(xp, (xp.all(edges[1:] >= edges[:-1]),), _increasing)
-    found = _counted(xp, x, edges, weights)
+        require(xp, (xp.all(edges[1:] >= edges[:-1]),), _increasing_error)
+    found = _counts(xp, x, edges, weights)
     return (found / xp.diff(edges).astype(float) / found.sum() if density else found), edges
 
 
@@ -61,7 +61,7 @@ def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
     """The edges of bins of one width, from the least element to the largest. On a GPU they never come to the host."""
     dtype = _edges_dtype(x.dtype, span)
     first, last = [xp.asarray(end, dtype=dtype) for end in span or ((x.min(), x.max()) if x.size else (0, 1))]
-    require(xp, (xp.isfinite(first) & xp.isfinite(last),), _finite)
+    require(xp, (xp.isfinite(first) & xp.isfinite(last),), _finite_error)
     half = xp.where(first == last, 0.5, 0).astype(dtype)
     first, last = first - half, last + half
     edges = first + xp.arange(bins + 1).astype(dtype) * ((last - first) / bins)
@@ -69,7 +69,7 @@ def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
     return edges
 
 
-def _counted(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
+def _counts(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
     """The counts or sums of weights. The last bin includes its right edge. Elements in no bin go to an extra one."""
     n = len(edges) - 1
     at = xp.where(x == edges[-1], n - 1, xp.searchsorted(edges, x, side="right") - 1)
@@ -87,15 +87,15 @@ def _counted(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
     return found[:n]
 
 
-def _monotonic(truth: int) -> Exception | None:
+def _monotonic_error(truth: int) -> Exception | None:
     return None if truth else ValueError("bins must be monotonically increasing or decreasing")
 
 
-def _increasing(truth: int) -> Exception | None:
+def _increasing_error(truth: int) -> Exception | None:
     return None if truth else ValueError("`bins` must increase monotonically, when an array")
 
 
-def _finite(truth: int) -> Exception | None:
+def _finite_error(truth: int) -> Exception | None:
     return None if truth else ValueError("histogram: the range of the elements is not finite: give one by `range=`")
 
 
@@ -140,7 +140,7 @@ def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[list[Meta], int]:
     """Counts and edges. Workspace: blocks of elements, and copies of operands that are not contiguous."""
-    array, bins, span = as_meta(operands[0]), options["bins"], _span(options["low"], options["high"], options["ends"])
+    array, bins, span = as_meta(operands[0]), options["bins"], _range(options["low"], options["high"], options["ends"])
     if array.dtype.kind == "c":
         raise TypeError("histogram: complex numbers have no order: use `asc.abs` or `asc.real`")
     weights = as_meta(operands[-1]) if options["weighted"] else None
@@ -162,12 +162,12 @@ def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, 
     counts = meta((edges.bound[0] - 1,), dtype)
     workspace = sum(a.nbytes for a in (array, weights) if a is not None and not a.contiguous)
     workspace += prod(array.bound) if array.dtype == bool else 0
-    each = _each(array.dtype, None if bins is None else edges.dtype, weights.dtype if weights else None, span)
+    each = _element_bytes(array.dtype, None if bins is None else edges.dtype, weights.dtype if weights else None, span)
     workspace += min(prod(array.bound), _BLOCK) * each + 3 * (counts.nbytes + edges.nbytes)
     return [counts, edges], workspace
 
 
-def _each(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: np.dtype[Any] | None, span: Any) -> int:
+def _element_bytes(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: np.dtype[Any] | None, span: Any) -> int:
     """Bytes for each element of a block: the sorted elements, or the bin of each."""
     weight = weights.itemsize if weights else 0
     if edges is None:
@@ -176,7 +176,7 @@ def _each(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: np.dtype[A
     return 2 * edges.itemsize + INTP.itemsize + 10 + (edges.itemsize if edges != dtype else 0) + some
 
 
-def _span(low: Any, high: Any, ends: str | None) -> tuple[Any, Any] | None:
+def _range(low: Any, high: Any, ends: str | None) -> tuple[Any, Any] | None:
     """A range in NumPy's form: of Python numbers, or of a dtype."""
     if low is None:
         return None

@@ -59,13 +59,13 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
     """Rows of a table. Unlike in `take`, -1 is out of range."""
     indices = xp.asarray(indices)
-    require_below(xp, indices, len(weight), partial(_no_rows, len(weight)))
+    require_below(xp, indices, len(weight), partial(_row_error, len(weight)))
     if out is None:
         return xp.take(weight, indices, axis=0)
     return np.take(weight, indices, axis=0, out=out, mode="wrap")  # without mode="wrap" NumPy would buffer `out`
 
 
-def _no_rows(count: int, least: int, most: int) -> Exception:
+def _row_error(count: int, least: int, most: int) -> Exception:
     return IndexError(
         f"embedding: the indices range from {least} to {most}, but there are {count} rows: use 0 to {count - 1}"
     )
@@ -186,7 +186,7 @@ def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
         shape, span = ((1,) * ndim + value.shape)[-ndim:], (1,) * mask.ndim
         if shape[at] != 1:
             places = xp.cumsum(mask.ravel())  # counted from 1
-            require(xp, (places[-1],), partial(_as_many, shape[at]))
+            require(xp, (places[-1],), partial(_value_count_error, shape[at]))
             if not shape[at]:
                 return
             value, span = xp.take(value.reshape(shape), places - 1, axis=at), mask.shape
@@ -194,7 +194,7 @@ def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
     xp.copyto(part, value, where=mask.reshape(mask.shape + (1,) * (part.ndim - at - mask.ndim)), casting="unsafe")
 
 
-def _as_many(count: int, selected: int) -> Exception | None:
+def _value_count_error(count: int, selected: int) -> Exception | None:
     if selected == count:
         return None
     return ValueError(

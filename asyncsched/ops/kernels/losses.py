@@ -105,11 +105,11 @@ def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for the other rows."""
     valid = target != ignore_index
     target = xp.where(valid, target, 0)
-    require_below(xp, target, classes, partial(_no_classes, classes, ignore_index))
+    require_below(xp, target, classes, partial(_class_error, classes, ignore_index))
     return valid, target
 
 
-def _no_classes(classes: int, ignore_index: int, least: int, most: int) -> Exception:
+def _class_error(classes: int, ignore_index: int, least: int, most: int) -> Exception:
     return IndexError(
         f"the targets range from {least} to {most}, but there are {classes} classes: use 0 to"
         f" {classes - 1}, or ignore_index={ignore_index}"

@@ -49,7 +49,7 @@ def arg_extreme(name: str, fill: float) -> Kernel:
 
     def find(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
         if x.dtype.kind in "fc":
-            require(xp, (xp.any(xp.all(xp.isnan(x), axis=axis)),), _left)
+            require(xp, (xp.any(xp.all(xp.isnan(x), axis=axis)),), _all_nan_error)
         return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
 
     return find
@@ -60,7 +60,7 @@ def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: A
     if x.dtype.kind not in "fc":
         return xp.mean(x, axis=axis, keepdims=keepdims, out=out)
     count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
-    return _over(xp, reducing(xp, "sum")(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
+    return _quotient(xp, reducing(xp, "sum")(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
 
 
 def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
@@ -71,14 +71,14 @@ def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims
     deviations = _filled(xp, x, 0)
     count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)
     total = reducing(xp, "sum")
-    mean = _over(xp, total(deviations, axis=axis, keepdims=True), count)
+    mean = _quotient(xp, total(deviations, axis=axis, keepdims=True), count)
     xp.subtract(deviations, mean, out=deviations, casting="unsafe")
     xp.copyto(deviations, 0, where=missing)
     conjugate = deviations.conj() if x.dtype.kind == "c" else deviations
     squares = xp.multiply(deviations, conjugate, out=deviations).real
     found = total(squares, axis=axis, keepdims=keepdims, out=out)
     free = count.reshape(found.shape) - correction
-    found = _over(xp, found, free)
+    found = _quotient(xp, found, free)
     xp.copyto(found, nan, where=free <= 0)
     return found
 
@@ -97,12 +97,12 @@ def _filled(xp: Any, x: Any, fill: float) -> Any:
     return filled
 
 
-def _over(xp: Any, total: Any, count: Any) -> Any:
+def _quotient(xp: Any, total: Any, count: Any) -> Any:
     total = xp.asarray(total)
     return xp.divide(total, count, out=total, casting="unsafe")
 
 
-def _left(none: int) -> Exception | None:
+def _all_nan_error(none: int) -> Exception | None:
     return ValueError("All-NaN slice encountered: fill such slices first, by `asc.where`") if none else None
 
 

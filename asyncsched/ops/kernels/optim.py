@@ -1,6 +1,7 @@
 """Steps of optimisers: whole updates in one task, with one temporary array instead of one for each operation.
 
-Without `out` they make it first, as an array even without axes; NumPy would return a scalar there.
+Without `out`, a kernel first makes an array for the result: also for one without axes, for which NumPy would return a
+scalar.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ def adam_step(
         rate, scale = lr / (1 - b1 ** int(count)), 1 / sqrt(1 - b2 ** int(count))
     else:  # the count is on the device, and the host would have to wait for it
         steps = count.astype(xp.float32 if x.dtype == xp.float16 else x.dtype)
-        rate = (lr / _left(xp, b1, steps)).astype(x.dtype)
-        scale = (1 / xp.sqrt(_left(xp, b2, steps))).astype(x.dtype)
+        rate = (lr / _bias_correction(xp, b1, steps)).astype(x.dtype)
+        scale = (1 / xp.sqrt(_bias_correction(xp, b2, steps))).astype(x.dtype)
     change = xp.sqrt(square, out=xp.empty_like(square))
     xp.multiply(change, scale, out=change)
     xp.add(change, eps, out=change)
@@ -50,7 +51,7 @@ def adam_step(
     return xp.subtract(out, change, out=out)
 
 
-def _left(xp: Any, b: float, steps: Any) -> Any:
+def _bias_correction(xp: Any, b: float, steps: Any) -> Any:
     """1 - b**steps, accurate in single precision.
 
     The power is taken for each element on a card; in single precision, the difference would lose most of its digits.

@@ -59,10 +59,10 @@ def place_of(n: int, q: float, method: str) -> tuple[int, int, float]:
 
 def parts_of(q: Any, form: Any, percent: bool) -> list[float]:
     """The fractions of the way from the first to the last, one by one."""
-    return [float(part) / 100 if percent else float(part) for part in np.ravel(_given(q, form)).tolist()]
+    return [float(part) / 100 if percent else float(part) for part in np.ravel(_quantiles(q, form)).tolist()]
 
 
-def _given(q: Any, form: Any) -> Any:
+def _quantiles(q: Any, form: Any) -> Any:
     """The form in which NumPy is given `q`: a number as it is, or an array of a shape and dtype."""
     return q if form is None else np.array(q, form[1]).reshape(form[0])
 
@@ -81,7 +81,7 @@ def quantile(
     xp: Any, x: Any, weights: Any = None, *, q: Any, form: Any, percent: bool, axis: Any, keepdims: bool, method: Any
 ) -> Any:
     """The sorted elements at some fractions of the way, or interpolated between two."""
-    function, given = np.percentile if percent else np.quantile, _given(q, form)
+    function, given = np.percentile if percent else np.quantile, _quantiles(q, form)
     if xp is np:
         options = {"axis": axis, "keepdims": keepdims, "method": method, "weights": weights}
         return np.asarray(function(x, given, **options))
@@ -89,12 +89,12 @@ def quantile(
         raise NotImplementedError("quantile: no weights on CUDA: use `t.to('cpu')`, or `await s.call(fn, t)`")
     lines = _lines_in_order(xp, x, axis)
     dtype, before = _dtype(partial(function, q=given, method=method), x), np.shape(given)
-    found = [_between(lines, place_of(lines.shape[-1], part, method), dtype) for part in parts_of(q, form, percent)]
+    found = [_lerp(lines, place_of(lines.shape[-1], part, method), dtype) for part in parts_of(q, form, percent)]
     stacked = xp.stack(found) if found else xp.empty((0, *lines.shape[:-1]), dtype)
     return _shaped(xp, stacked.reshape(before + lines.shape[:-1]), lines, before, x, axis, keepdims)
 
 
-def _between(lines: Any, place: tuple[int, int, float], dtype: Any) -> Any:
+def _lerp(lines: Any, place: tuple[int, int, float], dtype: Any) -> Any:
     below, above, part = place
     first = lines[..., below].astype(dtype)
     return first + (lines[..., above].astype(dtype) - first) * part if part else first

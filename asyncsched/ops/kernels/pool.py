@@ -50,7 +50,7 @@ def max_pool2d_backward(
     whole = (
         kernel == stride and padding == (0, 0) and x.shape[-2:] == (kernel[0] * y.shape[-2], kernel[1] * y.shape[-1])
     )
-    written = prod(kernel) if apart else 0  # so many positions are written first; later ones (see `_choices`) are added
+    written = prod(kernel) if apart else 0  # the number of positions written first; later ones are added
 
     def some(images: Any, largest: Any, g: Any, result: Any) -> None:
         g = xp.ascontiguousarray(g)

@@ -16,10 +16,10 @@ import numpy as np
 from .. import halves
 from ..meta import Meta
 
-LARGE: Final = 1 << 20  # elements read; for so many the GIL is held for about a millisecond
+LARGE: Final = 1 << 20  # elements; reading them takes about a millisecond, with the GIL held
 PIECE: Final = 1 << 17  # elements of a result per piece: they stay in the cache until they are copied to their place
 _PRODUCTS: Final = 1 << 16  # elements of a product's operands; with more, a product of integers takes milliseconds
-_FEW: Final = 500  # NumPy holds the GIL for a universal function with at most so many results
+_FEW: Final = 500  # results; up to here NumPy holds the GIL in a universal function
 _WIDE: Final = 64  # contiguous elements that a copy repeats, or repeats of one; with fewer, `repeat` is faster
 
 
@@ -67,11 +67,11 @@ def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any 
         if alone:
             function(line[:, 0], out=total[:, 0])
         else:
-            _carry_on(function, line, total)
+            _accumulate_in_pieces(function, line, total)
     return out
 
 
-def _carry_on(function: Any, x: Any, out: Any) -> None:
+def _accumulate_in_pieces(function: Any, x: Any, out: Any) -> None:
     """Accumulate along the first axis, piece by piece. Each piece begins with the last result of the previous one."""
     for part in pieces(*x.shape):
         before = int(part.start > 0)

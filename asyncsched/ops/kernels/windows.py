@@ -110,7 +110,7 @@ def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
     In scratch memory, valid until the next call on this thread.
     """
-    seen = _seen(xp, windows, x, rows, across)
+    seen = _window_view(xp, windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), len(x) * prod(seen.shape[4:])
     found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
     found.reshape(*seen.shape[1:4], len(x), *seen.shape[4:])[...] = seen.transpose(1, 2, 3, 0, 4, 5)
@@ -118,8 +118,8 @@ def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
-    """The same for each image: (images, inputs of a window, windows), and so many more inputs that are all ones."""
-    seen = _seen(xp, windows, x, rows, across)
+    """The same for each image: (images, inputs of a window, windows), plus `ones` more inputs that are all ones."""
+    seen = _window_view(xp, windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), prod(seen.shape[4:])
     found = scratch(xp, 1, (len(x), inputs + ones, number + SPARE), x.dtype)[..., :number]
     found[:, :inputs].reshape(seen.shape)[...] = seen
@@ -127,7 +127,7 @@ def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int,
     return found
 
 
-def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def _window_view(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """The elements in some rows of windows, as a view: (images, channels, *kernel, rows of windows, across)."""
     lines = _lines(xp, windows, x, rows, across)
     image, channel, column, row, one = lines.strides
@@ -137,7 +137,7 @@ def _seen(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
 
 
 def rows_needed(windows: Windows, rows: int) -> int:
-    """How many rows of padded images so many rows of windows cover."""
+    """How many rows of padded images `rows` rows of windows cover."""
     return (rows - 1) * windows.stride[0] + windows.reach[0]
 
 

@@ -185,7 +185,7 @@ class Generator:
     ) -> Tensor:  # fmt: skip
         tensors = tensors or {}
         refuse_tracked(method, tuple(tensors.values()))
-        runtime, device = self._where(tensors)
+        runtime, device = self._target(tensors)
         if sized:
             named = {**named, "size": shape}
         options: dict[str, Any] = {"method": method, "tensors": tuple(tensors), "named": tuple(named.items())}
@@ -200,19 +200,19 @@ class Generator:
         self._states.append(op("copy", after))  # of its own, so that the state does not hold the drawn numbers
         return drawn
 
-    def _where(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
+    def _target(self, tensors: dict[str, Tensor]) -> tuple[Runtime, Device]:
         """The runtime and the device of a draw. Raises in a captured step, whose replays would repeat the numbers."""
         given = next(iter(tensors.values()), None)
         runtime = find(self._scheduler) if given is None else runtime_of(given._value)
         if runtime.sink is not None:
             runtime.sink.refuse("a draw of random numbers")
         if self._runtime is not None and self._runtime is not runtime:
-            self._leave()
+            self._leave_scheduler()
         self._runtime = runtime
         device = given.device if given is not None else runtime.device(self._device)
         return runtime, device
 
-    def _leave(self) -> None:
+    def _leave_scheduler(self) -> None:
         """Leave the scheduler of the draws so far, and take the state to another."""
         state = self._newest()
         if state is not None and not state.done():

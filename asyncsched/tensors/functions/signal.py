@@ -141,35 +141,35 @@ def _gradient(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
     recorded = f.requires_grad or (isinstance(h, Tensor) and h.requires_grad)
     if f.device.inline and not recorded:
         return op("gradient", f, h, axis=axis, edge_order=order)
-    return _composed(f, axis, h, order)
+    return _by_operations(f, axis, h, order)
 
 
-def _composed(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
+def _by_operations(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
     """By operations that have derivatives and do not wait for a GPU, with NumPy's formulas and so its bits."""
     f = f.astype(np.float64) if f.dtype.kind in "iu" else f
     if not _has_axes(h):
-        return _even(f, axis, h, order)
+        return _evenly_spaced(f, axis, h, order)
     d = diff(h.astype(np.float64) if h.dtype.kind in "iu" else h)
-    uneven = _uneven(f, axis, d, order)
+    uneven = _unevenly_spaced(f, axis, d, order)
     if h.requires_grad:  # the other formula would have the derivative of one distance only
         return uneven
-    return where(all(equal(d, d[0])), _even(f, axis, d[0], order), uneven)
+    return where(all(equal(d, d[0])), _evenly_spaced(f, axis, d[0], order), uneven)
 
 
-def _even(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
+def _evenly_spaced(f: Tensor, axis: int, h: Any, order: int) -> Tensor:
     """For points at equal distances `h`."""
-    inner = (f[_at(axis, 2, None)] - f[_at(axis, None, -2)]) / (2.0 * h)
+    inner = (f[_along(axis, 2, None)] - f[_along(axis, None, -2)]) / (2.0 * h)
     if order == 1:
         return _with_ends(f, axis, inner, h, h)
     return _with_ends(f, axis, inner, (-1.5 / h, 2.0 / h, -0.5 / h), (0.5 / h, -2.0 / h, 1.5 / h))
 
 
-def _uneven(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
+def _unevenly_spaced(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
     """For neighbours at distances `d`."""
     shape, d1, d2 = [-1 if at == axis else 1 for at in range(f.ndim)], d[:-1], d[1:]
     weights = (-d2 / (d1 * (d1 + d2)), (d2 - d1) / (d1 * d2), d1 / (d2 * (d1 + d2)))
     a, b, c = [weight.reshape(shape) for weight in weights]
-    inner = a * f[_at(axis, None, -2)] + b * f[_at(axis, 1, -1)] + c * f[_at(axis, 2, None)]
+    inner = a * f[_along(axis, None, -2)] + b * f[_along(axis, 1, -1)] + c * f[_along(axis, 2, None)]
     if order == 1:
         return _with_ends(f, axis, inner, d[0], d[-1])
     d1, d2 = d[0], d[1]
@@ -182,15 +182,15 @@ def _uneven(f: Tensor, axis: int, d: Tensor, order: int) -> Tensor:
 def _with_ends(f: Tensor, axis: int, inner: Tensor, first: Any, last: Any) -> Tensor:
     """Add the results at the ends. `first`, `last`: the distance of two elements, or weights for three."""
     n, found = known_shape(f, "gradient")[axis], empty_like(f)
-    found[_at(axis, 1, -1)] = inner
+    found[_along(axis, 1, -1)] = inner
     for place, of in ((0, first), (n - 1, last)):
         count = 3 if isinstance(of, tuple) else 2
-        x, y, *z = [f[_at(axis, at, at + 1)] for at in range(min(place, n - count), min(place, n - count) + count)]
-        found[_at(axis, place, place + 1)] = of[0] * x + of[1] * y + of[2] * z[0] if z else (y - x) / of
+        x, y, *z = [f[_along(axis, at, at + 1)] for at in range(min(place, n - count), min(place, n - count) + count)]
+        found[_along(axis, place, place + 1)] = of[0] * x + of[1] * y + of[2] * z[0] if z else (y - x) / of
     return found
 
 
-def _at(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
+def _along(axis: int, start: int | None, stop: int | None) -> tuple[slice, ...]:
     return (slice(None),) * axis + (slice(start, stop),)
 
 
@@ -215,7 +215,7 @@ def trapezoid(y: Tensor, x: Tensor | None = None, dx: Operand = 1.0, axis: int =
         d = diff(x).reshape([-1 if i == at else 1 for i in range(y.ndim)])
     else:
         d = diff(x, axis=axis)
-    return sum(d * (y[_at(at, 1, None)] + y[_at(at, None, -1)]) / 2.0, axis=at)
+    return sum(d * (y[_along(at, 1, None)] + y[_along(at, None, -1)]) / 2.0, axis=at)
 
 
 def convolve(a: Operand, v: Operand, mode: Literal["full", "same", "valid"] = "full") -> Tensor:
