@@ -1,18 +1,19 @@
-"""The array API standard (2025.12) for code that cannot `await`: a conforming namespace, whose arrays block when read.
+"""The array API standard (2025.12) for code that cannot `await`: a conforming namespace, whose arrays block when they
+are read.
 
-One scheduler, whose event loop runs in a background thread, does the work: it is started at the first use and closed at
-exit. Operations are issued and return at once; a value is waited for where one is asked for, as in `float(x)` or
-`if x.any():`. So libraries that are written against the standard, scikit-learn's and SciPy's functions among them, run
-on these arrays as they are.
+One scheduler, whose event loop runs in a background thread, does the work. It is started at the first use and closed at
+exit. Operations are issued and return at once. Code that needs a value waits for it, as in `float(x)` or `if x.any():`.
+So libraries that are written against the standard, functions of scikit-learn and SciPy among them, run on these arrays
+unchanged.
 
 >>> from asyncsched import array_api as xp
 >>> x = xp.asarray([[1.0, 2.0], [3.0, 4.0]])
 >>> float(xp.sum(x @ x))
 54.0
 
-Where an event loop runs on the calling thread (in a notebook too), and inside tasks, each call that would block raises
-`ImplicitBarrierError`: there use `asyncsched`'s own functions, or `await asyncio.to_thread(fn)`. What an operation
-raises, once its shapes and dtypes are accepted, comes where its result is read.
+If an event loop runs on the calling thread (in a notebook, too), and inside tasks, each call that would block raises
+`ImplicitBarrierError`: there use `asyncsched`'s own functions, or `await asyncio.to_thread(fn)`. Wrong shapes and
+dtypes raise at once. Other errors of an operation are raised where its result is read.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ else:
 
 
 def __array_namespace_info__() -> _Info:
-    """What the namespace can do, as the standard asks for it."""
+    """The namespace's information, in the form of the standard."""
     return _Info()
 
 
 class using(_Using):
     """Set the devices and limits of the background scheduler: the arguments of `Scheduler`.
 
-    Takes effect at once: what is open is closed first, when all that was submitted has ended. As a context manager the
-    limits before come back at the end. Arrays stay readable; to compute with them in another scheduler, bring them
+    Takes effect at once: an open scheduler is closed first, when all its tasks have ended. As a context manager it sets
+    back the limits from before at the end. Arrays stay readable. To compute with them in the new scheduler, bring them
     there: `xp.asarray(np.asarray(x))`.
 
     >>> from asyncsched import array_api as xp
@@ -55,7 +56,7 @@ class using(_Using):
 
     Raises:
         TypeError, ValueError: for arguments that `Scheduler` refuses; nothing has changed then.
-        ExceptionGroup: of operations that failed, and whose results nobody has read.
+        ExceptionGroup: of failed operations whose results nobody has read.
     """
 
     def __init__(self, device: Any = "auto", **limits: Any) -> None:

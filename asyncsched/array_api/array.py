@@ -1,4 +1,4 @@
-"""Arrays for code that cannot `await`: each stands for a tensor of the background scheduler."""
+"""Arrays for code that cannot `await`. Each has a tensor of the background scheduler."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 VERSIONS = ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12")
 _OF_ANOTHER = (
-    "an array is of a scheduler that was closed, by `array_api.using` perhaps: `xp.asarray(np.asarray(x))` brings it to"
+    "an array is of a scheduler that was closed, perhaps by `array_api.using`: `xp.asarray(np.asarray(x))` brings it to"
     " the one in use"
 )
-_CURES = (  # what errors of tensors name, and what to write here
+_CURES = (  # the cures in errors of tensors, and those here
     (r"`(x = )?await s\.put\([^`]*\)` makes (it a tensor|a tensor of a list)", "`xp.asarray(a)` makes it an array"),
     (r"`await` one and `put` it into the other's", "`xp.asarray(np.asarray(x))` brings one to that in use"),
     (r"`await` it, and put the array", "`xp.asarray(np.asarray(t))` copies it"),
@@ -45,8 +45,8 @@ _CURES = (  # what errors of tensors name, and what to write here
     (r"use a Tensor,", "use an Array,"),
     (r"(index|boolean) tensors", r"\1 arrays"),
 )
-_PAUSES = (0, 0.0003, 0.001, 0.003, 0.01, 0.03)  # seconds between tries to write to what somebody holds; a guess
-_SHOWN = 1000  # elements of an array whose `repr` shows them
+_PAUSES = (0, 0.0003, 0.001, 0.003, 0.01, 0.03)  # seconds between tries to write to a held array; a guess
+_SHOWN = 1000  # arrays with at most so many elements show them in `repr`
 
 kept: Final = Kept("array_api")  # the scheduler behind this namespace
 background: Callable[[], Background] = kept.get
@@ -55,14 +55,14 @@ background: Callable[[], Background] = kept.get
 class Array:
     """An array of the standard, made by the functions of `asyncsched.array_api`.
 
-    Operations are issued and return at once; `bool(x)`, `float(x)`, `len(x)` of a length that depends on data,
-    `np.asarray(x)` and whatever else needs a value wait for it. Basic slices, `permute_dims`, `flip`, `squeeze` and the
+    Operations are issued and return at once. `bool(x)`, `float(x)`, `len(x)` of a length that depends on data,
+    `np.asarray(x)` and all else that needs a value wait for it. Basic slices, `permute_dims`, `flip`, `squeeze` and the
     like are views where NumPy's are: `x[i] = v` and `x += 1` write to the memory that the array shares with others.
-    What was read or issued before keeps what it was given. A write that fails where it runs, as by an index tensor that
-    is out of range, fails all of the memory: whoever reads it gets the error.
+    Values read before, and operations issued before, do not change. If a write fails when it runs (by an index tensor
+    that is out of range, say), the whole memory has failed: all later reads raise the error.
 
-    `np.asarray(x)` is a copy, and whoever gets it may write to that. So SciPy's functions with `output=x` leave `x` as
-    it is: write `x[...] = scipy.ndimage.laplace(y)`.
+    `np.asarray(x)` is a copy that may be written to. So SciPy's functions with `output=x` leave `x` unchanged: write
+    `x[...] = scipy.ndimage.laplace(y)`.
 
     >>> from asyncsched import array_api as xp
     >>> x = xp.zeros((2, 3))
@@ -84,7 +84,7 @@ class Array:
         self._place: Place = Place(Storage(tensor._value)) if tensor._node is None else tensor._node
         self._meta: Meta = tensor._value.meta
 
-    if not TYPE_CHECKING:  # for which any name would be there then
+    if not TYPE_CHECKING:  # with it, type checkers would find any name
 
         def __getattr__(self, name: str) -> NoReturn:
             functions = sys.modules[__package__].__all__
@@ -100,7 +100,7 @@ class Array:
 
     @property
     def device(self) -> str:
-        """The name of the device it is on."""
+        """The name of its device."""
         return cast(str, self._place.storage.value.device.name)
 
     @property
@@ -110,7 +110,7 @@ class Array:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Lengths of the axes. Waits where one depends on data."""
+        """Lengths of the axes. Waits if one depends on data."""
         known(self)
         return self._meta.bound
 
@@ -131,7 +131,7 @@ class Array:
 
     @property
     def mT(self) -> Array:
-        """The last two axes exchanged."""
+        """The array with its last two axes exchanged."""
         return _one(lambda x: x.mT, self)
 
     def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
@@ -167,7 +167,7 @@ class Array:
         return self.shape[0]
 
     def __iter__(self) -> Iterator[Array]:
-        return map(self.__getitem__, range(len(self)))  # one by one: `np.iterable(x)` asks for none
+        return map(self.__getitem__, range(len(self)))  # one by one, since `np.iterable(x)` takes none
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
@@ -175,11 +175,12 @@ class Array:
         return np.asarray(host(self), dtype)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
-        """What NumPy's own functions give, for copies on the host: ndarrays. `np.float64(2) * x` is an array again."""
+        """NumPy's own functions, for copies on the host. They give ndarrays, but `np.float64(2) * x` is an array of
+        this namespace."""
         written = inputs[:1] if method == "at" else options.get("out", ())
         if any(isinstance(out, Array) for out in written):
             raise TypeError(f"np.{ufunc.__name__} cannot write to an array of the scheduler: use `x[...] = ...`")
-        first: Any = inputs[0]  # some of NumPy's scalars come as arrays without axes, which `[()]` makes scalars again
+        first: Any = inputs[0]  # some of NumPy's scalars come as arrays without axes: `[()]` makes them scalars again
         is_scalar = isinstance(first, np.generic | np.ndarray) and not first.ndim
         if is_scalar and method == "__call__" and not options and ufunc.__name__ in UFUNC_OPERATORS:
             return _one(ufunc, first[()], inputs[1])
@@ -193,24 +194,25 @@ class Array:
         return _one(Tensor.copy, self)
 
     def __reduce__(self) -> tuple[Callable[[Any, None], Array], tuple[np.ndarray[Any, Any], None]]:
-        return put, (host(self), None)  # on the first device of whoever reads it
+        return put, (host(self), None)  # on the first device of its reader
 
     def __dlpack__(
         self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
-        """The array for another library, which may write to it with `copy=False` alone. It sees no later write here."""
+        """The array for another library. The library may write to it only with `copy=False`. It does not see later
+        writes here."""
         tensor: Any = _asked(self._place.tensor)
         told = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         there(tensor._value)
         if isinstance(tensor.result(), np.ndarray) and copy is False:
-            return tensor._value.array.__dlpack__(stream=stream, **told)  # also who knows of no read-only arrays
+            return tensor._value.array.__dlpack__(stream=stream, **told)  # also for libraries without read-only arrays
         return tensor.__dlpack__(stream=stream, **told)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         return cast("tuple[int, int]", self._place.storage.value.device.dlpack)
 
     def __repr__(self) -> str:
-        with suppress(Exception):  # what it stands for failed, or nobody may wait for it here: what is known says so
+        with suppress(Exception):  # its value failed, or this thread may not wait for it: show the state
             check_may_block("repr")
             if self.size <= _SHOWN:
                 text = np.array2string(host(self), separator=", ", prefix="Array(")
@@ -254,9 +256,9 @@ class Array:
 
 
 def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """What a function of tensors gives for arrays: arrays again. Lengths that depend on data are waited for.
+    """Call a function of tensors with arrays. It gives arrays. Waits for lengths that depend on data.
 
-    So are arrays without axes where a number is wanted, as in `xp.arange(n)`: the loop's thread cannot wait for them.
+    Also for arrays without axes in the place of numbers, as in `xp.arange(n)`: the loop's thread cannot wait for them.
     """
     background()
     arrays = find((Array,), (args, options))
@@ -274,7 +276,7 @@ def issue(fn: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
-    """The same, on the loop's thread, where arrays are what they are now."""
+    """The same, on the loop's thread, with the present values of arrays."""
     given: dict[int, tuple[Tensor, Array]] = {}
 
     def as_tensor(leaf: Any) -> Any:
@@ -294,7 +296,8 @@ def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
 
 
 def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
-    """Write to an array. If others hold what it is now, there is room for two, or it waits until nobody does."""
+    """Write to an array. If others hold its present version, this takes room for a second one, or waits until nobody
+    holds it."""
     with suppress(TaskTooLarge):
         return _patiently((Held,), Background.issue, write, *args)
     return _patiently((Held, TaskTooLarge), partial(_after_reads, place.storage), write, *args)
@@ -303,7 +306,7 @@ def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
 def _patiently(
     refusals: tuple[type[Exception], ...], call: Callable[..., None], write: Callable[..., None], *args: Any
 ) -> None:
-    """Write, after a little while if it is refused: nobody holds an array for long."""
+    """Write. If that is refused, try again after a little while: nobody holds an array for long."""
     for pause in _PAUSES:
         with suppress(*refusals):
             return _asked(write, *args, call=call)
@@ -316,7 +319,7 @@ def _after_reads(storage: Storage, scheduler: Background, write: Callable[..., T
 
 
 def _asked(fn: Callable[..., T], *args: Any, call: Callable[..., T] = Background.issue) -> T:
-    """What a function gives on the loop's thread."""
+    """Call a function on the loop's thread."""
     scheduler = background()
     try:
         return call(scheduler, fn, *args)
@@ -330,7 +333,7 @@ def _asked(fn: Callable[..., T], *args: Any, call: Callable[..., T] = Background
 
 
 def explained(function: Callable[..., Any], *args: Any, **options: Any) -> NoReturn:
-    """Raise the error of a function that is called with an argument that it has not, in this namespace's words."""
+    """Raise the error for an argument that a function does not have, in this namespace's words."""
     try:
         function(*args, **options)
     except TypeError as error:
@@ -340,7 +343,7 @@ def explained(function: Callable[..., Any], *args: Any, **options: Any) -> NoRet
 
 
 def put(array: Any, device: str | None) -> Array:
-    """An array of what can be copied to a device. Waits for room."""
+    """An array of anything that can be copied to a device. Waits for room."""
     scheduler = background()
 
     async def put() -> Tensor:
@@ -354,7 +357,7 @@ def put(array: Any, device: str | None) -> Array:
 
 
 def _reword(error: Exception) -> None:
-    """Have an error name what to write in this namespace, where nobody awaits anything."""
+    """Have an error name the cure of this namespace, in which nothing is awaited."""
     if error.args and isinstance(error.args[0], str):
         text = error.args[0]
         for pattern, ours in _CURES:
@@ -367,18 +370,18 @@ def _one(fn: Callable[..., Any], *args: Any, **options: Any) -> Array:
 
 
 def _operated(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Array:
-    """The same of an operator, in fewer steps: what it gives is no view."""
+    """The same for an operator, in fewer steps: its result is no view."""
     return Array(_asked(apply_to, function, _place_of(a), _place_of(b)))
 
 
 def _part(place: Place, key: Any) -> Array:
-    return Array(place.part(key))  # here, since on its way to another thread a tensor would hold what it is of
+    return Array(place.part(key))  # here, since on its way to another thread a tensor would hold its base
 
 
 def _key(key: Any, device: str) -> Any:
-    """A key whose slices have numbers, where arrays of one are read here, which may wait; NumPy's arrays are put.
+    """A key whose slices have numbers. Arrays in slices are read here, which may wait. NumPy's arrays are put.
 
-    A truth is a mask without axes, as NumPy's.
+    A bool is a mask without axes, as in NumPy.
     """
     if isinstance(key, tuple):
         return tuple([_key(part, device) for part in key])
@@ -403,14 +406,15 @@ def known(x: Array) -> None:
 
 
 def in_order(x: Array) -> None:
-    """Find out whether what the array is in lies in C order, if that is not known: what is a view depends on it."""
+    """Find out whether the array's storage is in C order, if that is not known: it decides whether a result is a
+    view."""
     value = x._place.storage.value
     if not value.meta.contiguous and not value.device.remote and there(value).array.flags.c_contiguous:
         value.meta = meta(value.meta.bound, value.meta.dtype)
 
 
 def there(value: Value) -> Value:
-    """What waits until it is there."""
+    """A coroutine that waits until the value is there."""
     check_may_block("the value of an array")
     try:
         if not Tensor(value).done():
@@ -425,7 +429,7 @@ def there(value: Value) -> Value:
 def host(x: Array) -> np.ndarray[Any, Any]:
     """A copy on the host."""
     storage, path = x._place.storage, x._place.path
-    storage.copies.append(None)  # first: a write that finds it held knows why
+    storage.copies.append(None)  # first, so that a write that finds it held knows why
     try:
         value = there(storage.value)  # held, so that it is not written over meanwhile
         device = value.device
@@ -456,7 +460,7 @@ def _binary(name: str, function: Callable[..., Any], ufunc: Op | None) -> None:
         with suppress(TaskTooLarge):
             _written(self._place, self._place.update, function, ufunc, _place_of(other))
             return self
-        self[...] = _operated(function, self, other)  # there it is not read when it is written to
+        self[...] = _operated(function, self, other)  # so it is not read when it is written to
         return self
 
     forms = {"": forward} if name in _COMPARISONS else {"": forward, "r": backward, "i": in_place}
@@ -466,10 +470,10 @@ def _binary(name: str, function: Callable[..., Any], ufunc: Op | None) -> None:
         setattr(Array, method.__name__, method)
 
 
-# NumPy's arrays and sequences are refused, with the cure.
+# NumPy's arrays and sequences are refused with the cure.
 _OPERANDS = (Array, bool, int, float, complex, np.generic, np.ndarray, list, tuple)
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
-_BINARY = {  # and the operation that it is for operands of any kind, if that is a universal function
+_BINARY = {  # and its operation for operands of any kind, if that is a universal function
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "floordiv": "floor_divide",
     "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "bitwise_left_shift",
     "rshift": "bitwise_right_shift", "pow": None, "matmul": None,

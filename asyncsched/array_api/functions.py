@@ -32,7 +32,7 @@ _OWN = ("asarray", "finfo", "from_dlpack", "meshgrid", "reshape", "unique_values
 def _wrapped(function: Callable[P, T], call: Callable[..., Any]) -> Callable[P, T]:
     """A function of tensors as one of arrays, with its name, signature and documentation.
 
-    Called with an argument that it has not, it says what to write.
+    For an argument that it does not have, the error says what to write.
     """
     plain: Any = inspect.unwrap(function)
     known, most = frozenset(parameters(plain)), plain.__code__.co_argcount
@@ -48,7 +48,7 @@ def _wrapped(function: Callable[P, T], call: Callable[..., Any]) -> Callable[P, 
 
 
 def _own(function: Callable[P, T]) -> Callable[P, T]:
-    """The same of a function that is of arrays as it stands."""
+    """The same for a function that takes arrays itself."""
     return _wrapped(function, operator.call)
 
 
@@ -58,7 +58,7 @@ def _call_plainly(function: Callable[..., Any], *args: Any, **options: Any) -> A
 
 
 def namespace(module: ModuleType) -> dict[str, Any]:
-    """What a module of functions has, for arrays: constants, dtypes and errors are the same."""
+    """The names of a module of functions, for arrays. Constants, dtypes and errors are the same."""
     found: dict[str, Any] = {}
     for name in module.__all__:
         thing = getattr(module, name)
@@ -71,9 +71,9 @@ def namespace(module: ModuleType) -> dict[str, Any]:
 
 @_own
 def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: bool | None = None) -> Array:
-    """An array of whatever NumPy makes one of: numbers, nested lists, other libraries' arrays. Waits for room.
+    """An array of anything that NumPy takes: numbers, nested lists, other libraries' arrays. Waits for room.
 
-    An array of this namespace is returned as it is, unless another dtype, another device or a copy is asked for.
+    An array of this namespace is returned itself, unless another dtype, another device or a copy is asked for.
 
     Raises:
         ValueError: if `copy` is False and a copy is needed.
@@ -92,7 +92,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
 
 @_own
 def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = None) -> Array:
-    """An array of what another library exports: a copy. One of this namespace is shared unless `copy` is True."""
+    """A copy of another library's array. An array of this namespace is shared unless `copy` is True."""
     if isinstance(x, Array):
         return cast(Array, issue(creation.asarray, x, device=device, copy=copy))
     if copy is False:
@@ -122,7 +122,7 @@ def finfo(type: Any, /) -> FloatInfo:
 @_own
 @functools.wraps(creation.meshgrid)
 def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Array, ...]:
-    def of_their_own(*tensors: Tensor) -> tuple[Tensor, ...]:  # as NumPy's, which can be written to
+    def of_their_own(*tensors: Tensor) -> tuple[Tensor, ...]:  # as NumPy's: it can be written to
         return tuple([x.detach() for x in creation.meshgrid(*tensors, indexing=indexing)])
 
     return cast("tuple[Array, ...]", issue(of_their_own, *arrays))
@@ -132,8 +132,8 @@ def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Arra
 def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Array:
     """The elements in another shape, in C order; one length may be -1. A view where NumPy's is.
 
-    Of what is computed of strided views nobody knows the order before it is there: that is waited for. Where axes are
-    joined of an array in another order than C, it is a copy.
+    The order of results that are computed from strided views is known only when they are there: this waits for them. If
+    it joins axes of an array in another order than C, the result is a copy.
 
     Raises:
         ValueError: if `copy` is False and a copy is needed.
@@ -152,10 +152,10 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
 
 @_own
 def unique_values(x: Array, /) -> Array:
-    """Each element once, in order, as `unique_counts` and the others have them; NaN last, each of them.
+    """Each element once, sorted, as in `unique_counts` and the others; NaN last, each of them.
 
-    The standard leaves the order open, and NumPy's function has none. Code that is written for arrays of any kind
-    relies on one nevertheless.
+    The standard leaves the order open, and NumPy's function does not sort. But code that is written for arrays of any
+    kind relies on sorted values.
 
     >>> from asyncsched import array_api as xp
     >>> xp.unique_values(xp.asarray([3, 1, 3, 2]))
@@ -168,10 +168,10 @@ FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name
 
 
 class Info(dtypes.Info):
-    """What there is, by the names of the standard."""
+    """The information about the namespace, by the names of the standard."""
 
     def default_device(self) -> str:
-        """Where arrays are made."""
+        """The device on which arrays are made."""
         return self.devices()[0]
 
     def devices(self) -> list[str]:  # type: ignore[override]  # as the standard has it, and SciPy's tests rely on it

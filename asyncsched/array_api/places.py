@@ -1,16 +1,16 @@
-"""Where the numbers of an array are: all of a storage, or the part that views of views lead to.
+"""The place of an array: a whole storage, or a part of it, by a path of views.
 
-Theory of operation. A tensor is a value; an array of the standard is a place in memory that others may see, too. So a
-storage has the newest version, a tensor's value, and an array knows the way from there to its numbers: a path of
-operations that make views. To read it is to go this way from the newest version. To write to it is one assignment at
-the end of the path, which makes the next version; that is written in place where nobody holds the one before, as
-`x[i] = v` of a tensor is. What was issued before has the version that it was given: the write waits for the end of
-those tasks. Only where something else may hold it, as what left by DLPack, is a second array charged, and made.
+Theory of operation. A tensor is a value. An array of the standard is a place in memory that other arrays may share. So
+a storage has the newest version, which is a tensor's value, and an array has a path from there to its elements:
+operations that make views. Reading goes along the path from the newest version. Writing is one assignment at the end of
+the path. It makes the next version, in place if nobody holds the one before, as `x[i] = v` of a tensor does. Tasks
+issued before have their version, and the write waits for their end. Only if something else may hold the version, such
+as an array that left by DLPack, a second array is charged and made.
 
-Versions move on the event loop's thread alone, each in one step. So threads may share arrays, and there are no locks.
+Versions move only on the event loop's thread, each in one step. So threads may share arrays, and there are no locks.
 
-Who asks for a view asks for it again. So those of the newest version are kept with it, and dropped before the next one
-is made: they hold what is to be written over.
+Programs ask for the same views again and again. So views of the newest version are kept with it. They are dropped
+before the next version is made, since they hold the buffer that is to be written over.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply, handle
 
 _KEPT: Final = 64  # views of one version; a guess
-_MAY_BE_VIEWS: Final = ("diff", "einsum")  # what these make, though they are declared as operations that copy
+_MAY_BE_VIEWS: Final = ("diff", "einsum")  # operations that make views, though they are declared as copying
 _READ_ONLY: Final = ("broadcast_to", "diagonal", "sliding_window_view")  # as NumPy's are
 _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
 
 
 class Held(Exception):
-    """Somebody holds an array for a moment, such as a stream's thread that lets go of it."""
+    """Somebody holds an array for a moment, such as a stream's thread that is about to drop it."""
 
 
 class Storage:
-    """What arrays share: the newest version, and views of it by their paths."""
+    """The storage that arrays share: the newest version, and views of it by their paths."""
 
     __slots__ = ("copies", "value", "views", "written")
 
     def __init__(self, value: Value) -> None:
         self.value: Value = value
-        self.written: bool = False  # whether the newest version is one that `write` made
+        self.written: bool = False  # whether `write` made the newest version
         self.views: dict[Path, Value] = {}
-        self.copies: list[None] = []  # one for each thread that copies a version to the host: they take long
+        self.copies: list[None] = []  # one for each thread that copies a version to the host, which takes long
 
     def move(self, value: Value, written: bool = False) -> None:
         """Go on to the next version."""
@@ -62,30 +62,30 @@ class Storage:
         self.value, self.written = value, written
 
     def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any], alone: bool) -> None:
-        """Have a version made that is this one with a part assigned.
+        """Have a new version made: this one with a part assigned.
 
         Raises:
-            Held: if `alone`, and others than tasks hold this one.
+            Held: if `alone`, and holders other than tasks hold this version.
         """
         self.views.clear()
         try:
             after = self._readers(alone)
             if after:
                 read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
-                after = [task for task in after if task not in read]  # the end of those is waited for in any case
+                after = [task for task in after if task not in read]  # the write waits for their end in any case
             made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, after=after)._value
         except Exception as error:
-            raise error.with_traceback(None) from None  # whose frames would hold the version
+            raise error.with_traceback(None) from None  # the frames would hold the version
         self.move(made, True)
-        runtime_of(made).dispatch()  # held back until the version before is dropped: see `Tensor.__setitem__`
+        runtime_of(made).dispatch()  # put off until the version before is dropped: see `Tensor.__setitem__`
 
     def _readers(self, alone: bool) -> list[Task] | None:
-        """The unfinished tasks that read the newest version, once whose end its buffer will certainly be free for the
-        next; None if it will not be, or nobody knows.
+        """The unfinished tasks that read the newest version. When they have ended, its buffer will certainly be free
+        for the next version. None if it will not be, or if that is not known.
 
-        The task that makes it holds it, too. If that is no write, nobody knows whose buffer it will have.
+        The task that makes it holds it, too. If that is no write, its buffer is not known yet.
         """
-        count = references([self.value], 0)  # first: what a stream's thread drops after this still counts as held
+        count = references([self.value], 0)  # first: what is dropped after this counts as held
         value = self.value
         producer = value.task
         unfinished = producer is not None and producer.state < DONE
@@ -110,7 +110,7 @@ class Storage:
         return task is self.value.task or _reads(task, self.value)
 
     def keep(self, path: Path, view: Value) -> None:
-        """Keep a view of the newest version for whoever asks for it next."""
+        """Keep a view of the newest version for the next request."""
         if len(self.views) >= _KEPT:
             self.views.clear()
         self.views[path] = view
@@ -119,12 +119,12 @@ class Storage:
 class Place:
     """A storage and a path in it.
 
-    A handle of a tensor that an array is given as carries its place where a tensor of autograd's has a node of the
-    tape. So each operation on it tells the place, and a view is given its own.
+    An array is passed as a handle of a tensor that carries the place, where a tensor of autograd has a node of the
+    tape. So each operation on the handle calls the place, and a view gets a place of its own.
     """
 
     __slots__ = ("path", "read_only", "storage")
-    leads_back = False  # no gradient goes this way
+    leads_back = False  # gradients do not go this way
 
     def __init__(self, storage: Storage, path: Path = (), read_only: bool = False) -> None:
         self.storage: Storage = storage
@@ -132,11 +132,11 @@ class Place:
         self.read_only: bool = read_only
 
     def tensor(self) -> Tensor:
-        """A handle on what is here now, which carries this place."""
+        """A handle on the present value, which carries this place."""
         return cast(Tensor, handle(self.now(), self))
 
     def now(self) -> Value:
-        """What is here now."""
+        """The present value."""
         storage = self.storage
         found = storage.views.get(self.path) if self.path else storage.value
         if found is None:
@@ -152,7 +152,7 @@ class Place:
     ) -> None:
         """Give the result of an operation its place, if it is a view."""
         if op.name == "broadcast_to" and options["shape"] == operands[0].meta.shape:
-            result._node = self  # as `np.broadcast_arrays` leaves it alone
+            result._node = self  # `np.broadcast_arrays` leaves such an array alone, too
         elif op.view and self._shares(op, operands[0].meta, options):
             self._give_place(op, options, result)
 
@@ -161,7 +161,7 @@ class Place:
         view._node = Place(self.storage, path, self.read_only or op.name in _READ_ONLY)
 
     def part(self, key: Any) -> Tensor:
-        """A view of a part of it, or a copy of what tensors in the key select."""
+        """A view of a part, or a copy of the elements that tensors in the key select."""
         here = Tensor(self.now())
         key, indices = here._encoded(map_leaves(_tensor_of, key))
         options = {"key": key}
@@ -177,8 +177,9 @@ class Place:
         if options.get("copy"):
             return False
         whole = self.storage.value.meta
-        # Strides of the part follow from those of the whole, which stands here without its memory: nobody reads it. If
-        # it may be in any order, then as one that has a gap behind each axis: a view of that is one in any case.
+        # The part's strides follow from those of the whole. An array without memory takes its place here: nobody reads
+        # it. If the whole may be in any order, the array has a gap behind each axis: a view of that is a view in any
+        # case.
         gap = 0 if whole.contiguous else 1
         stand_in = proxy(meta(tuple([n + gap for n in whole.bound]), whole.dtype))
         try:
@@ -189,14 +190,14 @@ class Place:
         return True
 
     def assign(self, key: Any, new: Any, shared: bool = False) -> None:
-        """Write to a part of it. What is an array elsewhere is a place here: nothing outside holds what it is now.
+        """Write to a part of it. Arrays in the value are places here, so that nothing else holds their present values.
 
         Raises:
-            Held: if others than tasks hold it, unless it may be `shared`, which takes room for two.
+            Held: if holders other than tasks hold it, unless it may be `shared`, which takes room for two.
         """
         key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
         if self._is_part(new, key) and not self.read_only:
-            return  # as after `x[1:] += 1`, which Python ends by `x[1:] = ...` of the view that it updated
+            return  # as after `x[1:] += 1`: Python ends that by assigning the updated view to `x[1:]`
         self._write(new, indices, shared, key=key)
 
     def _is_part(self, other: Any, key: Key) -> bool:
@@ -206,8 +207,8 @@ class Place:
     def update(
         self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any, shared: bool = False
     ) -> None:
-        """Write to all of it what an operator gives of it and another operand. If that has one, by an operation of a
-        universal function, which needs no second array."""
+        """Write to all of it the result of an operator with another operand. If there is a universal function for the
+        operator, no second array is needed."""
         whole = self.storage.value
         if ufunc is not None and (self.path or whole.device.memory.may_recycle(whole)):
             del whole
@@ -216,7 +217,7 @@ class Place:
         check_in_place(here, found.meta)
         if self.path or (whole.meta.contiguous and not found.meta.contiguous):
             del whole
-            # A path may lead through what is a view in this layout alone.
+            # A path may lead through an operation that makes a view only in this layout.
             return self.assign(..., Tensor(found), shared)
         return self.storage.move(found)
 
@@ -224,13 +225,13 @@ class Place:
         if self.read_only:
             raise ValueError("this view is read-only, as NumPy's is: `xp.asarray(x, copy=True)` can be written to")
         if isinstance(new, Place):
-            of_its_own = new.storage is self.storage  # which would hold what is to be written over
+            of_its_own = new.storage is self.storage  # it would hold the buffer that is to be written over
             new = apply(_COPY, (Tensor(new.now()),)) if of_its_own else Tensor(new.now())
         self.storage.write(new, indices, {**options, "path": self.path}, not shared)
 
 
 def placed(tensor: Tensor) -> Tensor:
-    """What an operation gave, as an array has it. One element by numbers alone is NumPy's copy of it, and no view."""
+    """The result of an operation, for an array. One element by numbers alone is a copy, as in NumPy, and no view."""
     place = tensor._node
     if place is None or not place.path:
         return tensor
@@ -242,7 +243,7 @@ def placed(tensor: Tensor) -> Tensor:
 
 
 def apply_to(function: Callable[[Any, Any], Tensor], a: Any, b: Any) -> Tensor:
-    """What an operator gives for two operands, which may be places."""
+    """The result of an operator for two operands, which may be places."""
     return function(_tensor_of(a), _tensor_of(b))
 
 
@@ -251,13 +252,13 @@ def _tensor_of(operand: Any) -> Any:
 
 
 def _readers_of(value: Value) -> list[Task] | None:
-    """The unfinished tasks that read a value, or a view of it; None if a result may be in its buffer."""
+    """The unfinished tasks that read a value, or a view of it; None if a result may be in the value's buffer."""
     readers: list[Task] = []
     for task in reversed(value.account.runtime.engine.root.tasks):
         if task is value.task:
-            break  # older ones cannot read it
+            break  # older tasks cannot read it
         if _reads(task, value):
-            op = task.call  # None, if a stream's thread is about to drop what the task reads, too
+            op = task.call  # None also if a stream's thread is about to drop the task's input
             if op is not None and (op.name in _MAY_BE_VIEWS or (op.view and task.plan.nbytes)):
                 return None
             readers.append(task)
@@ -270,10 +271,10 @@ def _reads(task: Task, value: Value) -> bool:
 
 
 def _hold(readers: Sequence[Task], value: Value, count: int) -> bool:
-    """Whether these tasks hold a value so many times, by views of it too.
+    """Whether these tasks hold a value so many times, also by views of it.
 
-    As in `Storage._readers`, references are counted before what is known of them: what is dropped in between counts as
-    held.
+    As in `Storage._readers`, references are counted before the known ones are: a reference that is dropped in between
+    counts as held.
     """
     views = _views_of(value, readers)
     counts = [references(views, i) for i in range(len(views))]
@@ -285,7 +286,7 @@ def _hold(readers: Sequence[Task], value: Value, count: int) -> bool:
 
 
 def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
-    """What is between a value and the tasks that read it: views, each once."""
+    """The views between a value and the tasks that read it, each once."""
     todo = [read for task in readers for read in task.inputs]
     todo += [made for task in readers if (made := task.value) is not None and made.base is not None]
     found: dict[int, Value] = {}

@@ -1,16 +1,16 @@
-"""A worker's card: what lies there between tasks, and what travels instead.
+"""A worker's card: the arrays there between tasks, and the copies that travel.
 
-Theory of operation. Dask hands a result from task to task as it is, and pickles it where it leaves the process: on its
-way to another worker, to who awaits it, to the disk. Of CuPy's own arrays that would ask for CuPy wherever they arrive.
-So a result is an `OnCard`: where it was computed it holds CuPy's array, and pickled it is NumPy's, which is made on the
-worker that sends it. Who awaits it takes that; a worker brings it to its card when the first task reads it, and keeps
-that instead.
+Theory of operation. Dask hands a result from task to task as it is. It pickles the result where it leaves the process:
+on its way to another worker, to the process that awaits it, to the disk. CuPy's own arrays would need CuPy wherever
+they arrive. So a result is an `OnCard`. Where it was computed, it holds CuPy's array. Pickled, it is NumPy's, which the
+sending worker makes. The process that awaits it takes that. A worker copies it to its card when the first task reads
+it, and keeps the copy instead.
 
-A thread that runs tasks has a stream of its own, which knows nothing of the null stream. A task ends by waiting for
-that stream, whether it raised or not. So all that other threads ever see is finished, for others to read, to pickle or
-to drop: no block is given back while a kernel reads it, though CuPy gives it back to the stream that it came from. What
-is brought is waited for before others find it, too. (Not taken: events between the threads' streams. A task of Dask's
-takes a millisecond on its way, and so its worker knows how long it took, and whose fault an error of the card is.)
+A thread that runs tasks has a stream of its own, which does not wait for the null stream. A task ends by waiting for
+that stream, whether it raised or not. So other threads see only finished arrays, which they may read, pickle or drop.
+No block is given back while a kernel reads it, though CuPy gives it back to the stream that it came from. Copies to the
+card are finished, too, before others find them. (Not taken: events between the threads' streams. A task of Dask takes a
+millisecond anyway, and by the wait the worker knows the task's time, and which task an error of the card belongs to.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .._tree import map_leaves
 from ..devices.cuda.requirements import missing
 from ..errors import AsyncSchedError, notes_of
 
-RESOURCE = "GPU"  # of Dask's: a worker that has one runs tasks on its card
+RESOURCE = "GPU"  # of Dask: a worker with this resource runs tasks on its card
 HostArray = np.ndarray[Any, Any]
 _here = threading.local()
 
@@ -39,7 +39,7 @@ class CardOutOfMemory(AsyncSchedError):
 
 
 class OnCard:
-    """An array of a worker's card; in host memory on its way, and until a task on a card reads it."""
+    """An array of a worker's card. It is in host memory on its way, and until a task on a card reads it."""
 
     __slots__ = ("_array",)
 
@@ -52,7 +52,7 @@ class OnCard:
         if isinstance(array, np.ndarray):
             array = _uploaded(cupy, array)
             cupy.cuda.get_current_stream().synchronize()
-            self._array = array  # two threads may both bring it: either's will do
+            self._array = array  # two threads may both copy it: either copy will do
         return array
 
     def on_host(self) -> HostArray:
@@ -64,7 +64,7 @@ class OnCard:
     def nbytes(self) -> int:
         return int(self._array.nbytes)
 
-    def __sizeof__(self) -> int:  # so Dask knows what it takes to bring it elsewhere
+    def __sizeof__(self) -> int:  # so Dask knows the cost of moving it
         return self.nbytes + object.__sizeof__(self)
 
     def __reduce__(self) -> Any:
@@ -73,17 +73,17 @@ class OnCard:
 
 
 def on_card(found: Any, cupy: Any) -> Any:
-    """An operand as a task on a card reads it, on the card. Call it within `computing`."""
+    """The operand for a task on a card, on the card. Call it within `computing`."""
     return map_leaves(lambda leaf: leaf.on_card(cupy) if type(leaf) is OnCard else leaf, found)
 
 
 def kept(made: Any, cupy: Any) -> Any:
-    """What a task made, as its worker keeps it."""
+    """The result of a task, as its worker keeps it."""
     return map_leaves(lambda leaf: OnCard(leaf) if isinstance(leaf, cupy.ndarray) else leaf, made)
 
 
 def on_host(found: Any) -> Any:
-    """A result as whoever awaits it gets it: arrays on a card are copied to NumPy."""
+    """A result for the process that awaits it: arrays on a card are copied to NumPy."""
     return map_leaves(lambda leaf: leaf.on_host() if type(leaf) is OnCard else leaf, found)
 
 
@@ -99,7 +99,7 @@ def computing() -> Iterator[Any]:
 
 
 def told(error: BaseException) -> BaseException:
-    """What a task on a card raises for an error: CuPy's own cannot be unpickled where there is no CuPy."""
+    """The exception that a task on a card raises for an error: CuPy's own cannot be unpickled without CuPy."""
     ours = _ours(import_module("cupy"), error)
     if ours is not None:
         for note in notes_of(error):
@@ -126,8 +126,7 @@ def _ours(cupy: Any, error: BaseException) -> BaseException | None:
 
 
 async def look() -> dict[str, Any]:
-    """What there is here, asked on a worker: the `card`, by its host and its place there, and its free `bytes`; or what
-    it `lacks`."""
+    """Called on a worker: its `card`, by host and place there, and the card's free `bytes`; or what it `lacks`."""
     return await asyncio.to_thread(_look)
 
 
@@ -162,7 +161,7 @@ def _downloaded(array: Any) -> HostArray:
 
 
 def _in_order(array: Any) -> tuple[Any, tuple[int, ...]]:
-    """An array with its axes as they lie in memory, widest first; and how to order those to have it back."""
+    """An array with its axes in the order of memory, widest first; and the order of axes that gives the array back."""
     order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
     return array.transpose(order), tuple(sorted(range(array.ndim), key=order.__getitem__))
 

@@ -1,4 +1,4 @@
-"""`get`: what computes a Dask graph, as `dask.threaded.get` does, on a scheduler's streams and within its bounds."""
+"""`get` computes a Dask graph, as `dask.threaded.get` does, on a scheduler's streams and within its bounds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..scheduler import Scheduler
 from .graph import Sizes, in_order
 from .run import Run
 
-_UNKNOWN: Final = 4  # tasks of which nothing is known that run at once, at most. A guess
+_UNKNOWN: Final = 4  # so many tasks of unknown size run at once, at most. A guess
 
 DEFAULTS: Final[dict[str, Any]] = {"device": "cpu", "streams": CPU_COUNT, "max_ops": 128}  # for tiny tasks
 _kept: Final = Kept("cluster", DEFAULTS)
@@ -45,36 +45,36 @@ def get(
     """Compute a Dask graph on a scheduler of asyncsched's: `dask.config.set(scheduler=asyncsched.cluster.get)`.
 
     Its tasks run within the scheduler's bounds, in the order of `dask.order`, and results are freed as soon as nothing
-    needs them. What a task will make is known from the chunks and dtypes of Dask's arrays, and from results before.
-    Memory that a function takes while it runs is known where Dask fused several blocks' tasks, and else not charged.
+    needs them. The size of a result is known from the chunks and dtypes of Dask's arrays, and from results before.
+    Memory that a function takes while it runs is known, and charged, only if Dask fused several blocks' tasks.
 
-    The scheduler is `on`; else the ambient one, as in `await asyncio.to_thread(x.compute)` inside `async with
-    asc.Scheduler() as s` and its scopes, which cancel what they wait for; else one with a loop in a thread of its own
-    and as many streams as Dask has threads, started at the first use and kept open. `using` sets its limits. Inside a
-    task (a `compute` within a graph's function) the graph is computed by that task, one after the other.
+    The scheduler is `on`. Without it, it is the ambient one, as in `await asyncio.to_thread(x.compute)` inside `async
+    with asc.Scheduler() as s` and its scopes, which can cancel the graph. Without that, it is one with a loop in a
+    thread of its own and as many streams as Dask has threads; it is started at the first use and kept open, and `using`
+    sets its limits. Inside a task (a `compute` within a graph's function) that task computes the graph, one node after
+    the other.
 
     >>> import dask, dask.array as da
     >>> with dask.config.set(scheduler=asc.cluster.get), asc.cluster.using(max_bytes="64 MiB"):
     ...     print(da.ones((4000, 4000), chunks=1000).sum().compute())
     16000000.0
 
-    A KeyboardInterrupt while it waits cancels what has not begun, and is raised at once.
+    A KeyboardInterrupt while it waits cancels tasks that have not begun, and is raised at once.
 
     Args:
         dsk: a graph, or an expression or collection of Dask's that has one.
-        keys: what is wanted: a key, or lists of keys in lists.
+        keys: of the wanted results: a key, or lists of keys in lists.
         on: an open scheduler, whose loop runs on another thread.
         cache: results that are there already, by key.
-        callbacks: as for Dask's own schedulers; what else these take has no effect.
+        callbacks: as for Dask's own schedulers. Other arguments of theirs have no effect.
 
-    Returns:
-        The results, in tuples as `keys` has lists.
+    Returns: The results, with tuples in place of the lists of `keys`.
 
     Raises:
         ImplicitBarrierError: on a thread that runs an event loop, which it would block.
-        TaskCancelled: if the scope that it was called in was left.
+        TaskCancelled: if the scope in which it was called was left.
         SchedulerClosed: if the scheduler is closed, or belongs to the parent of this process.
-        BaseException: what a task raised, as it raised it.
+        BaseException: the exception of a task, unchanged.
     """
     if in_stream_thread():
         return get_sync(dsk, keys, callbacks=callbacks)
@@ -104,8 +104,7 @@ def get(
 class using(Using):
     """Set the limits of the scheduler that `get` keeps open: the arguments of `Scheduler`.
 
-    Takes effect at once, when all that is computed there has ended. As a context manager the limits before come back at
-    the end.
+    Takes effect when all graphs there have ended. As a context manager it sets back the limits from before at the end.
 
     >>> with asc.cluster.using(streams=2, max_bytes="64 MiB"):
     ...     asc.cluster.statistics().max_bytes
@@ -113,7 +112,7 @@ class using(Using):
 
     Args:
         streams: how many tasks run at once; by default as many as Dask's threads, one for each processor.
-        limits: `max_ops` (128 by default), `max_bytes` and what else `Scheduler` takes.
+        limits: `max_ops` (128 by default), `max_bytes` and other arguments of `Scheduler`.
 
     Raises:
         TypeError, ValueError: for arguments that `Scheduler` refuses; nothing has changed then.
@@ -125,7 +124,7 @@ class using(Using):
 
 
 def statistics() -> Statistics:
-    """A snapshot of the scheduler that `get` keeps open. `peak_bytes` above `max_bytes` tells that a graph needed more.
+    """A snapshot of the scheduler that `get` keeps open. If `peak_bytes` is above `max_bytes`, a graph needed more.
 
     Raises:
         ImplicitBarrierError: on a thread that runs an event loop, which it would block.
@@ -161,9 +160,9 @@ def _device(runtime: Runtime) -> Device:
 
 
 def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
-    """Have the loop run a graph, and wait for it. What there is to be told meanwhile is told on this thread."""
+    """Have the loop run a graph, and wait for it. Callbacks are called on this thread meanwhile."""
     assert run.runtime.loop is not None
-    try:  # from here on, since an interrupt may come before there is anything to wait for
+    try:  # from here on, since an interrupt may come before the wait begins
         answer = ask_async(run.runtime.loop, run.compute, None if watchers is None else watchers.end)
         if watchers is not None:
             watchers.tell_until_end()
@@ -176,7 +175,7 @@ def _wait(run: Run, watchers: Watchers | None) -> dict[Any, Any]:
 
 
 def _raise(run: Run) -> NoReturn:
-    """Raise what a task raised."""
+    """Raise the exception of a task."""
     assert run.failed is not None
     error, run.failed = run.failed, None
     try:
@@ -190,8 +189,8 @@ class Watchers:
 
     They are shown the state that Dask's own schedulers show them.
 
-    Streams call it with a key when they begin a task, and with its result when that is there. Each sees a task begin
-    after what it reads has ended, so here they come in that order, too.
+    Streams call it with a key when they begin a task, and with the result when it is there. A task begins after its
+    inputs have ended, so the calls come in that order, too.
     """
 
     def __init__(self, callbacks: Iterable[Any], graph: Mapping[Any, Any]) -> None:
@@ -218,11 +217,11 @@ class Watchers:
         self._events.put((get_ident(), key, *made))
 
     def end(self) -> None:
-        """Nothing more will happen. On any thread."""
+        """No more calls come. On any thread."""
         self._events.put(None)
 
     def tell_until_end(self) -> None:
-        """Tell the callbacks what happens, until the graph has ended."""
+        """Call the callbacks until the graph has ended."""
         while (event := self._events.get()) is not None:
             self._tell(*event)
 

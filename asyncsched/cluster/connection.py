@@ -1,7 +1,8 @@
-"""The way to Dask: a client on our own loop, which of its workers are used and where they are, and what it was given.
+"""The connection to Dask: a client on our own loop, the workers that are used and their addresses, and the submitted
+calls.
 
-What is submitted in one turn of the event loop goes to Dask as one graph: a graph takes its scheduler, and this
-process, much longer than one call more in it does.
+Calls that are submitted in one turn of the event loop go to Dask as one graph: a graph costs Dask's scheduler, and this
+process, much more time than one more call in it.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ from .work import NUMBERS, Work, describe, over, perform
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name
 
-LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between two looks at where the workers are, and for each of them
+LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between looks at the workers, and more for each of them
 _LOOK_FOR_MORE = 0.1  # seconds between two looks for workers that join
 
 
 class ResultLost(AsyncSchedError):
-    """A result that was on a worker is gone, and Dask cannot compute it again; or it has no scheduler any more."""
+    """A result that was on a worker is gone, and Dask cannot compute it again. Or Dask's scheduler is gone."""
 
 
 def load() -> None:
-    """Import Dask's client, and have it ask what it asks of this machine: that takes seconds, and starts a process."""
+    """Import Dask's client, and have it look at this machine: that takes seconds, and starts a process."""
     try:
         import_module("distributed.versions").get_versions()
     except ImportError as error:
@@ -42,28 +43,27 @@ def load() -> None:
 
 
 class Choice:
-    """Which workers the user wants.
+    """The workers that the user wants.
 
     Args:
         wanted: names or addresses, or how many; None for all.
-        gpu: True for those with cards alone, False for NumPy on all; None for cards if all that are chosen have one.
+        gpu: True for workers with cards only, False for NumPy on all; None for cards if all chosen workers have one.
     """
 
     def __init__(self, wanted: int | Sequence[Any] | None, gpu: bool | None) -> None:
         self._wanted = wanted
         self._gpu = gpu
-        self.count: int = wanted if isinstance(wanted, int) else 0  # how many to wait for
+        self.count: int = wanted if isinstance(wanted, int) else 0  # how many workers to wait for
 
     def enough(self, known: Workers) -> bool:
-        """Whether there are as many as are waited for."""
+        """Whether there are enough workers."""
         return len(self._fitting(known)) >= self.count
 
     def among(self, known: Workers) -> Workers:
         """The chosen ones of the known workers.
 
         Raises:
-            RuntimeError: if there are none, or not those asked for.
-        """
+            RuntimeError: if there are none, or wanted ones are missing."""
         fitting, kind = self._fitting(known), f" with {RESOURCE}=1" if self._gpu else ""
         if isinstance(self._wanted, int) or self._wanted is None:
             found = dict(itertools.islice(fitting.items(), self._wanted))
@@ -77,8 +77,8 @@ class Choice:
         return found
 
     def bound(self, addresses: Mapping[Any, str], known: Workers) -> dict[Any, str]:
-        """Where the chosen workers are now, by name. In the place of one that is gone comes one that nobody chose,
-        unless the user named them."""
+        """The present addresses of the chosen workers, by name. A worker that was not chosen takes the place of one
+        that is gone, unless the user named them."""
         named = not isinstance(self._wanted, int) and self._wanted is not None
         spare = iter(
             [] if named else [worker for name, worker in self._fitting(known).items() if name not in addresses]
@@ -90,7 +90,7 @@ class Choice:
         """Whether tasks run on their cards.
 
         Raises:
-            RuntimeError: if nobody said, and some have one.
+            RuntimeError: if `gpu` is None, and only some have one.
         """
         if self._gpu is not None:
             return self._gpu
@@ -108,20 +108,21 @@ class Choice:
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """One task of Dask's, which does one work after the other.
+    """One task of Dask, which does one work after the other.
 
     Attributes:
         name: for its key: of the last work.
-        home: the worker that is to do it.
+        home: the worker that should do it.
         operands: arrays, and the calls whose results they are.
-        tasks: ours, if it is for some, whose results it gives. It is not sent if all have failed.
-        most: how many works it may have, if it gives the results of all, which are small; 0 if it gives the last one's.
-        quick: whether these are operations, which take no time.
-        sent: set when it has gone to Dask, or never will. Works, operands and tasks are let go then.
+        tasks: those of ours whose results it gives, if there are some. It is not sent if all have failed.
+        most: how many works it may have, if it gives the results of all, which are small; 0 if it gives only the last
+            one's.
+        quick: whether the works are operations, which take no time.
+        sent: set when it has gone to Dask, or never will. Then works, operands and tasks are dropped.
         last: the number of the last work.
-        future: Dask's, once it has gone there.
-        error: why it could not.
-        owner: what is charged for small results, for as long as one of them is held.
+        future: of Dask, once it has gone there.
+        error: why it was not sent.
+        owner: is charged for small results, as long as one of them is held.
     """
 
     name: str
@@ -152,7 +153,7 @@ class Call:
 
 
 class Connection:
-    """A client of Dask's on the loop that runs: no other loop, and no thread.
+    """A client of Dask on the running loop: without another loop or thread.
 
     Args:
         given: the address of a cluster's scheduler, or a client.
@@ -166,20 +167,20 @@ class Connection:
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self._addresses: dict[Any, str] = {}  # of the chosen workers, by name: where each is, or was last
-        self._calls: list[Call] = []  # submitted in this turn of the loop
+        self._addresses: dict[Any, str] = {}  # the present or last address of each chosen worker, by name
+        self._calls: list[Call] = []  # calls submitted in this turn of the loop
         self._sent: asyncio.Event  # of those
-        self.small: dict[Any, Call] = {}  # the last of each stream among them that gives small results, by what it runs
-        self._beginning: int = 0  # tasks that were launched, and have not begun to be sent
-        self._begun: Any = None  # the last that has: its stream, and its number there
+        self.small: dict[Any, Call] = {}  # the last call with small results, by stream and kind of works
+        self._beginning: int = 0  # number of launched tasks whose sending has not begun
+        self._begun: Any = None  # the last task whose sending has begun: its stream, and its number there
         self._running: set[asyncio.Task[Any]] = set()
-        self._stopped: list[Any] = []  # futures of tasks to be ended soon
+        self._stopped: list[Any] = []  # futures of tasks that will be ended soon
         self._ending: asyncio.Task[Any] | None = None
 
     # -- opening and closing ------------------------------------------------------------------------------------
 
     async def open(self, choice: Choice) -> Workers:
-        """Connect. Returns the workers that are chosen, by name."""
+        """Connect. Returns the chosen workers, by name."""
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self._look_at = self.loop.time() + LOOK_EVERY
         self.client = await self._connected()
@@ -196,7 +197,7 @@ class Connection:
         """The workers' cards, and the free bytes of each. Workers may share one.
 
         Raises:
-            RuntimeError: if a worker has none that it can use.
+            RuntimeError: if a worker has no card that it can use.
         """
         names = {worker["address"]: name for name, worker in workers.items()}
         found = await self.client.run(look, workers=list(names))
@@ -229,13 +230,13 @@ class Connection:
         return {worker["name"]: worker | {"address": address} for address, worker in known.items()}
 
     def _look_again(self) -> None:
-        """Look for the workers again now and then: one that died comes back under its name at another address."""
+        """Look for the workers again now and then: a worker that died comes back under its name at another address."""
         if self.loop.time() > self._look_at:
             self._look_at = self.loop.time() + LOOK_EVERY + SECONDS_PER_LOOK * len(self._addresses)
             self.keep(self._looked())
 
     async def _looked(self) -> None:
-        with suppress(OSError, ResultLost):  # whoever waits for results is told
+        with suppress(OSError, ResultLost):  # waiters for results get the error
             self._addresses = self._choice.bound(self._addresses, await self._look())
 
     # -- tasks --------------------------------------------------------------------------------------------------
@@ -250,7 +251,7 @@ class Connection:
     def submit(
         self, name: str, home: Any, work: Work, operands: Sequence[Any], task: Task | None = None, most: int = 0
     ) -> Call:
-        """Give Dask a work, for a worker if that is there, at the end of this turn of the event loop.
+        """Give a work to Dask, for a worker if that is there, at the end of this turn of the event loop.
 
         Raises:
             ResultLost: if Dask's scheduler is gone. Its client would try for half a minute to find it again.
@@ -267,22 +268,22 @@ class Connection:
         return call
 
     def launched(self) -> None:
-        """A task was launched: it begins to be sent in the next turn, with all the others of this one."""
+        """A task was launched. Its sending begins in the next turn, with all others of this turn."""
         self._beginning += 1
 
     def begins(self, stream: Any, number: int) -> None:
-        """A task begins to be sent."""
+        """The sending of a task begins."""
         self._beginning, self._begun = self._beginning - 1, (stream, number)
 
     def submitted(self, stream: Any, number: int) -> None:
-        """A task was submitted. With the last that begins in a turn all go to Dask: what is sent there a moment after
-        anything else, as after what was dropped in the turn, waits for 10 ms in Dask's client."""
+        """A task was submitted. When the last one of this turn was, all go to Dask. Otherwise Dask's client would hold
+        them for 10 ms, as it holds messages that follow others, such as those of dropped results."""
         if not self._beginning and self._begun == (stream, number):
             self._send()
 
     def _send(self) -> None:
-        """Give Dask what was submitted in this turn, but for tasks that were cancelled since. What reads a result that
-        is gone would take all of its graph along."""
+        """Give Dask the calls of this turn, except those of tasks that were cancelled since. A call that reads a lost
+        result is left out: it would make its whole graph fail."""
         calls, self._calls = self._calls, []
         if not calls:
             return
@@ -302,7 +303,7 @@ class Connection:
             self._sent.set()
 
     def _map(self, calls: list[Call]) -> None:
-        """Give Dask calls as one graph; or each for itself, if something in them cannot be sent."""
+        """Give calls to Dask as one graph; or each by itself, if something in them cannot be sent."""
         import dask
         from dask.base import annotate
         from dask.task_spec import Alias
@@ -312,12 +313,12 @@ class Connection:
         for call in calls:
             call.key = f"{call.name}-{uuid4().hex}"
         operands = [[Alias(a.key) if type(a) is Call else a for a in call.operands] for call in calls]
-        # By address: the name of a worker that is gone breaks Dask's scheduler. For a card Dask chooses, by where the
-        # data is: what it is told of preferred workers it forgets with the resource, once they are gone.
+        # By address: the name of a worker that is gone breaks Dask's scheduler. Dask chooses among workers with cards,
+        # by the place of the data: with a resource, it forgets preferred workers once they are gone.
         homes = {call.key: [self._addresses[call.home]] for call in calls}
         chosen: dict[str, Any] = {"workers": homes.get, "allow_other_workers": True}
         try:
-            # Dask warns of data in a graph. Here it is there on purpose, so that it outlives workers: see `DaskDevice`.
+            # Dask warns of data in a graph. Here it is there on purpose, to outlive workers: see `DaskDevice`.
             with (
                 dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}),
                 annotate(**{"resources": {RESOURCE: 1}} if self.gpu else chosen),
@@ -329,14 +330,14 @@ class Connection:
             for call in calls if len(calls) > 1 else ():
                 self._map([call])
             if len(calls) == 1:
-                why = error.__cause__ or error  # Dask's own says all that there is in the graph
+                why = error.__cause__ or error  # Dask's own message lists the whole graph
                 calls[0].error = TypeError(f"{calls[0].name} cannot be sent to a worker: {type(why).__name__}: {why}")
         else:
             for call, future in zip(calls, futures, strict=True):
                 call.future = future
 
     async def outcome(self, call: Call) -> BaseException | None:
-        """Wait until a call has ended. Returns why it failed, if it did: see `failed_at`."""
+        """Wait until a call has ended. Returns its error, if it failed: see `failed_at`."""
         await call.sent.wait()
         if call.future is None:
             return call.error
@@ -355,11 +356,10 @@ class Connection:
         return (await self._asked(call.name, self.client.gather([call.future])))[0]
 
     async def _asked(self, name: str, question: Awaitable[Any]) -> Any:
-        """What Dask answers. Where its scheduler is gone its client goes on waiting, and nobody else is to.
+        """The answer of Dask. If its scheduler is gone, its client waits on, but callers must not.
 
         Raises:
-            ResultLost: then.
-        """
+            ResultLost: if its scheduler is gone."""
         from distributed.client import FutureCancelledError
         from distributed.comm.core import CommClosedError
 
@@ -376,7 +376,7 @@ class Connection:
         raise _lost(name)
 
     async def nbytes(self, call: Call) -> int:
-        """Bytes of a result, as its worker measured them; of a number none."""
+        """Bytes of a result, as its worker measured them; 0 for a number."""
         kind = call.future.type
         if isinstance(kind, type) and issubclass(kind, NUMBERS):
             return 0
@@ -387,7 +387,7 @@ class Connection:
         return max(0, int(found[call.key]))
 
     async def described(self, call: Call) -> tuple[tuple[int, ...], Any, bool, int]:
-        """Of the array that a call makes: see `describe`."""
+        """The description of the array that a call makes: see `describe`."""
         work = Work(describe, (ref(0),), {}, (0,), ((),), gpu=self.gpu)
         asked = self.submit("describe", call.home, work, [call])
         found: tuple[tuple[int, ...], Any, bool, int] = await self.gathered(asked)
@@ -396,13 +396,13 @@ class Connection:
     # -- cancellation -------------------------------------------------------------------------------------------
 
     def stop(self, future: Any) -> None:
-        """Have Dask drop a call. If it runs, it goes on: `stopped` waits for that."""
+        """Have Dask drop a call. If it runs, it goes on: `stopped` waits for it."""
         if not self._stopped:
             self._ending = self.keep(self._stop_all(self._ending))
         self._stopped.append(future)
 
     async def stopped(self) -> None:
-        """Wait until no worker runs what was stopped last, or before."""
+        """Wait until no worker runs a call that was stopped."""
         if self._ending is not None:
             await asyncio.wait([self._ending])
 
@@ -428,14 +428,14 @@ def _has_card(worker: Mapping[str, Any]) -> bool:
 
 
 def release_stranded() -> Any:
-    """A plugin of Dask's scheduler: what it is to do with tasks whose workers are all gone.
+    """A plugin of Dask's scheduler, for tasks whose workers are all gone.
 
-    Each task of ours names a worker, and others may do it where that is gone (`allow_other_workers`). But a task that
-    finds no worker at all waits, and of a worker that joins Dask asks only whether the task names it: that others may
-    is looked at when there is a choice. So after the last worker died, tasks wait for an address that never comes back,
-    and with them what is computed again for them, of which nobody here has a future.
+    Each task of ours names a worker, and other workers may do it if that one is gone (`allow_other_workers`). But a
+    task that finds no worker at all waits. When a worker joins, Dask checks only whether the task names it, and not
+    whether others may do it. So after the last worker died, tasks wait for an address that never comes back. So do the
+    tasks that Dask computes again for them, of which nobody here has a future.
 
-    Its class is a local one, which travels as code: this package need not be there.
+    Its class is local, so it travels as code: the scheduler need not have this package.
     """
     from distributed.diagnostics.plugin import SchedulerPlugin
 
@@ -443,7 +443,7 @@ def release_stranded() -> Any:
         name, idempotent = "asyncsched-release-stranded", True
 
         def add_worker(self, scheduler: Any, worker: str) -> None:
-            """Called before Dask looks which of the waiting tasks the new worker may do."""
+            """Called before Dask looks for waiting tasks that the new worker may do."""
             for task in scheduler.unrunnable:
                 named = task.worker_restrictions
                 if named and task.loose_restrictions and named.isdisjoint(scheduler.workers):

@@ -1,4 +1,4 @@
-"""A cluster of Dask's as a device: its workers are the streams, and results stay where they were computed."""
+"""A Dask cluster as a device: its workers are the streams, and results stay where they were computed."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
 from .stream import DaskStream, Durations
 from .work import Fused, Work, copied, view_of
 
-# Of the workers' memory, where no max_bytes is given. The rest is for what is not tracked: copies that Dask makes on
-# other workers of what is read there, work in progress, Python.
+# The share of the workers' memory if no max_bytes is given. The rest is for untracked memory: copies that Dask makes on
+# other workers, work in progress, Python.
 SHARE_OF_MEMORY = 0.5
 MOST_PER_WORKER = 32  # a guess: enough that a worker is busy while the next tasks travel
-BROUGHT_WHOLE = 256 * 1024  # bytes of a result that is brought for the sake of a part of it
+BROUGHT_WHOLE = 256 * 1024  # a result of at most so many bytes is brought as a whole if only a part is wanted
 _BYTES_PER_SECOND = 100e6  # a guess, as Dask's own: for choosing between a busy worker with the data, and an idle one
 
 
 class DaskDevice(RemoteDevice):
-    """The workers of a cluster of Dask's, each as a stream.
+    """The workers of a Dask cluster, each as a stream.
 
-    Operations and callables become tasks of Dask's, on the worker that has the data if it is not busy, else on another.
-    What is awaited is brought here. The limits are those of the scheduler: tasks in flight (and `most_per_worker`), and
-    bytes of results on all workers. Needs `pip install "asyncsched[cluster]"`, here and on the workers::
+    Operations and callables become tasks of Dask, on the worker that has the data if it is not busy, else on another.
+    Awaited results are brought here. The limits are those of the scheduler: tasks in flight (and `most_per_worker`),
+    and bytes of results on all workers. Needs `pip install "asyncsched[cluster]"`, here and on the workers::
 
         device = asc.cluster.DaskDevice("tcp://scheduler:8786", workers=4)
         async with asc.Scheduler(device, max_ops=256) as s:
@@ -41,50 +41,50 @@ class DaskDevice(RemoteDevice):
             y = x @ x + 1                   # computed on a worker, and it stays there
             total = await y.sum().item()    # a number travels
 
-    An operation takes milliseconds on the way. Operations issued in one turn of the event loop, each of which alone
-    reads the one before, travel as one task of Dask's, and so do tiny ones, up to 32 with results of 1 KiB; `s.capture`
-    makes one of a step, `s.submit(fn, ...)` of a function.
+    An operation takes milliseconds on the way. Of the operations that are issued in one turn of the event loop, some
+    travel as one task of Dask: a chain, in which each is the only reader of the one before, and tiny ones, up to 32
+    with results of 1 KiB. `s.capture` makes one task of a step, `s.submit(fn, ...)` of a function.
 
-    *Workers may die.* What is lost Dask computes again, from what was put: that is kept with Dask's scheduler for as
-    long as anything that came from it is held. So no death of workers loses anything, and data larger than the
-    scheduler's memory is not to be put, but read by the tasks themselves. So that what is kept does not grow with a
-    training, a result that comes from many others (128, one from the other) is brought here and put anew. A task
-    during which several workers died (Dask's `allowed-failures`) fails with Dask's `KilledWorker`. If the scheduler
-    dies all is lost, and awaiting it raises `ResultLost`.
+    *Workers may die.* Dask computes lost results again, from the arrays that were put. Dask's scheduler keeps those as
+    long as a result that came from them is held. So no death of workers loses results. Data larger than the memory of
+    Dask's scheduler must not be put: let tasks read it themselves. To bound the kept arrays in a training, a result
+    that comes from a chain of 128 others is brought here and put anew. A task during which several workers died (Dask's
+    `allowed-failures`) fails with Dask's `KilledWorker`. If Dask's scheduler dies, all results are lost, and awaiting
+    one raises `ResultLost`.
 
-    Bytes that Dask copies from worker to worker are not tracked; nor are the context variables of who submits a
-    callable known to it.
+    Copies that Dask makes from worker to worker are not tracked. A callable does not see the context variables of its
+    submitter.
 
-    *Workers with cards*, started with Dask's resource `GPU=1`, compute with CuPy. Results stay on their cards, and what
-    is awaited becomes NumPy's on the worker. Then it is for Dask to choose among them, by where the data is, and the
-    bytes that are limited are those of the cards::
+    *Workers with cards*, started with Dask's resource `GPU=1`, compute with CuPy. Results stay on their cards; awaited
+    ones become NumPy's on the worker. Dask chooses among these workers, by the place of the data, and the limit on
+    bytes is for the cards::
 
         device = asc.cluster.DaskDevice("tcp://scheduler:8786", gpu=True)  # those that have the resource
 
     Args:
-        cluster: the scheduler's address; or a client. An asynchronous one of this loop's is used as it is and left
-            open, so that results can be read after the scheduler of ours is closed; of another the address is taken.
+        cluster: the address of Dask's scheduler; or a client. An asynchronous client of this loop is used itself and
+            left open, so results can be read after our scheduler is closed. Of another client only the address is used.
         workers: names or addresses of those to use, or how many to wait for; default all that are there when it opens.
-            When one is gone, others do its tasks until it is back, or (unless they were named) another has joined in
-            its place; when all are gone, tasks wait for one. Who joins besides gets no task of its own.
-            (Dask's `LocalCluster` starts no other for one that is gone for 15 s, by its option
-            `distributed.deploy.lost-worker-timeout`.)
-            With cards they are those that have to be there: Dask chooses among all that have the resource.
-        most_per_worker: most tasks that Dask is told of at a time for a worker. With more, and a larger `max_ops`, a
-            burst is fewer graphs: one of 1,000 functions takes two thirds of the time with 500 and 1,000.
-        chunksize: most functions that go to a worker as one task of Dask's, of those that are issued in one turn of the
-            event loop, with shape= and dtype= that give 1 KiB at most. For functions that take less than a millisecond:
-            Dask takes longer for each. They end together; so none of them may wait for the end of another, or for what
-            follows from that. Where one raises, those that went with it are called again, each alone, and one that was
+            If one is gone, others do its tasks until it is back, or (unless they were named) another has joined in its
+            place. If all are gone, tasks wait for one. Additional workers get no tasks of their own. (Dask's
+            `LocalCluster` starts no other for one that is gone for 15 s, by its option
+            `distributed.deploy.lost-worker-timeout`.) With cards these workers only have to be there: Dask chooses
+            among all that have the resource.
+        most_per_worker: most tasks that Dask has at a time for a worker. With more, and a larger `max_ops`, a burst is
+            fewer graphs: one of 1,000 functions takes two thirds of the time with 500 and 1,000.
+        chunksize: most functions that go to a worker as one task of Dask. They have to be issued in one turn of the
+            event loop, with shape= and dtype= of at most 1 KiB. Use it for functions that take less than a millisecond:
+            Dask takes longer for each. The functions of one task end together, so none of them may wait for the end of
+            another, or for its consequences. If one raises, the others are called again, each alone. One that was
             cancelled may still be called.
         gpu: True takes the workers that were started with Dask's resource `GPU=1`, and runs tasks on their cards, with
-            CuPy; False runs them on NumPy; by default the former if all the workers chosen have the resource.
+            CuPy. False runs tasks on NumPy. The default is True if all chosen workers have the resource.
         name: for messages.
 
     Raises:
         OSError: when it is opened, if nobody answers at that address.
-        RuntimeError: when it is opened, if there are no workers, or not those asked for; if some have `GPU=1` and
-            others have not; or if one has it, and no card that CuPy can use.
+        RuntimeError: when it is opened, if there are no workers, or wanted ones are missing; if only some have `GPU=1`;
+            or if one has it, but no card that CuPy can use.
     """
 
     kind = "dask"
@@ -125,7 +125,7 @@ class DaskDevice(RemoteDevice):
             self.xp = None  # the workers' CuPy, which need not be installed here
 
     def default_bytes(self) -> int | None:
-        """A share of all the workers' limits, and of what is free on their cards; no limit if one has none."""
+        """A share of all the workers' limits, or of the free bytes on their cards; no limit if one worker has none."""
         limits = [worker["memory_limit"] for worker in self._workers.values()]
         found = [sum(limits)] if all(limits) else []
         if self._cards:
@@ -149,8 +149,8 @@ class DaskDevice(RemoteDevice):
     # -- the contract -------------------------------------------------------------------------------------------
 
     def place(self, task: Task) -> Lane:
-        """The lane on which it would begin first: the inputs that its worker lacks have to travel there, and the tasks
-        that the worker has already go first."""
+        """The lane on which it would begin first: missing inputs have to travel to the worker, and the worker's other
+        tasks go first."""
         missing = dict.fromkeys(task.lanes, 0)
         for value in task.inputs:
             found = standing(value)
@@ -160,7 +160,8 @@ class DaskDevice(RemoteDevice):
         return min(task.lanes, key=lambda lane: missing[lane] / _BYTES_PER_SECOND + float(lane.stream.expected))
 
     def stop(self, task: Task) -> None:
-        """Have Dask drop a task, unless it is small. One that runs goes on: its worker says when its thread is free."""
+        """Have Dask drop a task, unless it is small. A running task goes on: its worker says when its thread is
+        free."""
         found = None if task.value is None else task.value.block
         call = found.call if isinstance(found, Remote) and not found.over.is_set() else None
         if call is not None and call.future is not None and not call.small:

@@ -1,17 +1,16 @@
-"""What a Dask graph says: in which order its tasks are to run, and how many bytes each will make.
+"""The information in a Dask graph: the order of its tasks, and the bytes that each will make.
 
 Theory of operation. A graph names functions and not sizes, but bounds need sizes before a task runs. There are three
-sources. (1) *Told*: the layers of Dask's arrays know their chunks and dtype, so a block's bytes are known. Where Dask
-has fused several tasks into one, the blocks in between are workspace; two of them are there at a time at most, where
-they follow one on the other. So is the block that a step of a reduction makes of those it reads. (2) *Measured*:
-`dask.sizeof` of each result. From the first of a layer on that is believed where it says something else: what
-reductions tell of their first step is the size of what they read, and nobody tells anything of an object's. (3)
-*Guessed*: the first tasks of a name of which nobody tells anything are charged what their inputs are, or a share of the
-limit, so that few of them run at once; and no less than one of that name made in an earlier graph. Then one of them has
-been measured.
+sources. (1) *Declared*: the layers of Dask's arrays have their chunks and dtype, so a block's bytes are known. If Dask
+has fused several tasks into one, the blocks in between are workspace; in a chain at most two of them are there at a
+time. So is the block that a step of a reduction makes of its inputs. (2) *Measured*: `dask.sizeof` of each result. From
+the first result of a layer on, a measured size overrides a declared one: reductions declare for their first step the
+size of its inputs, and objects declare nothing. (3) *Guessed*: the first tasks of a name of unknown size are charged
+the bytes of their inputs, or a share of the limit, so that few of them run at once; and no less than a task of that
+name made in an earlier graph. Then one of them has been measured.
 
-Of Dask's private names one is used: `convert_legacy_graph` of `dask._task_spec` (seen in 2026.1 and in 2026.8), which
-makes nodes of a graph's tuples. Where it is gone, `_converted` does that by public names, and such a task takes longer.
+One private name of Dask is used: `convert_legacy_graph` of `dask._task_spec` (seen in 2026.1 and in 2026.8), which
+makes nodes of a graph's tuples. If it is gone, `_converted` does that by public names, and such a task takes longer.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from .work import NUMBERS
 
 Told: TypeAlias = tuple[tuple[tuple[int, ...], ...], int]  # chunks, and the bytes of an element
 
-_SMALL: Final = 128  # bytes that are not worth being counted, as those of a number are not
-_FEW: Final = 16  # parts of a result that are looked at one by one
+_SMALL: Final = 128  # so few bytes are not counted, such as those of a number
+_FEW: Final = 16  # so many parts of a result are looked at one by one
 _REMEMBERED: Final = 1024
-_QUICK: Final = 30e-6  # seconds: less than a task of the scheduler's costs
-_LATEST: Final = 0.1  # the part of the last of a kind in what the next is expected to take
+_QUICK: Final = 30e-6  # seconds: less than the cost of a task of the scheduler
+_LATEST: Final = 0.1  # the weight of the last task of a kind in the estimate for the next
 
-# By a task's name without its token, the most bytes that such a task made. Streams write it: each write is one step.
+# By a task's name without its token, the most bytes that such a task made. Streams write it; each write is one step.
 _known: dict[str, int] = {}
 
 
 def in_order(graph: Mapping[Any, Any], wanted: set[Any]) -> dict[Any, GraphNode]:
-    """What is needed for the wanted keys, in the order of `dask.order`: each after what it reads.
+    """The nodes that the wanted keys need, in the order of `dask.order`: each after its inputs.
 
     Raises:
-        KeyError: for a wanted key that is not there.
-        ValueError: for one that a task reads and that is not there.
+        KeyError: for a wanted key that is missing.
+        ValueError: for a key that a task reads and that is missing.
     """
     nodes = _nodes(graph, set(graph))
     for key in wanted:
@@ -66,7 +65,7 @@ def in_order(graph: Mapping[Any, Any], wanted: set[Any]) -> dict[Any, GraphNode]
 
 
 def _nodes(graph: Mapping[Any, Any], keys: set[Any]) -> dict[Any, GraphNode]:
-    """A graph's tasks as Dask's nodes, whose form they have mostly. Others are tuples of functions and arguments."""
+    """A graph's tasks as Dask's nodes. Most are nodes already; others are tuples of functions and arguments."""
     try:
         from dask._task_spec import convert_legacy_graph
     except ImportError:
@@ -76,7 +75,7 @@ def _nodes(graph: Mapping[Any, Any], keys: set[Any]) -> dict[Any, GraphNode]:
 
 
 def _converted(graph: Mapping[Any, Any], keys: set[Any]) -> Iterator[tuple[Any, GraphNode]]:
-    """The same, where `dask.core.get` computes what is no node."""
+    """The same by public names: `dask.core.get` computes tasks that are no nodes."""
     for key, made in graph.items():
         reads = core.keys_in_tasks(keys, [made], as_list=True)
         node = Task(key, _computed, key, DataNode(None, made), reads, *map(TaskRef, reads))
@@ -88,32 +87,32 @@ def _computed(key: Any, made: Any, reads: list[Any], *values: Any) -> Any:
 
 
 class Kind:
-    """Tasks of one layer, or of one name: what is known of them."""
+    """The known sizes and times of tasks of one layer, or of one name."""
 
     __slots__ = ("chunks", "itemsize", "joins", "made", "name", "numbers", "seconds", "told", "workspace")
 
     def __init__(self, name: str, told: Told | None, workspace: tuple[int, ...], joins: bool) -> None:
         self.name: str = name
-        self.joins: bool = joins  # it makes one block of those it reads, and reduces that
+        self.joins: bool = joins  # it makes one block of its inputs, and reduces that
         self.chunks: tuple[tuple[int, ...], ...] | None
         self.itemsize: int
         self.chunks, self.itemsize = told or (None, 0)
         self.told: int | None = None if told is None else _most(told)
-        self.workspace: tuple[int, ...] = workspace  # of the blocks within a task, the largest two
-        self.made: int = -1  # the most that one has made so far
-        self.numbers: bool = True  # all that they made so far
-        self.seconds: float = inf  # that one takes, as of late
+        self.workspace: tuple[int, ...] = workspace  # of the two largest blocks within a task
+        self.made: int = -1  # the most that one task has made so far
+        self.numbers: bool = True  # all bytes that they made so far
+        self.seconds: float = inf  # that a task takes, lately
         if self.chunks is not None and all(len(set(sizes)) == 1 for sizes in self.chunks):
-            self.chunks = None  # every block is as large
+            self.chunks = None  # all blocks have the same size
 
     @property
     def quick(self) -> bool:
-        """Whether one is known to make a number, in less time than a task of the scheduler's costs."""
+        """Whether such a task is known to make a number, in less time than the cost of a task of the scheduler."""
         return self.seconds < _QUICK and self.numbers and not self.made and not self.workspace[0]
 
     def measured(self, nbytes: int, seconds: float, number: bool) -> None:
-        """One of them made so much, in this time. On a stream's thread."""
-        seconds = min(seconds, 10 * _QUICK)  # one that was kept waiting says little of the others
+        """A task made so many bytes, in this time. On a stream's thread."""
+        seconds = min(seconds, 10 * _QUICK)  # a task that was kept waiting says little of the others
         self.seconds = seconds if self.seconds == inf else self.seconds * (1 - _LATEST) + seconds * _LATEST
         self.numbers = self.numbers and number
         if nbytes > self.made:
@@ -124,7 +123,7 @@ class Kind:
                 _known[self.name] = max(nbytes, _known.get(self.name, 0))
 
     def output(self, key: Any) -> int | None:
-        """What the one with this key will make, if anything is known of it."""
+        """The bytes that the task with this key will make, if known."""
         made, told = self.made, self.told
         if told is None:
             return made if made >= 0 else None
@@ -137,8 +136,8 @@ class Sizes:
     """The sizes of one graph's tasks.
 
     Args:
-        source: what was given to `get`.
-        share: what a task is charged of which nothing is known.
+        source: the argument of `get`.
+        share: the charge of a task of unknown size.
     """
 
     def __init__(self, source: object, share: int) -> None:
@@ -147,7 +146,7 @@ class Sizes:
         self._kinds: dict[str, Kind] = {}
 
     def kind(self, key: Any, node: GraphNode | None = None) -> Kind:
-        """The kind that a task belongs to."""
+        """The kind of a task."""
         name = _name(key)
         found = self._kinds.get(name)
         if found is None:
@@ -158,7 +157,7 @@ class Sizes:
         return found
 
     def cost(self, kind: Kind, key: Any, node: GraphNode) -> int:
-        """What a task is charged: what it will make, with what it needs meanwhile."""
+        """The charge of a task: the bytes that it will make, and those that it needs meanwhile."""
         output = kind.output(key)
         if output is None:
             known = [self.kind(other).output(other) for other in node.dependencies]
@@ -171,7 +170,7 @@ class Sizes:
 
 
 def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
-    """What a task's result takes that was not there before, and of which of its `values` it is a view: a key."""
+    """The bytes of a task's result that were not there before, and the key among `values` of which it is a view."""
     if isinstance(made, NUMBERS):
         return 0, None
     for key, value in values.items():
@@ -188,7 +187,7 @@ def nbytes(made: object, values: Mapping[Any, Any]) -> tuple[int, Any]:
         return sum(nbytes(part, values)[0] for part in (made.values() if isinstance(made, dict) else made)), None
     try:
         return _worth_it(int(sizeof(made))), None
-    except Exception:  # a user's object, which may not be able to say
+    except Exception:  # a user's object may not know its size
         return 0, None
 
 
@@ -202,7 +201,7 @@ def _most(told: Told | None) -> int:
 
 
 def _told(source: object) -> dict[str, Told]:
-    """The chunks and the bytes of an element, of each layer that tells them: of a graph, or an expression of some."""
+    """The chunks and the bytes of an element, of each layer that has them: of a graph, or an expression."""
     expressions = source.walk() if hasattr(source, "walk") else ()
     found = {}
     for graph in (source, *[getattr(expression, "hlg", None) for expression in expressions]):
@@ -211,13 +210,13 @@ def _told(source: object) -> dict[str, Told]:
             chunks, dtype = told.get("chunks"), told.get("dtype")
             if chunks is None or not isinstance(dtype, np.dtype) or dtype.hasobject:
                 continue
-            if all(isinstance(n, int | np.integer) for sizes in chunks for n in sizes):  # else they are not known yet
+            if all(isinstance(n, int | np.integer) for sizes in chunks for n in sizes):  # else not known yet
                 found[name] = (chunks, dtype.itemsize)
     return found
 
 
 def _within(node: GraphNode | None) -> tuple[list[Any], Any]:
-    """The keys of what is computed on the way in a fused task, and that of its result."""
+    """The keys of intermediate blocks in a fused task, and the key of its result."""
     if not isinstance(node, Task) or not node.has_subgraph():
         return [], None
     inner, made = node.args[:2]
@@ -227,14 +226,14 @@ def _within(node: GraphNode | None) -> tuple[list[Any], Any]:
 
 
 def _joins(node: GraphNode | None) -> bool:
-    """Whether a node reads a list of blocks, as the further steps of reductions do."""
+    """Whether a node reads a list of blocks, as later steps of reductions do."""
     return isinstance(node, Task) and any(
         isinstance(arg, List) or (isinstance(arg, Task) and arg.kwargs.get("typ") is list) for arg in node.args
     )
 
 
 def _layer(key: Any) -> str:
-    """The layer of a key; Dask numbers what it has fused behind `_.`"""
+    """The layer of a key. Dask numbers fused tasks behind `_.`"""
     name = key[0] if type(key) is tuple and key else key
     return name.partition("_.")[0] if isinstance(name, str) else ""
 
@@ -243,7 +242,7 @@ def _name(key: Any) -> str:
     if type(key) is tuple and key:
         key = key[0]
     elif isinstance(key, str):
-        return _prefix(key)  # a key for itself, as `delayed` makes them
+        return _prefix(key)  # a single key, as `delayed` makes them
     return key if isinstance(key, str) else type(key).__name__
 
 

@@ -1,4 +1,4 @@
-"""What stands in this process for an array on a worker; and what the rooms below ask of a device's memory."""
+"""The object in this process for an array on a worker; and the memory of the device, for the rooms below."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
 
 
 class Remote:
-    """A result on a worker. It is there for as long as this is held: the future of its call is the holder that Dask
-    knows.
+    """A result on a worker. It stays there while this is held: for Dask the future of its call is the holder.
 
-    A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before this is there;
-    and as its `array` once it is.
+    A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before the result is
+    there. Once it is there, this is the value's `array`, too.
 
     Attributes:
-        call: what Dask is given, once it is submitted.
-        number: of the work in it that makes this.
+        call: the call for Dask, once it is submitted.
+        number: of the work in the call that makes this.
         views: the steps from Dask's result to this value, which may be a view of it.
-        home: the worker where it is, or will be, as far as that is known: Dask may have moved it.
+        home: the worker where it is, or will be, as far as known: Dask may have moved it.
         nbytes: of Dask's result.
-        depth: how many results Dask would compute again, one after the other, if all were lost.
+        depth: the length of the chain of results that Dask would compute again, if all were lost.
         sent: set when others may read it: `call` is there, or never will be.
         over: set when its task has ended.
     """
@@ -48,12 +47,12 @@ class Remote:
 
     @property
     def future(self) -> Any:
-        """Dask's, once it is sent."""
+        """The future of Dask, once the call is sent."""
         return None if self.call is None else self.call.future
 
     @property
     def kept(self) -> bool:
-        """Whether it stays on the worker, and is not only what the next work of its call reads."""
+        """Whether it stays on the worker: if not, only the next work of its call reads it."""
         return self.call is None or self.call.small or self.number == self.call.last
 
     def become(self, other: Remote, step: Step) -> None:
@@ -64,12 +63,12 @@ class Remote:
 
 
 def standing(value: Value) -> Any:
-    """What stands for a value of a cluster: a `Remote`; or the array, where that is here."""
+    """The object of a cluster's value: a `Remote`; or the array, if that is here."""
     return value.block if value.array is None else value.array
 
 
 class DaskMemory(Memory):
-    """The memory of a cluster's workers. No array of it ever escapes: what leaves is a copy."""
+    """The memory of a cluster's workers. No array of it ever escapes, since arrays leave as copies."""
 
     xp: Any = np
     arrays: tuple[type, ...] = (Remote,)
@@ -79,6 +78,6 @@ class DaskMemory(Memory):
         self.granule = granule
 
     def reclaim(self, value: Value) -> None:
-        value.array = value.block = None  # on any thread: a future tells the client's loop that it is dropped
+        value.array = value.block = None  # on any thread, since a future tells the client's loop that it is dropped
         if value.charge:
             self.completions.dropped(value)

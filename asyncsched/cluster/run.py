@@ -1,25 +1,24 @@
-"""One graph of Dask's, computed within the bounds of a scheduler.
+"""One Dask graph, computed within the bounds of a scheduler.
 
-Theory of operation. A task of the graph is a task of the scheduler, and a dependency a value that it reads: so the
-engine knows what waits for what, streams go on from one task to the next without the loop, and a result is freed by
-its reference count as soon as the last task that reads it has ended, on that task's stream.
+Theory of operation. A task of the graph is a task of the scheduler, and a dependency is a value that it reads. So the
+engine knows the dependencies, streams go on from one task to the next without the loop, and a result is freed by its
+reference count as soon as its last reader has ended, on that task's stream.
 
-The tasks are submitted in the order of `dask.order`, which is made so that few results are held at a time, and admitted
-in that order, as in any scope. They are submitted as late as keeps the streams busy (`AHEAD`), for what they take is
-known better by then, see `graph`; and one for which there are no bytes is waited for before the next is submitted, so
-that nothing passes it: what comes later in the order would take up for longer what it frees. So no more is held at a
-time than that order needs, or the limit.
+The tasks are submitted in the order of `dask.order`, by which few results are held at a time, and are admitted in that
+order, as in any scope. They are submitted as late as possible while the streams stay busy (`AHEAD`), since their sizes
+are known better by then, see `graph`. If there are no bytes for a task, the next one is submitted only when it is
+admitted, so that none passes it: later tasks in the order would hold the bytes for longer. So no more bytes are held at
+a time than that order needs, or the limit.
 
-Where the order needs more than that (a result larger than the limit, say), somebody has to go first: when nothing is
-in flight, and the first in the order has no room, it is admitted all the same, for nothing, and what it makes is
-charged. (`_go_first`, which the watch over stalls asks as it asks others for what they can spare.) That is told once
-it has happened.
+If the order needs more than the limit (a result larger than the limit, say), some task has to go first. When nothing is
+in flight, and the first task in the order has no room, it is admitted all the same, without a charge, and its result is
+charged. (The watch over stalls calls `_go_first`, as it calls others that can free bytes.) The log says so afterwards.
 
-Tasks that take less time than one of the scheduler's costs are run several to a task, in their order, once that is
-known of their kind: those that make a number, of numbers that others like them made. So none keeps others waiting.
+Tasks that take less time than a task of the scheduler costs are run several to a task, in their order, once that is
+known of their kind. They make a number of numbers that others like them made. So none keeps others waiting.
 
-Results are handed on as they are, as Dask's own threads do, and not as read-only views: they are no tensors, and a
-graph's functions may write to what they made.
+Results are handed on themselves, as Dask's own threads do, and not as read-only views: they are no tensors, and a
+graph's functions may write to their results.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ from .work import NUMBERS
 
 log: Final = Log("asyncsched")
 
-AHEAD: Final = 32  # tasks that wait for admission, at most. A guess: half of what is in flight by default
-_BATCH: Final = 16  # launched together
-_TOGETHER: Final = 16  # quick ones that are run by one task. A guess, as the others
+AHEAD: Final = 32  # most tasks that wait for admission. A guess: half of those in flight by default
+_BATCH: Final = 16  # tasks launched together
+_TOGETHER: Final = 16  # quick tasks that one task runs. A guess, as the others
 
 Part: TypeAlias = tuple[Any, GraphNode, Kind]  # a node of the graph, and its key
 
@@ -63,11 +62,10 @@ class Run:
 
     Args:
         runtime, device: where.
-        nodes: what the wanted keys need, in the order in which it is to be submitted, and topological.
+        nodes: those that the wanted keys need, in the order in which to submit them. The order is topological.
         wanted: whose results are kept.
-        context: what the tasks run in copies of.
-        watch: called on stream threads with a key before its task runs, and with the result after it, if anybody wants
-            to know.
+        context: the tasks run in copies of it.
+        watch: called on stream threads with a key before its task runs, and with the result after it; or None.
     """
 
     runtime: Runtime
@@ -79,22 +77,22 @@ class Run:
     watch: Callable[..., None] | None = None
 
     def __post_init__(self) -> None:
-        self.failed: BaseException | None = None  # what a task raised
-        self.stopped: bool = False  # what has not begun is not to run any more
+        self.failed: BaseException | None = None  # the exception of a task
+        self.stopped: bool = False  # tasks that have not begun must not run any more
         self._lanes = self.runtime.lanes[self.device].compute
-        # What each node gives, until all that read it are submitted, and what is wanted to the end: what was there; or
-        # the value of a task, and the key under which it is there.
+        # The result of each node until all its readers are submitted, of wanted nodes to the end: the given result; or
+        # the value of a task, and the key of the result in it.
         self._held: dict[Any, Any] = {}
         self._made: dict[Any, tuple[Value, Any]] = {}
-        # How many nodes read each; one that is asked for has one reader more.
+        # How many nodes read each; a wanted node has one reader more.
         self._readers = Counter(chain(self.wanted, *(node.dependencies for node in self.nodes.values())))
         self._core: CoreScope | None = None
         self._waiting: asyncio.Task[Any] | None = None
         self._cancelled: Failure | None = None
 
     async def compute(self) -> dict[Any, Any]:
-        """Run all, and return what is wanted, by key; nothing where a task raised, see `failed`. Cancelled, it cancels
-        what has not begun and waits for the rest.
+        """Run all, and return the wanted results by key; nothing if a task raised, see `failed`. If this is cancelled,
+        it cancels tasks that have not begun and waits for the rest.
 
         Raises:
             TaskCancelled: if somebody cancelled its tasks.
@@ -149,21 +147,21 @@ class Run:
                 await checkpoint()
 
     async def _admitted(self, task: Task) -> None:
-        """Wait until a task is launched, or cancelled by somebody: then nothing more is submitted."""
+        """Wait until a task is launched. If somebody cancels it, no more are submitted."""
         if task.state == PENDING:
             await awaited(self.runtime, (task,), ADMITTED)
         if task.failure is not None:
             self.stopped, self._cancelled = True, task.failure
 
     def _groups(self) -> Iterator[Sequence[Part]]:
-        """What is to be run, in order: one by one, and several quick ones at a time."""
+        """The nodes to run, in order: one by one, quick ones several at a time."""
         kind_of, quick = self.sizes.kind, list[Part]()
         for key, node in self.nodes.items():
             if isinstance(node, DataNode):
                 self._held[key] = node.value
                 continue
             if self.watch is None and isinstance(node, Alias):
-                if quick:  # of which it may be one
+                if quick:  # it may be one of them
                     yield quick
                     quick = []
                 held: dict[Any, Any] = self._made if node.target in self._made else self._held
@@ -183,7 +181,7 @@ class Run:
             yield quick
 
     def _task(self, core: CoreScope, parts: Sequence[Part]) -> Task:
-        """The task that runs some nodes, with all they read."""
+        """The task that runs some nodes, with all their inputs."""
         made, limit, cost = new_value(core.account, self.device, None), core.account.limit, 0
         keys, inputs, given = list[tuple[Any, Any]](), list[Value](), dict[Any, Any]()
         for key, node, kind in parts:
@@ -197,13 +195,13 @@ class Run:
                     keys.append((other, place))
                     inputs.append(value)
             self._was_read(node)
-        if limit is not None and cost > limit:  # a guess may be wrong: it is tried with all there is
+        if limit is not None and cost > limit:  # a guess may be wrong: try it with the whole limit
             cost = limit
         body = Node(self, parts, keys, given)
         return Task(core, CallPlan(parts[0][2].name), made, body, tuple(inputs), None, None, self._lanes, cost)
 
     def _was_read(self, node: GraphNode) -> None:
-        """Let go of what a node reads, if it was the last to read it."""
+        """Drop the inputs of which a node was the last reader."""
         for other in node.dependencies:
             self._readers[other] -= 1
             if not self._readers[other]:
@@ -211,7 +209,7 @@ class Run:
                 self._made.pop(other, None)
 
     def _results(self) -> dict[Any, Any]:
-        """What is wanted, by key, when all has ended. Raises what a task of it failed with."""
+        """The wanted results, by key, when all tasks have ended. Raises the error of a task."""
         found = {}
         for key in self.wanted:
             value, place = self._made.get(key, (None, None))
@@ -221,13 +219,13 @@ class Run:
         return found
 
     def stop(self, error: BaseException) -> None:
-        """A task raised: nothing more is to run. On a stream's thread."""
+        """A task raised: no more may run. On a stream's thread."""
         if not self.stopped:
             self.failed = error
             self.cancel()
 
     def cancel(self) -> None:
-        """Nothing more is to run. On any thread."""
+        """No more tasks may run. On any thread."""
         self.stopped = True
         assert self.runtime.loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -238,7 +236,7 @@ class Run:
             self._waiting.cancel()
 
     def _go_first(self) -> bool:
-        """Nothing moves for want of bytes: the first task of this graph is admitted all the same."""
+        """Nothing moves for want of bytes: admit the first task of this graph all the same."""
         core = self._core
         head = None if core is None else core.queue.peek()
         if core is None or head is None or not head.cost or not isinstance(head.call, Node):
@@ -248,15 +246,15 @@ class Run:
 
 
 class Node(Body):
-    """What runs nodes of the graph, one after the other, on a stream's thread."""
+    """Runs nodes of the graph, one after the other, on a stream's thread."""
 
     __slots__ = ("_given", "_keys", "_parts", "_run")
 
     def __init__(self, run: Run, parts: Sequence[Part], keys: Sequence[tuple[Any, Any]], given: dict[Any, Any]) -> None:
         self._run = run
         self._parts = parts
-        self._keys = keys  # of what is read of the inputs, in their order; and where it is there
-        self._given = given  # what else is read
+        self._keys = keys  # of the nodes among the inputs, in their order; and the places in the inputs
+        self._given = given  # other results that are read
 
     def run(self, task: Task) -> None:
         run, given, found, charged, result = self._run, self._given, dict[Any, Any](), 0, task.value
@@ -275,11 +273,11 @@ class Node(Body):
                 seconds = perf_counter() - began
             except BaseException as error:
                 trace = error.__traceback__
-                error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds what is charged
+                error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds charged results
                 del trace
                 run.stop(error)
                 failure = Failure(error, task.name, None)
-                failure.seen = True  # it is raised where the graph is computed
+                failure.seen = True  # it is raised in the thread that computes the graph
                 task.failure = failure
                 return
             charge, source = nbytes(made, read)
@@ -291,7 +289,7 @@ class Node(Body):
             given[key] = found[key] = made
             if run.watch is not None:
                 run.watch(key, made)
-        result.array, result.charge = found, charged  # not `nbytes`: who reads it is charged nothing for it
+        result.array, result.charge = found, charged  # not `nbytes`: its readers are not charged for it
         task.refund = task.cost - charged
 
 

@@ -1,28 +1,29 @@
-"""A worker as a stream: each task is sent to Dask, and its end waited for, by a coroutine of its own.
+"""A worker as a stream: a coroutine for each task sends it to Dask, and waits for its end.
 
-Theory of operation. A task goes to Dask as soon as what it reads has gone there, not when that is done: Dask brings
-results from worker to worker, and runs what is next without asking here. So a chain is sent ahead, up to the bounds,
-and the way to the scheduler and back is waited for once. Three kinds of task wait here for the *end* of what they read:
+Theory of operation. A task goes to Dask as soon as its inputs have gone there, not when they are done. Dask moves
+results from worker to worker, and runs the next task without asking here. So a chain is sent ahead, up to the bounds,
+and pays once for the way to Dask's scheduler and back. Three kinds of task wait here for the *end* of their inputs:
 
-- those of a commit, which decides by whether all of that is there (`_core.commit`);
+- those of a commit, which decides by whether all inputs are there (`_core.commit`);
 - those that read another device's value, which has to be copied here first;
-- views, which are no task of Dask's at all, and end when their base does.
+- views, which are no tasks of Dask, and end when their base does.
 
-How many of a worker's tasks Dask knows of is bounded (`most`): the rest of those that are launched wait here. They take
-their place after what they read was sent, so whoever has one never waits for somebody without.
+Dask has at most `most` tasks of a worker; other launched tasks wait here for a place. A task takes its place after its
+inputs were sent, so a task with a place never waits for one without.
 
-A task of Dask's takes its scheduler and its worker a millisecond, and the next one milliseconds more if it reads that.
-So several tasks of a stream, launched in one turn of the event loop, go as one call (and share a place) in two cases,
-where nobody has to wait for it. (1) *A chain*: an operation whose result the next alone reads, which waits for nothing
-else. That result never is anybody's. (2) *Small ones*: quick operations with little results, which wait for each other
-alone: a call waits for no other to which something may be added, so none waits for itself. These stay together on the
-worker until nobody holds one of them, and so long all are charged, as what the views of one array are. Where one fails,
-which is rare with these, and where Dask fails a task for what was then done again, the others are called once more,
-each alone. Functions are among these only where the user says so (`chunksize`): they may take long, wait for each
-other, and be called twice then.
+A task of Dask costs its scheduler and its worker a millisecond, and the next one some milliseconds more if it reads the
+first. So several tasks of a stream that are launched in one turn of the event loop go as one call (and share a place)
+in two cases, in which nothing has to wait for that. (1) *A chain*: an operation whose result only the next one reads,
+which waits for nothing else. Nobody else ever gets that result. (2) *Small ones*: quick operations with small results,
+which wait only for each other. A call never waits for another one to which works may still be added, so none waits for
+itself. Small results stay together on the worker until nobody holds any of them, and all are charged until then, as the
+views of one array are. If one of them fails, which is rare, or Dask fails the whole task, the others are called once
+more, each alone. Functions are among these only if the user says so (`chunksize`), since they may take long, wait for
+each other, and would be called twice.
 
-Dask runs what it is sent in this order, but a worker with several threads side by side. So the tasks of a stream do not
-end in order, and the count of those that ended, for which other devices' streams wait, goes on with the oldest.
+Dask runs tasks in the order in which they are sent, but a worker with several threads runs them side by side. So the
+tasks of a stream do not end in order. The count of ended tasks, for which other devices' streams wait, counts up to the
+oldest unfinished one.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ from .connection import Call, Connection
 from .memory import DaskMemory, Remote, standing
 from .work import Item, Step, Work, failed_at, hold, is_captured, view_of
 
-SMALL, MOST_TOGETHER = 1024, 32  # bytes of a result, and results, that go as one; guesses
-DEEPEST = 128  # results that one comes from, the longest way: then it is brought here and put anew
+SMALL, MOST_TOGETHER = 1024, 32  # most bytes of a small result, and most results that go as one call; guesses
+DEEPEST = 128  # with a chain of so many results behind it, a result is brought here and put anew
 _SECONDS_PER_TASK = 1e-3  # a guess
-_LATEST = 0.3  # the part of the last task of a name in what the next is expected to take
+_LATEST = 0.3  # the weight of the last task of a name in the estimate for the next
 _NAMES = 4096
 
 
@@ -71,18 +72,18 @@ class Durations:
         return self._seconds.get(name, _SECONDS_PER_TASK)
 
     def took(self, name: str, seconds: float) -> None:
-        """Note that a task of this name took so long, the way there and back included."""
+        """Note the seconds that a task of this name took, the way there and back included."""
         if len(self._seconds) >= _NAMES:
             self._seconds.clear()
         self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
 
 class DaskStream:
-    """The tasks of one worker; or of several, in turn: those that put arrays.
+    """The tasks of one worker. Or of several workers in turn: tasks that put arrays.
 
     Args:
         durations: of the tasks of the whole cluster.
-        most: how many tasks Dask is told of at a time.
+        most: how many tasks Dask has at a time.
         chunksize: how many functions may go as one call.
     """
 
@@ -100,13 +101,13 @@ class DaskStream:
         self.worker: Any = workers[0]
         self.launched: int = 0
         self.finished: Counter = Counter()
-        self.expected: float = 0.0  # seconds until it has done what was launched
+        self.expected: float = 0.0  # seconds until it has done all launched tasks
         self._ran_dry = 0.0  # when its last task ended
         self._connection, self._memory, self._durations = connection, memory, durations
         self._turns = itertools.cycle(workers)
         self._slots = asyncio.Semaphore(most)
         self._chunksize = chunksize if chunksize > 1 else 0
-        self._ended: set[int] = set()  # beyond the oldest that has not
+        self._ended: set[int] = set()  # ended tasks beyond the oldest unfinished one
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         self.launched += 1
@@ -119,7 +120,7 @@ class DaskStream:
         return self.launched
 
     async def _run(self, task: Task, remote: Remote, waits: Sequence[Point], number: int, expected: float) -> None:
-        """Take a task from its launch to its end. What it raises is the task's failure."""
+        """Take a task from its launch to its end. An exception here is the task's failure."""
         task.refund = task.cost
         self._connection.begins(self, number)
         try:
@@ -154,14 +155,14 @@ class DaskStream:
                     return
                 call = await self._packed(task, remote, before)
                 error = await self._called(task, remote, call)
-            await _all_over(task.inputs)  # Dask fails it for what it reads: that is told first, though it may be late
+            await _all_over(task.inputs)  # Dask fails it for an input: that settles first
             if self._not_wanted(task):
                 return
-            # What Dask itself raised, of a dead worker say, is no work's fault where there are several.
+            # An error of Dask itself, about a dead worker say, belongs to no work if there are several.
             mine, number = failed_at(error, call.key, -1 if call.small and call.last else call.last)
             if error is None or (mine and number == remote.number):
                 break
-            if mine and not remote.kept:  # it was there for the next alone, and that has failed
+            if mine and not remote.kept:  # only the next one read it, and that has failed
                 error = None
                 break
         if error is not None:
@@ -170,7 +171,7 @@ class DaskStream:
             await self._finish(task, remote, call)
 
     async def _called(self, task: Task, remote: Remote, call: Call) -> BaseException | None:
-        """Wait for the call of a task. Returns why it failed, if it did."""
+        """Wait for the call of a task. Returns its error, if it failed."""
         remote.sent.set()
         self._connection.submitted(self, task.number)
         observer, sent = self._memory.observer, perf_counter()
@@ -187,7 +188,7 @@ class DaskStream:
         return error
 
     def _before(self, task: Task) -> Call | None:
-        """The call of this turn that a task goes on with, if there is one."""
+        """The call of this turn to which a task may be added, if there is one."""
         call = _feeding(task)
         if call is None and (small := self._connection.small.get(self._alike(task))) is not None:
             alike = small.last < small.most - 1 and small.tasks[0].scope.account is task.scope.account
@@ -195,16 +196,16 @@ class DaskStream:
         return call
 
     def _alike(self, task: Task) -> tuple[Any, bool]:
-        """What a task must have in common with those of a call: an operation waits for no function."""
+        """The kind that all tasks of a call share, since an operation must not wait for a function."""
         return self, isinstance(task.call, Op)
 
     def _most(self, task: Task, call: Call | None) -> int:
-        """How many tasks may go in a small call, this or a new one, that a task is in; 0 if it may not be in one."""
+        """The size of a small call in which a task may be; 0 if it may not be in one."""
         most = MOST_TOGETHER if isinstance(task.call, Op) else self._chunksize
         return most if most and _small(task, call) else 0
 
     async def _packed(self, task: Task, remote: Remote, before: Call | None) -> Call:
-        """Submit a task whose operands were submitted: as a call of its own, or as the next work of another."""
+        """Submit a task whose operands were submitted: as a new call, or as the next work of a call."""
         gpu, operands = self._connection.gpu, [] if before is None else before.operands
         reads: list[int] = []
         views: list[tuple[Step | Item, ...]] = []
@@ -237,14 +238,14 @@ class DaskStream:
 
     @staticmethod
     def _not_wanted(task: Task) -> bool:
-        """Whether it was cancelled, or what it reads failed, which is its failure then."""
+        """Whether it was cancelled, or an input failed, which is its failure then."""
         upstream = failure_above(task.inputs)
         if upstream is not None:
             execution.fail(task, upstream.passed_to(task.name, task.site))
         return upstream is not None or task.failure is not None
 
     async def _finish(self, task: Task, remote: Remote, call: Call) -> None:
-        """Give the value what stands for it, and the task its refund."""
+        """Give the value its `Remote` or array, and the task its refund."""
         value = task.value
         assert value is not None
         connection, nbytes = self._connection, value.nbytes
@@ -256,7 +257,7 @@ class DaskStream:
         if task.failure is not None:  # cancelled meanwhile
             return
         remote.nbytes = nbytes
-        if remote.depth >= DEEPEST:  # it is put anew, so that Dask forgets what it comes from
+        if remote.depth >= DEEPEST:  # it is put anew, so that Dask forgets its inputs
             found = view_of(await connection.gathered(call), remote.views)
             work = Work(hold, (ref(0),), {}, (0,), ((),), gpu=connection.gpu)
             call = connection.submit(task.name, remote.home, work, [found])
@@ -264,7 +265,7 @@ class DaskStream:
                 raise error
             remote.call, remote.number, remote.views, remote.depth = call, 0, (), 0
         execution.finish(task, value, remote, nbytes)
-        if call.small:  # the others are there for as long as it is
+        if call.small:  # the others stay on the worker as long as it does
             owner = call.owner = call.owner or new_value(value.account, value.device, None)
             value.base, value.charge = owner, 0
             owner.charge += nbytes
@@ -285,7 +286,7 @@ class DaskStream:
 
 
 def _remote(values: Sequence[Value]) -> list[Remote]:
-    """What stands for those of the cluster whose tasks are not known to have ended."""
+    """The `Remote`s of those values whose tasks are not known to have ended."""
     return [value.block for value in values if isinstance(value.block, Remote)]
 
 
@@ -295,13 +296,13 @@ async def _all_over(values: Sequence[Value]) -> None:
         await remote.over.wait()
 
 
-# -- what is sent -----------------------------------------------------------------------------------------------------
+# -- calls -----------------------------------------------------------------------------------------------------
 
 
 def _feeding(task: Task) -> Call | None:
-    """The call of the value that a task waits for, if that is the only one, nobody else reads it, and Dask was not told
-    of the call yet. No other stream would begin anything sooner."""
-    inputs = task.inputs  # in no variables: references are counted
+    """The call of the only value for which a task waits, if nobody else reads that value, and the call was not sent
+    yet. No other stream would begin a task sooner by that."""
+    inputs = task.inputs  # without variables, since references are counted
     waits = [i for i, value in enumerate(inputs) if not _there(value)]
     if not waits or any(inputs[i] is not inputs[waits[0]] for i in waits):
         return None
@@ -312,14 +313,14 @@ def _feeding(task: Task) -> Call | None:
     call = remote.call
     if call is None or call.sent.is_set() or call.small or call.tasks != [producer]:
         return None
-    alone = references(inputs, place) == len(waits) + (inputs is not task.reads) + 1  # its own task has it, too
+    alone = references(inputs, place) == len(waits) + (inputs is not task.reads) + 1  # its own task holds it, too
     return call if alone else None
 
 
 def _small(task: Task, call: Call | None) -> bool:
-    """Whether a task may be in a small call, this or a new one: it gives little, and waits for nothing but this call,
-    and others to which nothing is added any more. An operation takes less than any way, does not fail for what it
-    finds, and waits for no function."""
+    """Whether a task may be in a small call, this or a new one: its result is small, and it waits only for this call,
+    or for calls to which no more works are added. An operation must take less time than the way there, must not fail by
+    its data, and must not wait for a function."""
     op, value, plan = task.call, task.value, task.plan
     if isinstance(op, Op) and (not op.out or op.checks or is_captured(op) or not plan.small):
         return False
@@ -350,13 +351,13 @@ def _work(task: Task, reads: tuple[int, ...], views: tuple[tuple[Step | Item, ..
 
 
 def _form(task: Task) -> Any:
-    """Shape and dtype of what it is to give, if that is known."""
+    """Shape and dtype of its result, if known."""
     found = None if task.value is None else task.value.meta
     return None if found is None else (found.shape, found.dtype)
 
 
 def _view_made(task: Task) -> Step | None:
-    """The view that a task makes, if it is a view of known shape of something on a worker."""
+    """The view that a task makes, if it is one of known shape of an array on a worker."""
     value, op = task.value, task.call
     if value is None or value.base is None or not value.meta.known or not isinstance(op, Op) or not op.view:
         return None
@@ -365,7 +366,7 @@ def _view_made(task: Task) -> Step | None:
 
 
 async def _operand(value: Value) -> Any:
-    """What stands for a value; of another device's an array, which is copied here first."""
+    """The `Remote` or array of a value. The value of another device is copied here first."""
     found = standing(value)
     if isinstance(found, Remote) or value.device.remote or value.device.inline:
         return found

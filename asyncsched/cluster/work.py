@@ -1,14 +1,14 @@
-"""What travels to a worker, and what is done there.
+"""Works: they travel to a worker, and are done there.
 
-A task of Dask's is `perform` with the `Work` of one task of ours, which says what to call, and the results of other
-tasks, which Dask brings to the worker; or with that of several of ours, see `stream`. On a worker's card it is called
-with CuPy's arrays, and else with NumPy's.
+A task of Dask is `perform` with the `Work` of one task of ours, or of several (see `stream`). The work says what to
+call, with the results of other tasks, which Dask moves to the worker. On a worker's card it is called with CuPy's
+arrays, else with NumPy's.
 
-Views make no task. A value that is a view is held as its base and the steps that lead from there, and these are taken
-where it is used (`Step`).
+Views make no task. A view is held as its base and the steps from there, which are taken where the view is used
+(`Step`).
 
 Operations of the table travel by name, since the worker has the same table. A captured step travels as its program
-(`Fused`), pickled once, which the worker keeps: it comes again and again.
+(`Fused`). It is pickled once, and the worker keeps it, since it comes again and again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from ..ops.program import Program, Ref
 from ..ops.table import TABLE
 from . import card
 
-NUMBERS = (type(None), bool, int, float, complex, np.generic)  # results that are not worth being counted
+NUMBERS = (type(None), bool, int, float, complex, np.generic)  # types of results that are not counted
 _FAILED = "_asyncsched_work"  # an attribute of errors
 _KEPT_PROGRAMS = 64
 _KEPT_BYTES = 128 * 2**20  # a guess, as the other
-# Buffers of intermediate results, used again: Dask has its workers give freed memory back to the system at once, so
-# new ones would cost a page fault for every 4 KiB.
+# Buffers of intermediate results are used again: Dask's workers give freed memory back to the system at once, so new
+# buffers would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
 _UNFINISHED = ("waiting", "ready", "constrained", "executing", "long-running", "cancelled", "resumed")
 
@@ -62,7 +62,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One of the results of a call that gives them all, where a `Step` would stand."""
+    """One result of a call that gives several, in the place of a `Step`."""
 
     number: int
 
@@ -72,16 +72,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a worker is to do with its operands.
+    """A call that a worker makes with its operands.
 
     Attributes:
         call: an operation of the table, or a user's function.
-        args: the arguments, with a reference by place for each operand; None if they are the operands.
+        args: the arguments, with a reference by place for each operand; None if the operands are the arguments.
         options: of an operation.
-        reads: the operands, by their places among all of the call's; -1 for the result of its first work, -2 for that
-            of the next, and so on.
-        views: for each operand the steps to the view of it that is meant.
-        form: shape and dtype of what a function is to return, if that was said; and of what a captured step gives.
+        reads: the operands, by their places among all operands of the call; -1 for the result of the call's first work,
+            -2 for that of the next, and so on.
+        views: for each operand the steps to the wanted view of it.
+        form: the declared shape and dtype of a function's result; and those of a captured step's results.
         gpu: whether it is done on the worker's card.
     """
 
@@ -95,8 +95,8 @@ class Work:
 
 
 def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_them: bool) -> Any:
-    """Do one work after the other, on the worker. Gives all their results; or that of the last, where each of the
-    others is read by the next alone."""
+    """Do one work after the other, on the worker. Gives all their results. Or only the last one, if each other result
+    is read only by the next work."""
     made: list[Any] = []
     try:
         for number in range(len(works)):
@@ -111,14 +111,14 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
     add_note(failed, f"raised on the worker {_worker()}")
     setattr(failed, _FAILED, (key, number))
     try:
-        raise failed  # here, where it has no context: Dask pickles that, too
+        raise failed  # here, where it has no context, since Dask pickles that, too
     finally:
         del failed
 
 
 def failed_at(error: BaseException | None, key: str, last: int) -> tuple[bool, int]:
-    """Whether an error is that of the call with this key, and not of what it reads; and by which work. What Dask itself
-    raised counts as the last's."""
+    """Whether an error is that of the call with this key, and not of an input; and of which work. An error of Dask
+    itself counts as the last work's."""
     found, number = getattr(error, _FAILED, (key, last))
     return found == key, number
 
@@ -141,15 +141,16 @@ def describe(array: Any) -> tuple[tuple[int, ...], Any, bool, int]:
 
 
 def hold(found: Any) -> Any:
-    """What was brought to be put anew, with memory of its own. What is for a card is brought there when it is read."""
+    """An array that was brought here to be put anew, with memory of its own. If it is for a card, it is copied there
+    when it is read."""
     return np.array(found) if isinstance(found, np.ndarray) else found
 
 
 async def over(keys: Sequence[str], dask_worker: Any) -> None:
-    """Return when this worker runs none of the tasks of these keys, and will run none. Runs on its event loop."""
+    """Return when this worker runs none of the tasks with these keys, and will run none. Runs on its event loop."""
     from asyncio import sleep
 
-    # Polled, since a worker tells nobody when a cancelled task has left its thread.
+    # Polled, since a worker does not report when a cancelled task has left its thread.
     tasks = dask_worker.state.tasks
     while any(key in tasks and tasks[key].state in _UNFINISHED for key in keys):  # noqa: ASYNC110  # there is no event of it
         await sleep(0.01)
@@ -184,7 +185,8 @@ def _call(work: Work, arrays: list[Any], xp: Any) -> Any:
 
 
 def _read_only(found: Any) -> Any:
-    """An array for a user's function: read-only, since other tasks read the same one. CuPy's cannot be."""
+    """An array for a user's function: read-only, since other tasks read the same one. CuPy's arrays cannot be
+    read-only."""
     return read_only(found) if isinstance(found, np.ndarray) else found
 
 
@@ -193,7 +195,7 @@ def _worker() -> str:
 
     try:
         worker = get_worker()
-    except ValueError:  # this runs on none, in a test
+    except ValueError:  # in a test this runs on no worker
         return "(none)"
     return f"{worker.name} ({worker.address})"
 
@@ -202,7 +204,7 @@ def _worker() -> str:
 
 
 class Fused:
-    """A captured program as a worker runs it. Pickled once, whatever the number of its replays."""
+    """A captured program for workers. It is pickled once, whatever the number of its replays."""
 
     def __init__(self, program: Program) -> None:
         from cloudpickle import dumps
@@ -227,7 +229,7 @@ def _fused(pickled: bytes) -> FusedProgram:
 
 
 def is_captured(op: Op) -> bool:
-    """Whether it is a captured step's, and no operation of the table."""
+    """Whether it is a captured step, and no operation of the table."""
     return op.out and op.name not in TABLE
 
 
@@ -240,7 +242,7 @@ def _reduce_op(op: Op) -> tuple[Callable[..., Op], tuple[Any, ...]]:
     known = UNPACK if op.name == UNPACK.name else TABLE.get(op.name)
     if known is not None and op in (known, known.exact):
         return _op, (op.name, op is not known)
-    return Op, (op.name, op.kernel, None)  # of a captured step; nobody asks its rule
+    return Op, (op.name, op.kernel, None)  # of a captured step; its rule is never called
 
 
 def _reduce_meta(form: Meta) -> tuple[Callable[..., Meta], tuple[Any, ...]]:

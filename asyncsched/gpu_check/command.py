@@ -1,16 +1,17 @@
-"""Each program runs in a process of its own, as far as the time goes. In this order:
+"""Each program runs in a process of its own, while there is time. In this order:
 
-  machine  which device, driver and versions, the settings of CUDA and CuPy; and how long what comes first takes
-           (`cold`): context, kernel, reduction, product; once more with the kernels that were kept (`warm`)
-  probe    whether order, memory, faults, cancellation and numbers are what they should be
+  machine  the device, driver and versions, the settings of CUDA and CuPy; and how long first calls take (`cold`):
+           context, kernel, reduction, product; once more with the kernels that were kept (`warm`)
+  probe    whether order, memory, faults, cancellation and numbers are right
   rate     launches, the latency of `await`, copies, a convolution: beside plain CuPy
   test     `pytest -m gpu`, file by file         these two need a checkout, and take turns
   bench    `bench gpu`, section by section
 
-Of each it says
-  passed   it came to its end, and all is as it should be
-  missed   it came to its end, and something is not
-  crashed  it raised, was killed, or was not through in its time
+The states of a program:
+
+  passed   it ended, and all is right
+  missed   it ended, and something is wrong
+  crashed  it raised, was killed, or exceeded its time
   skipped  it was not run, and why
 
 The exit status is 1 if any missed or crashed, or none passed, or it was interrupted.
@@ -41,11 +42,11 @@ from .._arguments import check_number, format_bytes, format_number, format_secon
 from .entries import NOT_REACHED, ROOT, Entry
 from .programs import GROUPS
 
-HELP: Final = "all there is to learn of a CUDA device, in one file that can be sent to somebody"
+HELP: Final = "all that one run can learn of a CUDA device, in one file to send"
 PRINTS: Final = __doc__
 SECTIONS: Final = ("small", "latency", "copies", "large", "train", "fused", "lag", "run_ahead", "sanitize")
 _SMI: Final = "driver_version,mig.mode.current,pcie.link.gen.max,pcie.link.width.current,memory.used,clocks.max.sm"
-_LEAST: Final = 3.0  # seconds: with less left nothing is begun
+_LEAST: Final = 3.0  # seconds: with less time left no program is begun
 _WIDTH: Final = 100
 _LONGEST: Final = 300  # characters
 _RUNS: Final = "gpu-check itself ended while this ran"
@@ -58,9 +59,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--out", metavar="FILE", type=Path, help="where the file goes (gpu-check-DATE.json, here)")
     parser.add_argument(
-        "--minutes", type=float, default=15.0, help="what all may take together (15); what tells most comes first"
+        "--minutes", type=float, default=15.0, help="for all programs together (15); the most telling ones come first"
     )
-    parser.add_argument("--only", metavar="NAMES", help="these alone, by commas: groups, or names of one program each")
+    parser.add_argument("--only", metavar="NAMES", help="only these, by commas: groups, or names of programs")
     parser.add_argument(
         "--quick", action="store_true", help="small sizes, to try the command: the numbers mean nothing"
     )
@@ -76,7 +77,7 @@ def report(options: Namespace) -> str:
     """
     check_number("--minutes", options.minutes, "minutes")
     out = options.out or Path(f"gpu-check-{datetime.now(UTC):%Y%m%d-%H%M%S}.json")
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the page is printed, too
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C, so the page is printed, too
     try:
         with TemporaryDirectory() as work:
             check = Check(_chosen(entries(Path(work), quick=options.quick), options.only), out, options.minutes)
@@ -91,7 +92,7 @@ def report(options: Namespace) -> str:
 
 
 def _chosen(programs: Iterator[Entry], only: str | None) -> list[Entry]:
-    """Those that are asked for, after the first, which looks whether there is a device."""
+    """The wanted programs, after the first one, which looks whether there is a device."""
     first, *others = programs
     names = set(only.split(",") if only else ())
     if unknown := names - {name for entry in (first, *others) for name in (entry.group, entry.name)}:
@@ -100,7 +101,7 @@ def _chosen(programs: Iterator[Entry], only: str | None) -> list[Entry]:
 
 
 def entries(work: Path, *, quick: bool) -> Iterator[Entry]:
-    """All that there is to run, in its order; and why what cannot be."""
+    """All programs, in their order. Those that cannot run say why."""
     options = ["--quick"] if quick else []
     for group, programs in GROUPS.items():
         for name in programs:
@@ -134,7 +135,7 @@ class Check:
 
     Args:
         out: the file.
-        minutes: what all may take together.
+        minutes: for all programs together.
     """
 
     def __init__(self, programs: Sequence[Entry], out: Path, minutes: float) -> None:
@@ -189,7 +190,7 @@ class Check:
         part.replace(self._out)
 
     def page(self) -> str:
-        """What is printed: of each group how many passed, why the others did not, and the numbers."""
+        """The printed page: for each group how many passed, why the others did not, and the numbers."""
         states = Counter(entry.state for entry in self.entries)
         text = [f"{_counts(states)}, in {self._seconds():.0f} s of {self._minutes:g} minutes"]
         for group in dict.fromkeys(entry.group for entry in self.entries):
@@ -206,7 +207,7 @@ def _section(group: str, programs: Sequence[Entry]) -> Iterator[str]:
     for (state, why), names in whys.items():
         who = "all" if len(names) == len(programs) > 1 else ", ".join(names)
         yield f"  {state:7}  {who}: {why}"[:_LONGEST]
-    for entry in programs if group != "probe" else ():  # of a probe what counts is its state
+    for entry in programs if group != "probe" else ():  # a probe's state is enough
         short = {name: fact for name, fact in entry.facts.items() if isinstance(fact.get("value"), str | float | int)}
         facts = [f"{name} {_fact(**fact)}" for name, fact in short.items()]
         yield from wrap("; ".join(facts), _WIDTH, initial_indent=f"  {entry.name}: ", subsequent_indent="    ")

@@ -1,4 +1,4 @@
-"""A program that is run in a process of its own, and what became of it."""
+"""A program that is run in a process of its own, and its outcome."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
-ROOT: Final = Path(__file__).parents[2]  # the package is found from here, and the rest of a checkout, if it is one
-NOT_REACHED: Final = "not reached"  # why what was not begun is skipped
-# By the exit status; all others are crashes. 5 is pytest's, for no test at all; 77 is automake's.
+ROOT: Final = Path(__file__).parents[2]  # from here the package is found, and the rest of a checkout, if it is one
+NOT_REACHED: Final = "not reached"  # why a program that was not begun is skipped
+# By the exit status; all others are crashes. 5 is pytest's, for no tests; 77 is automake's.
 _STATES: Final = {0: "passed", 1: "missed", 5: "skipped", 77: "skipped"}
 _TAIL: Final = 20_000  # characters
-_GRACE: Final = 5.0  # seconds to write tracebacks, or to be gone
+_GRACE: Final = 5.0  # seconds to write tracebacks, or to end
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGABRT)
 _TRACEBACK: Final = re.compile(r"(?:Traceback \(most recent call last\)|Fatal Python error).*", re.DOTALL)
 _RAISED: Final = re.compile(r"(?!AssertionError)[\w.]*(Error|Exception)\b")
@@ -31,15 +31,15 @@ class Entry:
     """One program.
 
     Attributes:
-        group, name: where it belongs, and what it is called.
-        command: how it is started, if it can be. What it writes to the file "facts" in its folder, a JSON object with
-            "name" in each line, and to other JSON files there, is kept.
-        limit: seconds that it may take.
-        state: "passed"; "missed": it came to its end, and something is not as it should be; "crashed"; "skipped".
-        why: for that, in one line.
+        group, name: the name is unique within the group.
+        command: how it is started, if it can be. It may write to the file "facts" in its folder, a JSON object with
+            "name" in each line, and to other JSON files there: these are kept.
+        limit: most seconds that it may take.
+        state: "passed"; "missed": it ended, and something is wrong; "crashed"; "skipped".
+        why: the reason of the state, in one line.
         seconds: that it took.
-        facts: what it told, by name.
-        output, traceback: the end of what it printed, and of that the last traceback.
+        facts: the facts that it wrote, by name.
+        output, traceback: the end of its output, and the last traceback in it.
     """
 
     group: str
@@ -72,7 +72,7 @@ class Entry:
                 status = None
                 _end(process, signal.SIGABRT)
             finally:
-                _end(process, _KILL)  # and what it may have left behind
+                _end(process, _KILL)  # and processes that it may have left behind
         self.seconds = round(monotonic() - began, 3)
         self._read(folder)
         if status is not None:
@@ -88,7 +88,7 @@ class Entry:
             text = file.read().decode("utf-8", "backslashreplace").strip()
         self.output, found = text[-_TAIL:], _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0))
         self.traceback = found[0][:_TAIL] if found else ""
-        with suppress(OSError, ValueError):  # nothing was told, or the last line not to its end
+        with suppress(OSError, ValueError):  # there are no facts, or the last line is cut off
             for line in (folder / "facts").read_text("utf-8").splitlines():
                 fact = json.loads(line)
                 self.facts[fact.pop("name")] = fact
@@ -109,7 +109,7 @@ class Entry:
 
 
 def _judged(rows: Sequence[dict[str, Any]], *, quick: bool) -> tuple[str, str]:
-    """The state of a benchmark by its rows, which have cells, and targets for some of them; and why."""
+    """The state of a benchmark, and why, by its rows: these have cells, and targets for some cells."""
     without = [
         (cell["error"], f"{row['work']}, {name}: {cell['error']}")
         for row, name, cell in _parts(rows, "cells")
@@ -131,7 +131,7 @@ def _parts(rows: Sequence[dict[str, Any]], kind: str) -> Iterator[tuple[dict[str
 
 
 def _end(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a process and to those that it started, and wait a little until it is gone."""
+    """Send a signal to a process and to those that it started, and wait a little for its end."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, number)

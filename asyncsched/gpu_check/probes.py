@@ -1,6 +1,6 @@
-"""Whether a card keeps what the library promises: small programs that raise AssertionError where it does not.
+"""Whether the library's promises hold on a card: small programs that raise AssertionError if one does not.
 
-`SAME` has what must give on a card what it gives on the CPU, one row each. The others are functions of their own.
+`SAME` has a row for each computation that must give the same on a card as on the CPU. Other probes are functions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FAR: Final = 'extern "C" __global__ void far(float* p) { p[1ll << 40] = 1; }'
 
 
 def agree(found: Any, expected: Any, within: float = 0.0) -> float:
-    """The largest difference, beside the number or beside one. Raises if that is more than `within`."""
+    """The largest difference, relative to the number or to one. Raises if it is more than `within`."""
     found, expected = np.asarray(found), np.asarray(expected, "f8")
     off = np.abs(found - expected) / np.maximum(np.abs(expected), 1.0)
     worst = float(off.max(initial=0.0))
@@ -36,7 +36,7 @@ def agree(found: Any, expected: Any, within: float = 0.0) -> float:
 
 
 async def raised(kinds: Any, awaitable: Awaitable[Any]) -> Exception:
-    """What it raises, of some kinds."""
+    """The exception that it raises, of some kinds."""
     try:
         await awaitable
     except kinds as error:
@@ -48,7 +48,7 @@ async def raised(kinds: Any, awaitable: Awaitable[Any]) -> Exception:
 
 
 def _chains(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
-    """Short operations on some streams read what long products on others give."""
+    """Short operations on some streams read the results of long products on others."""
     one = asc.eye(x.shape[0] or 0)
     for _ in range(30):
         left, right = x * 0.5, x + (one @ one)[0, 0]
@@ -84,8 +84,8 @@ def _training(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
 
 
 Same = tuple[Callable[[asc.Tensor, asc.Tensor], list[asc.Tensor]], str, float]
-# By name: of two arrays of this dtype, with numbers from 0.05 to 0.95; and how far off results may be. Products of
-# float32 in TF32 would be off by 1e-4.
+# By name: a function of two arrays of this dtype, with numbers from 0.05 to 0.95; and how far off results may be.
+# Products of float32 in TF32 would be off by 1e-4.
 SAME: Final[Mapping[str, Same]] = {
     "order": (_chains, "f8", 0.0),
     "functions_f4": (_functions, "f4", 4e-6),
@@ -113,11 +113,11 @@ def _arrays(report: Report, dtype: str) -> list[Any]:
     return list(np.random.default_rng(0).uniform(0.05, 0.95, (3, *[report.size(320, 64)] * 2)).astype(dtype))
 
 
-# -- by themselves ----------------------------------------------------------------------------------------------------
+# -- other probes ----------------------------------------------------------------------------------------------------
 
 
 async def captured(report: Report) -> None:
-    """What a captured step runs as one kernel has the bits that it has alone, replay after replay."""
+    """Operations that a captured step runs as one kernel have the bits that each has alone, replay after replay."""
     names = [*_OF_ONE.split(), *_OF_TWO.split(), "acosh", "x * y + x"]
     differ = set[str]()
     async with asc.Scheduler("cuda") as s:
@@ -172,7 +172,7 @@ async def dropped(report: Report) -> None:
 
 
 async def wrong_index(report: Report) -> None:
-    """An index out of range fails where it is awaited, and what comes after it goes on."""
+    """An index out of range fails where the result is awaited, and later tasks go on."""
     async with asc.Scheduler("cuda") as s:
         x, wrong = await s.put(np.ones((8, 5), np.float32)), await s.put(np.arange(8))
         for tensor in (nn.cross_entropy(x, wrong) * 2, asc.take(x, wrong, axis=1)):
@@ -195,7 +195,7 @@ async def cancelled(report: Report) -> None:
 
 
 async def memory_back(report: Report) -> None:
-    """Nothing is held when all was dropped; and the device has its memory back after the close."""
+    """Nothing is held after all was dropped, and the device has its memory back after the close."""
     cupy = requirements.cupy()
     async with asc.Scheduler("cuda", max_bytes=256 * _MIB) as s:
         device: Any = s.devices[0]
@@ -211,7 +211,8 @@ async def memory_back(report: Report) -> None:
 
 
 async def round_trips(report: Report) -> None:
-    """What is put comes back, whatever its size and layout; its source may be changed at once, also a pinned one."""
+    """An array that is put comes back, whatever its size and layout. Its source may be changed at once, also a pinned
+    one."""
     cupy = requirements.cupy()
     cube, pinned = np.arange(24.0).reshape(2, 3, 4), np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * _MIB), np.float32)
     flat = [np.arange(size) for size in (0, 1, 63, 65, report.size(4 << 20, 1000) + 1)]
@@ -227,7 +228,7 @@ async def round_trips(report: Report) -> None:
 
 
 async def pytorch(report: Report) -> None:
-    """A module of PyTorch's is a task; its tensors enter and leave."""
+    """A PyTorch module is a task; PyTorch's tensors enter and leave."""
     try:
         torch: Any = import_module("torch")
     except ImportError:
@@ -245,7 +246,7 @@ async def pytorch(report: Report) -> None:
 
 
 async def fault(report: Report, *, at_once: bool = False) -> None:
-    """A bad access is told where it is awaited, with the cure; nothing waits for ever, and the process ends."""
+    """A bad access raises where it is awaited, with the cure. Nothing waits for ever, and the process ends."""
     cupy = requirements.cupy()
     if not hasattr(cupy, "RawKernel"):
         raise NotHere("this CuPy takes no kernels of one's own")
@@ -266,7 +267,7 @@ async def fault(report: Report, *, at_once: bool = False) -> None:
                 error = await raised(errors, awaited)
                 assert sum("unusable" in note for note in error.__notes__) == 1, error.__notes__
             report.tell("told", str(error))
-    except BaseExceptionGroup as group:  # of what was not awaited
+    except BaseExceptionGroup as group:  # of tasks that nobody awaited
         assert group.split(errors)[1] is None, group  # noqa: PT017
 
 
@@ -279,7 +280,7 @@ async def work_left(report: Report) -> None:
 
 
 def fork(report: Report) -> None:
-    """The child of a fork is told that CUDA does not survive it."""
+    """The child of a fork gets an error: CUDA does not survive a fork."""
     if not hasattr(os, "fork"):
         raise NotHere("this system has no fork")
 

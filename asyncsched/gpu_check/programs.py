@@ -1,4 +1,4 @@
-"""Every program by its name, in the order in which they run; the first says what the machine is."""
+"""Every program by its name, in the order in which they run. The first one describes the machine."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from .telling import NotHere, Program, Report
 
 _SETTINGS: Final = re.compile("(CUPY|CUDA|CUBLAS|NVIDIA|NVRTC|NCCL|PYTORCH|ASYNCSCHED|HOSTCUDA)_|LD_LIBRARY_PATH")
 _PACKAGES: Final = re.compile("asyncsched|cupy|nvidia|cuda|numpy|torch|jax|numba|uvloop", re.IGNORECASE)
-_PRIVATE: Final = {"uuid", "luid"}  # of a device: nobody needs to know which one it is
+_PRIVATE: Final = {"uuid", "luid"}  # properties that identify a device: left out, since nobody needs them
 
 
 def machine(report: Report) -> None:
-    """Which device, driver and versions, and the settings of CUDA and CuPy."""
+    """The device, driver and versions, and the settings of CUDA and CuPy."""
     report.tell("commit", _commit())
     report.tell("system", f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
     report.tell("settings", {name: value for name, value in os.environ.items() if _SETTINGS.match(name)})
@@ -45,7 +45,7 @@ def machine(report: Report) -> None:
 
 
 def _commit() -> str:
-    """Of a checkout, and whether it was changed; or what pip noted of where it came from."""
+    """The revision of a checkout, and whether it was changed; or the origin that pip noted."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError, PackageNotFoundError):
         if not (ROOT / "bench" / "gpu").is_dir():

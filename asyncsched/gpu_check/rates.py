@@ -1,4 +1,4 @@
-"""How fast a card is driven, beside plain CuPy; and how long what comes first takes."""
+"""How fast a card is driven, beside plain CuPy; and how long first calls take."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _STEPS: Final[Mapping[str, Callable[[Any], Any]]] = {"x + 1": lambda x: x + 1, "
 
 
 async def cold(report: Report) -> None:
-    """What comes first, with no kernel kept from before; and how long the event loop stood still meanwhile."""
+    """First calls, without kernels kept from before; and how long the event loop stood still meanwhile."""
     os.environ["CUPY_CACHE_DIR"] = str(report.folder.parent / "kernels")
     report.tell("import of CuPy", await _spent(partial(asyncio.to_thread, requirements.cupy)), "s")
     cupy, worst = requirements.cupy(), [0.0]
@@ -48,7 +48,7 @@ async def _tick(worst: list[float]) -> None:
 
 
 async def launches(report: Report) -> None:
-    """A small operation in a chain, from issuing it to its end: beside plain CuPy on one stream."""
+    """A small operation in a chain, from issue to end, beside plain CuPy on one stream."""
     count = report.size(5_000, 50)
     async with asc.Scheduler("cuda") as s:
         x = await s.put(_small())
@@ -91,7 +91,7 @@ async def _put(s: asc.Scheduler, array: Any) -> None:
 
 
 def _raw(report: Report, nbytes: int) -> Any:
-    """Tell what CUDA itself takes, and return an array in pinned memory."""
+    """Note the time of CUDA's own copies, and return an array in pinned memory."""
     import cupy
 
     host, device = np.frombuffer(cupy.cuda.alloc_pinned_memory(nbytes), np.uint8, nbytes), cupy.empty(nbytes, np.uint8)
@@ -105,7 +105,7 @@ def _raw(report: Report, nbytes: int) -> Any:
 
 
 async def convolution(report: Report) -> None:
-    """A convolution, and with its gradient, beside one product of as many multiplications."""
+    """A convolution, alone and with its gradient, beside one product of as many multiplications."""
     channels, side, count = report.size(32, 4), report.size(32, 8), report.size(20, 2)
     async with asc.Scheduler("cuda"):
         x, w = asc.ones((32, channels, side, side), dtype="f4"), asc.ones((channels, channels, 3, 3), dtype="f4")
@@ -133,7 +133,7 @@ def _chain(step: Callable[[Any], Any], count: int, x: Any) -> Any:
 
 
 async def _spent(work: Callable[[], Awaitable[Any]], times: int = 1) -> float:
-    """Seconds of the last time, from issuing it on."""
+    """Seconds of the last round, from its issue on."""
     for _ in range(times):
         began = perf_counter()
         await work()
@@ -142,7 +142,7 @@ async def _spent(work: Callable[[], Awaitable[Any]], times: int = 1) -> float:
 
 
 def _plain(work: Callable[[Any], Any]) -> float:
-    """The same of plain CuPy on one stream."""
+    """The same for plain CuPy on one stream."""
     import cupy
 
     with cupy.cuda.Stream(non_blocking=True) as stream:
@@ -150,7 +150,7 @@ def _plain(work: Callable[[Any], Any]) -> float:
 
 
 def _second(work: Callable[[], Any], stream: Any) -> float:
-    """Seconds of the second time, to the end of it on the stream."""
+    """Seconds of the second call, to its end on the stream."""
     for _ in range(2):
         stream.synchronize()
         began = perf_counter()
@@ -161,7 +161,7 @@ def _second(work: Callable[[], Any], stream: Any) -> float:
     return seconds
 
 
-FIRST: Final[Mapping[str, Program]] = {"cold": cold, "warm": cold}  # with the kernels that the first one kept
+FIRST: Final[Mapping[str, Program]] = {"cold": cold, "warm": cold}  # with the kernels that the first call kept
 RATES: Final[Mapping[str, Program]] = {
     "launches": launches, "latency": latency, "copies": copies, "convolution": convolution,
 }  # fmt: skip

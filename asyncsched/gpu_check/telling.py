@@ -1,4 +1,4 @@
-"""How a program tells what it finds."""
+"""How a program reports its findings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 
 class NotHere(Exception):
-    """Why a program has nothing to look at on this machine."""
+    """A program has nothing to do on this machine. The message says why."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a program is given.
+    """The argument of a program.
 
     Attributes:
-        folder: its own, where what it tells is kept at once, whatever becomes of it.
-        quick: whether sizes are to be small.
+        folder: its own. Facts are written there at once, so they survive a crash.
+        quick: whether to use small sizes.
     """
 
     folder: Path
@@ -31,7 +31,7 @@ class Report:
             file.write(json.dumps({"name": name, "value": value, "unit": unit}, default=str) + "\n")
 
     def size(self, full: int, quick: int) -> int:
-        """How large or how many."""
+        """A size: one for a full run, one for a quick one."""
         return quick if self.quick else full
 
 
