@@ -1,8 +1,8 @@
 """Every way to wait for a result, and every way that is refused.
 
-`await` is the only barrier. The first part times one for each thing there is to wait for: everything, one tensor, an
-early one of ten, a NumPy array, a scalar. The second part tries what would wait without saying so, and prints what the
-refusal says.
+`await` is the only barrier. The first part times each kind of barrier: on everything, on one tensor, on the first of
+ten, on a NumPy array, on a scalar. The second part tries operations that would wait in silence, and prints the
+refusals.
 
     python demos/barriers.py [--size 1000]
 """
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from time import perf_counter
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
@@ -35,7 +35,7 @@ async def main(size: int) -> None:
 
 
 def products(x: asc.Tensor) -> list[asc.Tensor]:
-    """x @ x, x @ x @ x and so on: each needs the one before. Returns before the first is computed."""
+    """x @ x, x @ x @ x and so on: each product needs the one before. Returns before the first is computed."""
     chain = [x @ x]
     while len(chain) < QUEUED:
         chain.append(chain[-1] @ x)
@@ -54,8 +54,9 @@ async def explicit_barriers(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 
 async def timed(what: str, x: asc.Tensor, barrier: Callable[[list[asc.Tensor]], Awaitable[object]]) -> None:
-    """Queue the products, wait at the barrier, print how long each took, how many were done, and what came back."""
-    await asc.gather(*products(x))  # nothing is left over from the row before
+    """Queue the products, wait at the barrier, and print the times, how many products were done, and the type of the
+    result."""
+    await asc.gather(*products(x))  # no products are left over from the row before
     start = perf_counter()
     chain = products(x)
     issued = perf_counter()
@@ -68,10 +69,11 @@ async def timed(what: str, x: asc.Tensor, barrier: Callable[[list[asc.Tensor]], 
 
 
 async def implicit_barriers(x: asc.Tensor) -> None:
-    """Try what Python and NumPy would answer only by waiting: refused. One thing depends on the moment: a length."""
+    """Try questions that Python and NumPy could answer only by waiting: they are refused. A length is refused only at
+    first."""
     vector = products(x)[-1][0]  # pending for a while
     total, count = vector.sum(), (vector > 0).sum()
-    chosen = vector[vector > 0]  # how long it is depends on data
+    chosen = vector[vector > 0]  # its length depends on data
     attempts: list[tuple[str, Callable[[], object]]] = [
         ("if total > 0:", lambda: bool(total > 0)),
         ("total in (1.0, 2.0)", lambda: total in (1.0, 2.0)),
@@ -86,7 +88,7 @@ async def implicit_barriers(x: asc.Tensor) -> None:
         ("vector.tolist()", vector.tolist),
         ("len(chosen)", lambda: len(chosen)),
     ]
-    print("\nRefused, since the event loop would stand still meanwhile\n")
+    print("\nRefused, since the event loop would stand still\n")
     for text, attempt in attempts:
         attempted(text, attempt)
     print("\nNever waits\n")

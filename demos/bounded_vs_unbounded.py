@@ -1,4 +1,4 @@
-"""How far may the host run ahead? One training, four ways, and what each costs in time and in memory.
+"""How far may the host run ahead? One training, four ways, with the time and the memory of each.
 
 Minibatches are made on the host one after another, put on the device, and train a multi-layer perceptron by SGD:
 
@@ -8,10 +8,10 @@ Minibatches are made on the host one after another, put on the device, and train
     unbounded   no limit at all: the host queues a whole epoch as fast as it can
 
 The loop is the same for all four. Losses stay on the device and are read once per epoch. Each way runs in a process of
-its own, so that resident sets compare. Tracked bytes count from the moment that a task is admitted; on the CPU its
+its own, so that resident sets compare. Tracked bytes count from the moment at which a task is admitted. On the CPU its
 buffer is taken only when the task starts, so there the resident set grows less: by the minibatches that wait. BLAS
-leaves one processor to the host unless --blas-threads says otherwise: its threads wait for each other, and while one of
-them shares its processor with the host, all are slow.
+leaves one processor to the host unless --blas-threads says otherwise. Its threads wait for each other, so if one of
+them shared its processor with the host, all would be slow.
 
     python demos/bounded_vs_unbounded.py [--data synthetic|digits] [--max-bytes "64 MiB"] [--plot PATH]
 """
@@ -33,7 +33,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__" and "--way" not in sys.argv:
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 import psutil
@@ -83,7 +83,7 @@ class Digits:
 
 
 class Synthetic:
-    """Random vectors, and a function of them to learn: 8 MiB a batch, which cost the host next to nothing."""
+    """Random vectors, and a function of them to learn: 8 MiB a batch, at hardly any cost for the host."""
 
     sizes, rate, size = (512, 256, 1), 0.003, 4096
     epochs, max_bytes = 1, "64 MiB"
@@ -145,7 +145,8 @@ def perceptron(sizes: tuple[int, ...], rng: np.random.Generator) -> nn.Sequentia
 
 
 class Memory:
-    """Samples the resident set in a thread, and tracked bytes in the event loop, which alone may ask the scheduler."""
+    """Samples the resident set in a thread, and tracked bytes on the event loop: only the loop's thread may ask the
+    scheduler."""
 
     def __init__(self, s: asc.Scheduler, bar: tqdm[Any]) -> None:
         self.s, self.bar = s, bar
@@ -180,7 +181,9 @@ class Memory:
             self.tracked.append((now - self.begun, nbytes))
             self.bar.set_postfix_str(f"{mib(nbytes)} tracked", refresh=False)
             self.bar.update(0)
-            await asyncio.sleep(max(0.01, 20 * (perf_counter() - now)))  # asking takes longer the more is in flight
+            await asyncio.sleep(
+                max(0.01, 20 * (perf_counter() - now))
+            )  # asking takes longer with more in flight
 
 
 def main(options: argparse.Namespace) -> None:
@@ -216,7 +219,7 @@ def mib(nbytes: float) -> str:
 
 
 def sentence(results: dict[str, Result]) -> None:
-    """What the numbers say, whatever that is."""
+    """The result in words."""
     bounded, unbounded = results["bounded"], results["unbounded"]
     more = unbounded["growth"] - bounded["growth"]
     same = len({r["loss"] for r in results.values()}) == 1
@@ -242,7 +245,9 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
         for way, r in sorted(results.items(), key=lambda item: item[1][peak]):
             times, sizes = np.array(r[kind]).T
             axes.plot(times, sizes / MIB, color=COLOURS[way], linewidth=2 if "bounded" in way else 1.2)
-            at = max(r[peak] / MIB, at + top / 15)  # one label above the other, below what rises, and left of its top
+            at = max(
+                r[peak] / MIB, at + top / 15
+            )  # labels stand above each other, below the curve
             risen = times[np.argmax(sizes >= 0.93 * sizes.max())]
             where = max(risen / end, 0.5) - 0.05 if way == "unbounded" else 0.85
             label = {"color": COLOURS[way], "ha": "right", "va": "center" if way == "unbounded" else "bottom"}
@@ -258,7 +263,7 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
 COLOURS = {"barrier": "0.45", "window(2)": "0.3", "bounded": "tab:blue", "unbounded": "tab:red"}
 PANELS = (
     ("resident", "growth", "memory of the process, beyond that at the start"),
-    ("tracked", "peak", "tracked: all arrays that are there or promised"),
+    ("tracked", "peak", "tracked: all arrays, and those of admitted tasks"),
 )
 DATA: dict[str, type[Digits] | type[Synthetic]] = {"synthetic": Synthetic, "digits": Digits}
 

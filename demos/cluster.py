@@ -1,10 +1,10 @@
 """Training a network data-parallel on a cluster, with a worker killed on the way.
 
-The digits of `train_digits.py`, each batch in shards. A pipeline each reads its share of an epoch's order and puts it
-there, ahead of the training. For each shard a captured step computes the loss and the gradients where the shard is, as
-one task of Dask's; one task more averages the gradients and moves the parameters. The same program runs on this machine
-alone, on a cluster of one worker process and of more, and there once more while a worker is killed: the weights are the
-same, to float rounding. At an address it runs on the cluster there, as it is.
+The digits of `train_digits.py`, each batch in shards. For each shard a pipeline reads its share of an epoch's order and
+puts it on the cluster, ahead of the training. For each shard a captured step computes the loss and the gradients on the
+shard's worker, as one task of Dask. One more task averages the gradients and moves the parameters. The same program
+runs on this machine alone, on a cluster of one worker process, on a cluster of several, and there again while a worker
+is killed: the weights are the same, to float rounding. With --address it runs unchanged on the cluster there.
 
     python demos/cluster.py [--workers 2] [--steps 30] [--address tcp://scheduler:8786]
 """
@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
@@ -112,7 +112,7 @@ async def train(s: asc.Scheduler, steps: int, told: Told) -> tuple[list[np.ndarr
 
 
 async def nothing(step: int) -> None:
-    """What most runs do between two steps."""
+    """Between two steps most runs do nothing."""
 
 
 async def on_machine(steps: int) -> tuple[list[np.ndarray], float]:

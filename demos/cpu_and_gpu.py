@@ -1,15 +1,15 @@
 """CPU and GPU side by side in one program, under one byte budget.
 
-Batches of images come one after another. For each of them
+Batches of images come one after another. For each of them:
 
     on the CPU   bytes become linear light, and each image gets mean 0 and variance 1        a NumPy function, as a task
     on the GPU   the images are projected onto a few directions, and scaled to length 1      a CuPy function, as a task
-    on the CPU   what comes back is added to a running total                                 operators
+    on the CPU   the results are added to a running total                                    operators
 
-and while the GPU works on one batch, the CPU prepares the next. Nothing here says which waits for which: tasks wait for
-what they read, wherever that is, `to` copies between devices, and the limit in bytes is one for both. At the end the
-total is compared with plain NumPy's. Without a GPU a simulated device takes its part: it computes with NumPy on the
-event loop's thread, which issues nothing meanwhile, in an order of its own: so its times say nothing of a GPU, and
+While the GPU works on one batch, the CPU prepares the next. The program does not say which waits for which: tasks wait
+for their inputs, on any device, `to` copies between devices, and both share one limit in bytes. At the end the total is
+compared with plain NumPy's. Without a GPU a simulated device takes its place. It computes with NumPy on the event
+loop's thread, in an order of its own, and the thread issues nothing meanwhile. So its times say nothing of a GPU, and
 nothing overlaps. The picture says so.
 
     python demos/cpu_and_gpu.py [--batches 60] [--max-bytes "64 MiB"] [--plot cpu_and_gpu.png]
@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from tqdm import tqdm
@@ -32,7 +32,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
 from asyncsched.devices.sim import SimDevice
 
-IMAGES, PIXELS, DIRECTIONS = 256, 64 * 64 * 3, 128  # of a batch, of an image, to project onto
+IMAGES, PIXELS, DIRECTIONS = 256, 64 * 64 * 3, 128  # sizes of a batch and of an image, number of directions
 MIB = 2**20
 NO_OVERLAP = "no GPU: a simulated one computes on the event loop's thread, which issues nothing meanwhile: no overlap"
 
@@ -64,8 +64,8 @@ def project(images: Any, onto: Any) -> Any:
 async def main(count: int, max_bytes: str, plot: str | None) -> None:
     gpu: Any = "cuda:0" if usable() else SimDevice(name="simulated")
     if not usable():
-        print("No GPU here: a simulated device takes its part. `python -m asyncsched` says what is missing.")
-        print("It shows that the answers are right, and the limit kept; overlap only a real one can show.\n")
+        print("No GPU here: a simulated device takes its place. `python -m asyncsched` says what is missing.")
+        print("It shows that the answers are right, and that the limit is kept. Only a real GPU can show overlap.\n")
     async with asc.Scheduler([gpu, "cpu"], max_bytes=max_bytes) as s:
         lanes = [Lane(device) for device in s.devices]
         started = perf_counter()
@@ -89,7 +89,7 @@ async def run(s: asc.Scheduler, lanes: list[Lane], count: int) -> Any:
     on_gpu, on_cpu = lanes
     onto = await s.put(directions(), device=gpu)
     total = await s.put(np.zeros(DIRECTIONS, np.float32), device=cpu)
-    window = s.window(3)  # while one batch is on the GPU another is prepared, and a third is made
+    window = s.window(3)  # while one batch is on the GPU, another is prepared, and a third is made
     for images in tqdm(batches(count), total=count, unit="batch", disable=None):
         async with window:
             raw = await s.put(images, device=cpu)
@@ -145,7 +145,7 @@ class HostClock:
 
 
 class EventClock(HostClock):
-    """A point in the current stream. The origin, which no task records, is a point of the given device."""
+    """A point in the current stream. No task records the origin: it is a point of the given device."""
 
     def __init__(self, device: Any = None) -> None:
         import cupy
@@ -178,7 +178,7 @@ def draw(lanes: list[Lane], path: str, *, simulated: bool) -> None:
     axes.set_yticks(
         range(len(lanes)), [f"{lane.name}: {what}" for lane, what in zip(lanes, ("project", "prepare"), strict=True)]
     )
-    figure.suptitle("which device ran when, a bar for each batch")
+    figure.suptitle("the times of both devices, a bar for each batch")
     if simulated:
         axes.set_title(NO_OVERLAP, color="tab:red", fontsize="medium")
     axes.set(xlabel="time (s)", xlim=0)

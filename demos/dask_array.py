@@ -1,13 +1,13 @@
-"""A reduction of more data than the memory it may take: a Dask array on asyncsched, and on Dask's own threads.
+"""A reduction of more data than fits into memory: a Dask array on asyncsched, and on Dask's own threads.
 
 The data are --fields fields of 8 MiB, made block by block as if they were read, and averaged over time. Both ways have
-as many threads. Each runs in a process of its own, whose resident set is sampled:
+the same number of threads. Each runs in a process of its own, whose resident set is sampled:
 
     asyncsched   `dask.config.set(scheduler=asyncsched.cluster.get)`, with at most --max-bytes tracked
-    threads      Dask's default scheduler, which starts what is ready on every thread, and knows no limit
+    threads      Dask's default scheduler, which starts ready tasks on every thread, without a limit
 
-What a function takes while it runs is not all known beforehand, so the resident set is somewhat above what is tracked.
-Both give freed blocks back to the system at once (glibc keeps them otherwise, and the picture would show its heap).
+Not all memory of a running function is known beforehand, so the resident set is somewhat above the tracked bytes. Both
+ways give freed blocks back to the system at once. (Otherwise glibc keeps them, and the picture would show its heap.)
 
     python demos/dask_array.py [--fields 96] [--threads 8] [--max-bytes "192 MiB"] [--plot PATH]
 """
@@ -24,7 +24,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__" and "--way" not in sys.argv:
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 import psutil
@@ -43,7 +43,7 @@ Result = dict[str, Any]
 
 
 def reduction(fields: int) -> da.Array:
-    """The mean over time of fields of 1024 by 1024 numbers, and of that the standard deviation."""
+    """The mean over time of fields of 1024 by 1024 numbers, and the standard deviation of that mean."""
     x = da.random.default_rng(0).random((fields, 1024, 1024), chunks=(1, 1024, 1024))
     return x.mean(axis=0).std()
 
@@ -141,7 +141,7 @@ def draw(results: dict[str, Result], options: argparse.Namespace) -> None:
         above = sizes.max() / MIB if way == "threads" else max(sizes.max() / MIB, limit)
         axes.text(times[sizes.argmax()], above, label, color=colour, va="bottom")
     axes.axhline(limit, color="tab:blue", linestyle=":", linewidth=1)
-    axes.text(1.24 * end, limit, "limit of what is tracked", color="tab:blue", ha="right", va="top", fontsize="small")
+    axes.text(1.24 * end, limit, "limit of tracked bytes", color="tab:blue", ha="right", va="top", fontsize="small")
     axes.set(xlabel="time since the computation began (s)", ylabel="memory beyond that at the start (MiB)")
     axes.set(xlim=(0, 1.25 * end), ylim=(0, 1.12 * max(map(growth, results.values())) / MIB))
     axes.grid(alpha=0.3)

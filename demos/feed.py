@@ -1,7 +1,7 @@
-"""A websocket feed with rolling statistics: whoever sends rows hears of the last 1,000, after each message.
+"""A websocket feed with rolling statistics: a client sends rows, and gets the statistics of the last 1,000.
 
-Each connection is a scope with a `reserve=`: others cannot stall it, and who connects when all is claimed waits at the
-door. Under a server `feed:app` runs as it is; here six clients speak ASGI to it: python demos/feed.py [MESSAGES]
+Each connection is a scope with a `reserve=`: others cannot stall it, and a new client waits while all bytes are
+claimed. A server can run `feed:app`; here six clients speak ASGI to it: python demos/feed.py [MESSAGES]
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from starlette.applications import Starlette
@@ -29,7 +29,7 @@ async def feed(socket: WebSocket) -> None:
         last = asc.zeros((0, COLUMNS))
         async for message in socket.iter_bytes():
             rows = await scope.put(np.frombuffer(message).reshape(-1, COLUMNS))
-            last = asc.concat([last, rows])[-ROWS:].copy()  # a slice alone would keep all that it is cut from
+            last = asc.concat([last, rows])[-ROWS:].copy()  # a slice would keep the whole array
             await socket.send_bytes(np.stack(await asc.gather(last.mean(axis=0), last.std(axis=0))).tobytes())
 
 

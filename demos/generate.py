@@ -1,9 +1,9 @@
 """A server that streams text, as OpenAI's does: a language model, with a cache of keys and values for each text.
 
 The transformer of `train_text.py` learns Python's help in the first minutes, or is loaded. All texts take their steps
-together: a step is captured once for each number of texts, and their caches are donated to it, so written in place. A
-request reserves its caches' bytes before it is answered, or is told 503. The page at / shows texts as they are written,
-and the caches' bytes beside their limit. `generate_guest.py` does the same with PyTorch.
+together. A step is captured once for each number of texts. The caches are donated to it, so they are written in place.
+A request reserves its caches' bytes before it is answered, or gets a 503. The page at / shows texts as they are
+written, and the caches' bytes beside their limit. `generate_guest.py` does the same with PyTorch.
 
     python demos/generate.py [--port 8000] [--caches 12] [--model text.safetensors]
     curl -Nd '{"prompt": "The with statement ", "max_tokens": 99, "stream": true}' localhost:8000/v1/completions
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # at once: what follows takes a while
+    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # now, since the imports below take a while
 
 import numpy as np
 import train_text
@@ -36,10 +36,14 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.serving import Problem, Serving
 
-train_text.CONTEXT, train_text.BATCH = CONTEXT, _ = 256, 8  # longer texts than there, and fewer at a time
+train_text.CONTEXT, train_text.BATCH = CONTEXT, _ = 256, 8  # longer texts than in `train_text.py`, and fewer at a time
 WIDTH, HEADS, LAYERS = train_text.WIDTH, train_text.HEADS, train_text.LAYERS
 CACHE = LAYERS, 2, HEADS, CONTEXT, WIDTH // HEADS
-BYTES, WAIT, EVERY = 4 * 2 * LAYERS * CONTEXT * WIDTH, 2.0, 0.25  # of a cache; seconds for room, between two looks
+BYTES, WAIT, EVERY = (
+    4 * 2 * LAYERS * CONTEXT * WIDTH,
+    2.0,
+    0.25,
+)  # of a cache; seconds for room, and between events
 
 
 def line(found: Any) -> str:
@@ -47,14 +51,14 @@ def line(found: Any) -> str:
 
 
 class Texts:
-    """What a request asks for: `count` texts that begin alike. `at` characters of each are in its cache."""
+    """A request for `count` texts with the same prompt. `at` characters of each are in its cache."""
 
     def __init__(self, prompt: list[int], most: int, count: int, temperature: float, seed: int | None) -> None:
         self.prompt, self.left, self.temperature, self.rng = prompt, most, temperature, np.random.default_rng(seed)
         self.last, self.at, self.caches = [prompt[0]] * count, 0, list[Any]()
 
     def take(self, logits: Any) -> Any:
-        """What a step puts out: nothing while the prompt is read, then a character of each text, as numbers."""
+        """The output of a step: nothing while the prompt is read, then a character of each text, as numbers."""
         self.at += 1
         if self.at < len(self.prompt):
             self.last = [self.prompt[self.at]] * len(self.last)
@@ -65,7 +69,7 @@ class Texts:
 
 
 class Transformer:
-    """That of `train_text`, a character at a time."""
+    """The model of `train_text`, a character at a time."""
 
     async def open(self, s: asc.Scheduler, text: train_text.Text, options: argparse.Namespace) -> None:
         self.scheduler, self.graphs = s, dict[int, asc.Graph]()
@@ -95,7 +99,7 @@ class Transformer:
         return [member.take(some) for member, some in zip(members, rows, strict=True)]
 
     def decode(self, last: asc.Tensor, at: asc.Tensor, *caches: asc.Tensor) -> list[asc.Tensor]:
-        """Logits of what follows the last character of each text, which is at this place; and the caches with it."""
+        """Logits of the character after the last one of each text, which is at this place; and the updated caches."""
         x = self.model.character(last) + self.model.place(at)
         seen = asc.arange(CONTEXT) <= at[:, None]
         for layer, block in enumerate(self.model.blocks):
@@ -112,7 +116,7 @@ class Transformer:
 
 
 class Site:
-    """What is answered at which path."""
+    """The answers, by path."""
 
     def __init__(self, model: Any, options: argparse.Namespace) -> None:
         self.model, self.options, self.text, self.limit = model, options, train_text.Text(), int(options.caches * 2**20)
@@ -130,7 +134,7 @@ class Site:
             yield
 
     def asked(self, body: bytes) -> tuple[Texts, dict[str, Any]]:
-        """What a request asks for, by OpenAI's names."""
+        """The request, by OpenAI's names."""
         try:
             given = {name: value for name, value in json.loads(body).items() if value is not None}
             numbers = [self.text.number.get(character, 0) for character in given["prompt"].ljust(1)]
@@ -138,14 +142,14 @@ class Site:
             if not (1 <= most <= CONTEXT - len(numbers) and 1 <= count <= 64 and 0 <= temperature <= 2):
                 raise ValueError(f"at most {CONTEXT} characters with the prompt, n=64, and temperature=2")
             if wanted := {"best_of", "echo", "logprobs", "stop", "suffix"} & {name for name in given if given[name]}:
-                raise ValueError(f"{wanted} is not to be had here")
+                raise ValueError(f"{wanted} is not possible here")
             return Texts(numbers, int(most), int(count), float(temperature), given.get("seed")), given
         except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
             told = f'Send JSON: {{"prompt": "a text", "max_tokens": 16}}. {error!r}'
             raise Problem(400, told, error={"message": told, "type": "invalid_request_error"}) from None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """/v1/completions: whole texts, or their characters as server-sent events. The caches are there meanwhile."""
+        """/v1/completions: whole texts, or their characters as server-sent events. The caches live as long."""
         texts, given = self.asked(await Request(scope, receive).body())
         whole = {"id": f"cmpl-{id(texts):x}", "object": "text_completion", "created": int(time.time()), "model": "text"}
         read, made, names = len(texts.prompt), texts.left * len(texts.last), self.text.characters
@@ -166,7 +170,7 @@ class Site:
         async with AsyncExitStack() as stack:
             self.here.add(texts)
             stack.callback(self.here.discard, texts)
-            # Whoever would have to wait longer than this is answered 503, and when to come back.
+            # A request that would have to wait longer gets a 503, with the time to come back.
             await stack.enter_async_context(self.room.scope(reserve=BYTES * len(texts.last), wait=WAIT))
             texts.caches = [self.model.cache() for _ in texts.last]
             outputs = await stack.enter_async_context(self.stepper.join(texts))
@@ -178,7 +182,7 @@ class Site:
             await JSONResponse({**answer, "usage": usage})(scope, receive, send)
 
     async def live(self, request: Request) -> StreamingResponse:
-        """How things are, as server-sent events, until the client leaves or the server drains."""
+        """The server's state as server-sent events, until the client leaves or the server drains."""
 
         async def events() -> AsyncIterator[str]:
             while request.state.serving.ready:
@@ -192,9 +196,11 @@ class Site:
 def main(model: Any) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--caches", type=float, default=12, help="MiB that the caches have at most")
+    parser.add_argument("--caches", type=float, default=12, help="most MiB of all caches")
     parser.add_argument("--steps", type=int, default=600, help="of training")
-    parser.add_argument("--model", metavar="PATH", default="generate.safetensors", help="load it there, or save it")
+    parser.add_argument(
+        "--model", metavar="PATH", default="generate.safetensors", help="load the model, or save it there"
+    )
     site = Site(model, parser.parse_args())
     serving = Middleware(Serving, scheduler=lambda: site.scheduler, steppers={"text": site.stepper}, drain_timeout=10.0)
     app = Starlette(routes=site.routes, middleware=[serving], lifespan=site.lifespan)

@@ -1,8 +1,8 @@
 """The server of `generate.py` with a PyTorch module as a guest: the same transformer, with random weights.
 
-It runs on a stream's thread, without gradients, and knows nothing of the event loop. Its caches are PyTorch's tensors:
-their bytes are reserved as those of `generate.py` are, and are free when a client leaves, which waits for the step that
-still writes to them.
+It runs on a stream's thread, without gradients, and does not use the event loop. Its caches are PyTorch's tensors.
+Their bytes are reserved as in `generate.py`. They are free when a client has left, which waits for a step that still
+writes to them.
 
     python demos/generate_guest.py [--port 8000] [--caches 12]                needs PyTorch
 """
@@ -13,7 +13,7 @@ import sys
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # at once: what follows takes a while
+    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # now, since the imports below take a while
 
 import generate
 from generate import CACHE, CONTEXT, HEADS, LAYERS, WIDTH, Texts

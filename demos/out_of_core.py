@@ -1,8 +1,8 @@
 """The mean and the spread of each column of an array on disk, many times larger than the limit in bytes.
 
-A pipeline reads slices of the memmap ahead of the computation, and waits where the next one would pass the limit: the
-disk and the streams work at the same time, and no more is in memory than was allowed. One pass suffices: the moments of
-a slice are merged into those of all before it (Chan, Golub and LeVeque, "Updating formulae ...", 1979).
+A pipeline reads slices of the memmap ahead of the computation, and waits if the next one would pass the limit. So the
+disk and the streams work at the same time, within the limit on memory. One pass suffices: the moments of a slice are
+merged into those of all slices before it (Chan, Golub and LeVeque, "Updating formulae ...", 1979).
 
     python demos/out_of_core.py [MiB]
 """
@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
@@ -36,7 +36,7 @@ async def moments(data: np.ndarray) -> tuple[np.ndarray, np.ndarray, asc.Statist
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         found = 0, asc.zeros(COLUMNS), asc.zeros(COLUMNS)
         slices = s.pipeline(range(0, len(data), ROWS)).map(lambda start: data[start : start + ROWS]).to_device(depth=2)
-        window = s.window(2)  # of slices that are computed: without it the loop would issue the whole pass at once
+        window = s.window(2)  # at most so many slices are computed: without it the loop would issue all at once
         async with slices.open() as items:
             async for x in items:
                 async with window:

@@ -1,8 +1,8 @@
-"""Windows and pipelines overlap work, within bounds: shown from recorded times.
+"""Windows and pipelines overlap work within bounds, as recorded times show.
 
-First a loop whose steps the host prepares and a stream works on. `async with s.window(depth)` lets at most `depth` of
-them be in flight: with depth 2, batch t is finished before batch t + 2 begins, while t + 1 may overlap with both. The
-loop notes when it begins a step and the stream's thread when it ends it; the table compares what they noted.
+First a loop: the host prepares each step, and a stream computes it. `async with s.window(depth)` lets at most `depth`
+steps be in flight: with depth 2, batch t is finished before batch t + 2 begins, and t + 1 may overlap with both. The
+loop notes when a step begins, the stream's thread when it ends. The table compares these times.
 
 Then a pipeline of three stages that each wait 5 ms. They overlap, so an item takes the time of one stage, not of three.
 
@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from time import perf_counter
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
 import asyncsched as asc
 
-STEP = 0.005  # seconds that a step, and a stage of the pipeline, takes
+STEP = 0.005  # seconds for a step, and for a stage of the pipeline
 DEPTHS = (1, 2, 4)
 
 
@@ -49,7 +49,7 @@ async def main(steps: int, items: int) -> None:
 
 
 async def steps_in_window(s: asc.Scheduler, depth: int, steps: int) -> list[Step]:
-    """The host prepares each batch, which takes half as long as the stream's work on it."""
+    """The host prepares each batch. That takes half as long as the stream's work on it."""
     window, noted = s.window(depth), []
     for t in range(steps):
         async with window:

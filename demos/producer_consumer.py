@@ -1,8 +1,8 @@
-"""A producer and consumers over an `asyncio.Queue`, under a limit in bytes, that cannot lock each other out.
+"""A producer and consumers with an `asyncio.Queue`, under a limit in bytes, without a deadlock.
 
-The trap: what lies in the queue takes all bytes there are, the consumers wait for room, and the producer for them. As
-frames differ in size, `maxsize=` is no way out. So each side claims its part before it begins: the `reserve=` of the
-producer bounds the queue in bytes, and what a consumer computes fits into its own. Both ways are run:
+The trap: frames in the queue take all bytes, so the consumers wait for room, and the producer waits for the consumers.
+Frames differ in size, so `maxsize=` does not help. The cure: each side claims its part before it begins. The `reserve=`
+of the producer bounds the queue in bytes, and a consumer's results fit into its own reserve. Both ways are run:
 
     python demos/producer_consumer.py [FRAMES]
 """
@@ -13,19 +13,19 @@ import asyncio
 import sys
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
 import asyncsched as asc
 
-LIMIT, AHEAD, WORK, CONSUMERS = "32 MiB", "12 MiB", "9 MiB", 2  # to compute takes two arrays like a frame, of 4 MiB
+LIMIT, AHEAD, WORK, CONSUMERS = "32 MiB", "12 MiB", "9 MiB", 2  # a computation takes two arrays like a frame, of 4 MiB
 
 
 async def produce(s: asc.Scheduler, queue: asyncio.Queue, frames: list[np.ndarray], ahead: str | None) -> None:
     async with s.scope(name="producer", reserve=ahead):
         for number, frame in enumerate(frames):
-            await queue.put((number, await s.put(frame)))  # waits until what lies in the queue leaves room
+            await queue.put((number, await s.put(frame)))  # waits until the frames in the queue leave room
     await asyncio.gather(*[queue.put(None) for _ in range(CONSUMERS)])
 
 
@@ -34,7 +34,7 @@ async def consume(s: asc.Scheduler, queue: asyncio.Queue, spreads: dict[int, flo
         while (item := await queue.get()) is not None:
             centred = item[1] - item[1].mean(axis=0)
             spreads[item[0]] = await asc.sqrt((centred * centred).mean()).item()
-            del item, centred  # while it waits for the next frame it holds none
+            del item, centred  # while it waits for the next frame, it holds none
 
 
 async def run(frames: list[np.ndarray], ahead: str | None, work: str | None) -> None:

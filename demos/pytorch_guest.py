@@ -1,8 +1,9 @@
 """PyTorch as a guest: its modules run as tasks, with the scheduler's bounds, cancellation and errors.
 
-Requests come in faster than a PyTorch module answers them. Each opens a scope that reserves what it needs, so that no
-more are at work than the limit on bytes allows; callers that gave up are forgotten; a bad input fails alone, at its
-own `await`; and the event loop goes on ticking, since the module runs on a stream. The answers equal PyTorch's own.
+Requests come in faster than a PyTorch module answers them. Each opens a scope that reserves its bytes, so no more
+requests are at work than the limit on bytes allows. Requests of callers that gave up are cancelled. A bad input fails
+alone, at its own `await`. The event loop goes on ticking, since the module runs on a stream. The answers equal
+PyTorch's own.
 
     python demos/pytorch_guest.py [--requests 400]         needs PyTorch
 """
@@ -15,7 +16,7 @@ import sys
 from time import perf_counter
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from tqdm import tqdm
@@ -34,7 +35,7 @@ ROWS, WIDTH = 256, 512
 async def main(requests: int) -> None:
     torch.manual_seed(0)
     layers = [torch.nn.Linear(WIDTH, 4 * WIDTH), torch.nn.GELU(), torch.nn.Linear(4 * WIDTH, WIDTH)]
-    where = "cuda" if torch.cuda.is_available() and usable() else "cpu"  # where both PyTorch and CuPy can go
+    where = "cuda" if torch.cuda.is_available() and usable() else "cpu"  # a device that both PyTorch and CuPy have
     module = torch.nn.Sequential(*layers).eval().to(where)
     rng = np.random.default_rng(0)
     inputs = [rng.standard_normal((ROWS, WIDTH), np.float32) for _ in range(8)]
@@ -49,7 +50,8 @@ async def main(requests: int) -> None:
 
         async def request(i: int, bar: tqdm[None]) -> None:
             nonlocal wrong, dropped
-            # What one request needs at most, claimed up front: else many could hold an input, and none get an answer.
+            # The most that one request needs, claimed up front: else many could hold an input, and none could get an
+            # answer.
             async with s.scope(name=f"request {i}", reserve="4 MiB"):
                 x = await s.put(inputs[i % 8])
                 own = "2.5 MiB"  # PyTorch's buffers count, too

@@ -1,15 +1,16 @@
 """Training a PyTorch module with its own optimiser, fed and bounded by asyncsched.
 
-Images of handwritten digits lie in memory as JPEGs, and are decoded anew in every epoch. First PyTorch's plain loop:
-decode a batch, forward, backward, step. Then the same as a guest: a pipeline decodes ahead, in threads; forward,
-backward and step are three tasks of one resource, so they run one after the other on one stream; a window keeps two
-steps in flight, and the losses are awaited at the end of an epoch. What PyTorch allocates in a task is measured in the
-first steps and charged to later ones, which wait where that is no room. Both end with the same weights, bit for bit.
+Images of handwritten digits are in memory as JPEGs, and are decoded anew in every epoch. First PyTorch's plain loop:
+decode a batch, forward, backward, step. Then the same as a guest. A pipeline decodes ahead, in threads. Forward,
+backward and step are three tasks of one resource, so they run one after the other on one stream. A window keeps two
+steps in flight, and the losses are awaited at the end of an epoch. PyTorch's allocations in a task are measured in the
+first steps and charged to later ones, which wait if there is no room. Both ways end with the same weights, bit for bit.
 
-At last a step fails, and another is cancelled. Both are skipped whole, as with `asyncsched.optim`, since gradients are
-cleared when a step begins, and the optimiser moves only when its gradients are there. What cannot be undone: what a
-module moves in its forward pass (a BatchNorm's statistics, a generator's position), and an optimiser that fails half
-way. Then every later step is refused. A step cancelled while the optimiser moves has moved all the same.
+At the end a step fails, and another is cancelled. Both are skipped as a whole, as with `asyncsched.optim`: gradients
+are cleared when a step begins, and the optimiser moves only when its gradients are there. Two things cannot be undone:
+state that a module moves in its forward pass (a BatchNorm's statistics, a generator's position), and an optimiser that
+fails half way. After the latter every step is refused. If a step is cancelled while the optimiser moves, the weights
+have moved all the same.
 
     python demos/pytorch_training.py [--epochs 3] [--max-bytes "64 MiB"]         needs PyTorch and Pillow
 """
@@ -26,7 +27,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from tqdm import tqdm
@@ -60,7 +61,7 @@ class Files:
         return file.getvalue()
 
     def epoch(self, number: int) -> Sequence[int]:
-        """Which files come in which order."""
+        """The order of the files."""
         return np.random.default_rng(number).permutation(len(self.files)).tolist()
 
     def example(self, i: int) -> tuple[np.ndarray, np.int64]:
@@ -70,8 +71,9 @@ class Files:
 
 
 def keep_freed_memory(nbytes: int = 64 * MIB) -> None:
-    """Have glibc keep what a step freed for the next one. In threads it gives it back to the system after each, which
-    costs a step a quarter of its time in page faults. For the process; with another C library nothing happens."""
+    """Have glibc keep the memory that a step freed for the next one. In threads it gives memory back to the system
+    after each step, so page faults take a quarter of a step's time. It is a setting of the process. With another C
+    library nothing happens."""
     with suppress(AttributeError, OSError, TypeError):
         ctypes.CDLL(None).mallopt(M_TOP_PAD, nbytes)
 
@@ -86,7 +88,8 @@ def network() -> torch.nn.Module:
 
 
 class Guest:
-    """A module and its optimiser as tasks. For one coroutine: two that train one module would mix their gradients."""
+    """A module and its optimiser as tasks. For one coroutine: two that train the same module would mix their
+    gradients."""
 
     def __init__(self, s: asc.Scheduler, module: torch.nn.Module) -> None:
         self.s, self.module = s, module
@@ -98,22 +101,22 @@ class Guest:
         self.charged = s.submit_nowait(lambda: module, name="weights and moments", nbytes=3 * weights)
 
     async def step(self, images: asc.Tensor, labels: asc.Tensor) -> asc.Task[float]:
-        """Issue a step. Waits until its forward pass is admitted; the rest follows. The task is done when the optimiser
-        has moved."""
+        """Issue a step. Waits until its forward pass is admitted. The task is done when the optimiser has moved."""
         loss = await self.s.submit(self.forward, images, labels, nbytes=self.cost, resource=self)
         loss = self.s.submit_nowait(self.backward, loss, nbytes=self.cost, resource=self)
         return self.s.submit_nowait(self.move, loss, nbytes=self.cost, resource=self)
 
     def forward(self, images: np.ndarray, labels: np.ndarray) -> torch.Tensor:
-        """The loss. With its graph it is charged what the pass left behind, until the backward pass is over."""
+        """The loss. It is charged the bytes that the pass left behind, its graph, until the backward pass is over."""
         if self.moving:
             raise RuntimeError("the optimiser failed in the middle of a step: go on from a checkpoint")
-        self.optimizer.zero_grad()  # of a step that was given up
+        self.optimizer.zero_grad()  # gradients of a step that was given up
         x, y = torch.from_dlpack(images), torch.from_dlpack(labels)  # in the same memory
         return torch.nn.functional.cross_entropy(self.module(x), y)
 
     def backward(self, loss: torch.Tensor) -> torch.Tensor:
-        """The loss alone; being a tensor, too, it is charged what this pass left behind: the gradients."""
+        """The loss without its graph. It is a tensor, too, and is charged the bytes that this pass left behind: the
+        gradients."""
         loss.backward()
         return loss.detach()
 
@@ -164,7 +167,7 @@ def progress(items: Any, what: str, total: int | None = None) -> Any:
 
 
 async def give_up(guest: Guest, files: Files) -> None:
-    """A step that fails, and one that is cancelled: neither moves anything."""
+    """A step that fails, and one that is cancelled: neither moves the weights."""
     before = [p.clone() for p in guest.module.parameters()]
     images, labels = (np.stack(part) for part in zip(*map(files.example, range(BATCH)), strict=True))
     x, y, wrong = await guest.s.put(images), await guest.s.put(labels), await guest.s.put(labels + 10)
@@ -200,6 +203,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--max-bytes", default="64 MiB", help="the limit on tracked bytes (default %(default)s)")
-    torch.set_num_threads(1)  # what is left of the machine decodes
+    torch.set_num_threads(1)  # the other processors decode
     keep_freed_memory()
     asc.run(main(parser.parse_args()))

@@ -1,12 +1,12 @@
-"""Data sets in files, each read by a recipe of a few lines on the library made for it.
+"""Data sets in files. A recipe of a few lines reads each, by the library made for it.
 
-Each function gives a pipeline, to which `.batch(64).to_device()` may be added. What is read by index comes in another
-order in each epoch, and goes on from `state_dict()` without reading what was received.
+Each function gives a pipeline, to which `.batch(64).to_device()` may be added. Items that are read by index come in
+another order in each epoch. A resumed epoch goes on from `state_dict()` without reading received items again.
 
     python demos/reading.py
 
-tries them on small files in a folder of its own. `.npy` needs NumPy alone, image folders Pillow, Parquet and Arrow
-pyarrow, WebDataset's tars webdataset: what is not installed is left out.
+tries them on small files in a temporary folder. `.npy` needs only NumPy, image folders Pillow, Parquet and Arrow
+pyarrow, WebDataset's tars webdataset. Recipes without their library are left out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 
@@ -29,18 +29,18 @@ Pipeline = asc.Pipeline[Any]
 
 
 def shuffled(count: int, seed: int = 0) -> Callable[[int], Any]:
-    """All indices below `count`, in an order of each epoch."""
+    """All indices below `count`, in a new order for each epoch."""
     return lambda epoch: np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def npy(s: asc.Scheduler, path: Path) -> Pipeline:
-    """Rows of an array in a file: mapped into memory, so that only what is read is there."""
+    """Rows of an array in a file, which is mapped into memory: only rows that are read are loaded."""
     rows = np.load(path, mmap_mode="r")
     return s.pipeline(rows, order=shuffled(len(rows)))
 
 
 def npy_in_blocks(s: asc.Scheduler, path: Path, size: int) -> Pipeline:
-    """Blocks of `size` rows that lie together, which a disk reads sooner than rows here and there."""
+    """Blocks of `size` adjacent rows, which a disk reads faster than scattered rows."""
     rows = np.load(path, mmap_mode="r")
     starts = range(0, len(rows), size)
     return s.pipeline(starts, order=shuffled(len(starts))).map(lambda start: np.array(rows[start : start + size]))
@@ -59,7 +59,8 @@ def parquet(s: asc.Scheduler, path: Path, columns: list[str] | None = None) -> P
 
 
 def arrow(s: asc.Scheduler, path: Path) -> Pipeline:
-    """Record batches of an Arrow file, as dicts of columns: its memory is mapped, and where it can be not copied."""
+    """Record batches of an Arrow file, as dicts of columns. The file is mapped, and not copied where that is
+    possible."""
     import pyarrow as pa
 
     file = pa.ipc.open_file(pa.memory_map(str(path)))
@@ -86,7 +87,8 @@ def image_folder(s: asc.Scheduler, folder: Path, side: int = 224) -> Pipeline:
 
 
 def webdataset(s: asc.Scheduler, tars: list[str]) -> Pipeline:
-    """Samples of tars, which are in another order each epoch, shuffled among 1,000 that are held, and then decoded."""
+    """Samples of tars. The tars come in another order in each epoch. Samples are shuffled among 1,000 that are held,
+    and then decoded."""
     from PIL import Image
     from webdataset import WebDataset
 
@@ -99,7 +101,7 @@ def webdataset(s: asc.Scheduler, tars: list[str]) -> Pipeline:
     return s.pipeline(samples).shuffle(1000, seed=0).map(decode, workers=4)
 
 
-# From here on: small files, and what each recipe makes of them.
+# From here on: small files, and the recipes' results.
 
 
 def small_npy(path: Path) -> None:
@@ -152,7 +154,7 @@ def png(value: int) -> bytes:
 
 
 def recipes(s: asc.Scheduler, folder: Path) -> Iterator[tuple[str, Callable[[], Pipeline]]]:
-    """The name of each, and what writes small files and opens them."""
+    """The name of each recipe, and a function that writes small files and opens them."""
 
     def written(write: Callable[[Path], None], read: Callable[..., Pipeline], name: str, *args: Any) -> Pipeline:
         write(folder / name)

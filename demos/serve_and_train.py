@@ -1,15 +1,15 @@
 """A server beside a training, in one process and under one limit: it answers while the model learns.
 
-The training is a scope of a lower priority, so requests go before steps that wait; each claims the bytes it needs, so
-the training cannot stall it. A step moves all parameters at once, so an answer is of one step, never of half of one.
-Nor does the training suffer: its losses are those of one alone.  python demos/serve_and_train.py [STEPS]
+The training is a scope of a lower priority, so requests go before pending steps. Each request claims its bytes, so the
+training cannot stall it. A step moves all parameters at once, so an answer is of one step, never of half of one. The
+training does not suffer: its losses are those of a training alone.  python demos/serve_and_train.py [STEPS]
 """
 
 import asyncio
 import sys
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import httpx
 import numpy as np

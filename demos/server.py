@@ -1,10 +1,10 @@
-"""A web server for a model: JSON in and out, a stream of events, and a page that shows what goes on inside.
+"""A web server for a model: JSON in and out, a stream of events, and a page that shows the server's state.
 
-An MLP learns scikit-learn's handwritten digits in the first seconds, or is loaded from a file. Each request is a scope;
-what many ask for at the same time is computed as one batch, which takes 50 ms longer than this small model needs, as a
-larger one would; beyond the limits requests are refused at once, with the time to come back. The page at / draws
-digits, charts the queue, bytes, batches and latency, and has a button that sends more than the server can answer
-(`server_load.py`): the queue fills, and what finds it full is refused.
+An MLP learns scikit-learn's handwritten digits in the first seconds, or is loaded from a file. Each request is a scope.
+Requests that come at the same time are computed as one batch. A batch takes 50 ms longer than this small model needs,
+to stand for a larger model. Beyond the limits requests are refused at once, with the time to come back. The page at /
+draws digits, and charts the queue, bytes, batches and latency. Its button sends more requests than the server can
+answer (`server_load.py`): the queue fills, and more requests are refused.
 
     python demos/server.py [--port 8000] [--max-bytes "64 MiB"] [--model digits.safetensors]
     curl -d '{"pixels": [0, 0, 5, 13, 9, 1, 0, 0, ... 64 numbers from 0 to 16]}' localhost:8000/predict
@@ -25,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # at once: what follows takes a while
+    print(__doc__.splitlines()[0], "Loading ...", flush=True)  # now, since the imports below take a while
 
 import numpy as np
 import uvicorn
@@ -44,7 +44,7 @@ PAGE = Path(__file__).with_suffix(".html")
 LOAD = Path(__file__).with_name("server_load.py")
 EVERY = 0.5  # seconds between two events of the stream
 EPOCHS, SIZE = 15, 64
-BATCH, QUEUE = 32, 128  # digits that are computed together, and those that may wait
+BATCH, QUEUE = 32, 128  # most digits that are computed together, and most that may wait
 
 
 class Digits:
@@ -118,7 +118,7 @@ class Latencies:
 
 
 class Site:
-    """What is answered, at which path."""
+    """The answers, by path."""
 
     def __init__(self, digits: Digits, latencies: Latencies) -> None:
         self.digits = digits
@@ -146,7 +146,7 @@ class Site:
         return JSONResponse({"digit": int(probabilities.argmax()), "probabilities": probabilities.round(4).tolist()})
 
     async def live(self, request: Request) -> StreamingResponse:
-        """The state of the server as server-sent events, until the client leaves or the server drains."""
+        """The server's state as server-sent events, until the client leaves or the server drains."""
         events = self._events(request.state.serving)
         return StreamingResponse(events, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
@@ -185,7 +185,7 @@ class Site:
 
 
 def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict[str, Any]:
-    """What the page shows: how things are, and what happened since the last event."""
+    """The numbers of the page: the present state, and the events since the last time."""
     s = serving.scheduler.statistics()
     answered, batches = now.answered - before.answered, now.batches - before.batches
     p50, p99 = np.percentile(took, (50, 99)) if took else (0, 0)
@@ -232,11 +232,11 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--device", default="cpu", help="where the model is (default %(default)s: it is a small one)")
+    parser.add_argument("--device", default="cpu", help="the model's device (default %(default)s: the model is small)")
     parser.add_argument("--max-bytes", default="64 MiB", help="the limit on tracked bytes")
     parser.add_argument("--max-requests", type=int, default=512, help="the limit on requests in progress")
     parser.add_argument(
-        "--batch-ms", type=float, default=50, help="how much longer a batch takes (default %(default)g)"
+        "--batch-ms", type=float, default=50, help="seconds that a batch takes longer (default %(default)g)"
     )
     parser.add_argument("--model", type=Path, metavar="PATH", help="load the model from there, or save it there")
     options = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Sends load to the server demo: many clients at once, each asking again as soon as it is answered.
+"""Sends load to the server demo: many clients at once, each of which asks again as soon as it is answered.
 
-Those that are refused come back after a fifth of a second, sooner than the server says: impatient ones. Every half
-second one line of JSON tells how many answers of each status there were so far.
+Refused clients are impatient: they come back after a fifth of a second, sooner than the server says. Every half second
+a line of JSON has the number of answers so far, by status.
 
     python demos/server_load.py [--clients 240] [--seconds 8] 127.0.0.1 8000
 """
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("host")
     parser.add_argument("port", type=int)
-    parser.add_argument("--clients", type=int, default=240, help="how many at once (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=8, help="for how long (default %(default)g)")
+    parser.add_argument("--clients", type=int, default=240, help="how many clients at once (default %(default)s)")
+    parser.add_argument("--seconds", type=float, default=8, help="seconds (default %(default)g)")
     options = parser.parse_args()
     asyncio.run(main(options.host, options.port, options.clients, options.seconds))

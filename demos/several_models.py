@@ -1,15 +1,15 @@
-"""Several models in one server, under one limit: each has its batches, and none takes what another needs.
+"""Several models in one server, under one limit: none takes the bytes that another needs.
 
-Each model has a batcher, whose `reserve=` is what one of its batches takes at most: what others hold cannot stall it.
-The weights stay; with the reserves in use they fit under the limit. Batches take turns on the streams by their bytes:
-a flood for the large model leaves the small one its share.  python demos/several_models.py [REQUESTS]
+Each model has a batcher, whose `reserve=` is the most that one of its batches takes: so other models cannot stall it.
+The weights stay, and fit under the limit beside the reserves. Batches take turns on the streams by their bytes: a flood
+for the large model leaves the small one its share.  python demos/several_models.py [REQUESTS]
 """
 
 import asyncio
 import sys
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import httpx
 import numpy as np
@@ -20,7 +20,7 @@ import asyncsched as asc
 from asyncsched import nn
 from asyncsched.serving import Problem, Serving
 
-LIMIT, WIDTHS, models = "8 MiB", {"small": 64, "medium": 256, "large": 512}, {}  # of 1,000 numbers they make ten
+LIMIT, WIDTHS, models = "8 MiB", {"small": 64, "medium": 256, "large": 512}, {}  # the models make ten numbers of 1,000
 
 
 class Model:

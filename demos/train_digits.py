@@ -1,11 +1,11 @@
 """Training a convolutional network on handwritten digits, under a limit on memory.
 
 scikit-learn's digits (8 x 8 pixels, real handwriting; a fifth held out) go through a pipeline: shuffled anew each
-epoch, shifted by up to a pixel, batched, and put on the device two batches ahead of the training. Nothing waits but
-the pipeline for items and a window that keeps two steps in flight; the losses are read once per epoch.
+epoch, shifted by up to a pixel, batched, and put on the device two batches ahead of the training. The loop waits only
+for items of the pipeline, and at a window that keeps two steps in flight. The losses are read once per epoch.
 
-The limit is on all tracked bytes: parameters, their moments, what the backward pass needs, batches ahead. Below what
-one step needs the scheduler says so, and names the limit that works.
+The limit is on all tracked bytes: parameters, their moments, arrays for the backward pass, batches ahead. If it is too
+small for one step, the error names a limit that works.
 
     python demos/train_digits.py [--max-bytes "24 MiB"] [--epochs 15] [--plot PATH] [--live]
 
@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from time import perf_counter
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -46,7 +46,7 @@ class Digits:
         self.test_images, self.test_labels = images[test], labels[test]
 
     def epoch(self, number: int) -> Iterator[tuple[int, int, int]]:
-        """Which images come in which order, and how far each is moved."""
+        """The order of the images, and how far each is moved."""
         rng = np.random.default_rng((0, number))
         for i in rng.permutation(self.train):
             yield i, *rng.integers(-1, 2, 2)
@@ -108,7 +108,8 @@ def tracked(s: asc.Scheduler) -> int:
 
 
 async def accuracy(s: asc.Scheduler, model: nn.Module, data: Digits) -> float:
-    """The share of the held-out images that the model gets right, in parts, so that they too stay under the limit."""
+    """The share of the held-out images that the model gets right. They are computed in parts, which stay under the
+    limit, too."""
     right = 0
     model.eval()
     with asc.no_grad():

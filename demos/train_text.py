@@ -1,7 +1,7 @@
-"""Training a small transformer on the text that comes with Python, the topics of `help()`: takes less than a minute.
+"""Training a small transformer on the topics of Python's `help()`, in less than a minute.
 
 It predicts the next character from the 64 before it. The loss must fall well below the entropy of single characters,
-which is what counting letters alone would reach; then it writes on from a few words. (A minute: on two cores.)
+which a count of letters would reach. At the end it continues a few words. (A minute: on two cores.)
 
     python demos/train_text.py [--steps 320] [--max-bytes "96 MiB"] [--plot PATH]
 """
@@ -15,7 +15,7 @@ from pydoc_data.topics import topics
 from time import perf_counter
 
 if __name__ == "__main__":
-    print(__doc__.splitlines()[0], flush=True)  # at once: what follows takes a while to load
+    print(__doc__.splitlines()[0], flush=True)  # now, since the imports below take a while
 
 import numpy as np
 from tqdm import tqdm
@@ -26,12 +26,12 @@ from asyncsched import nn
 MIB = 2**20
 History = dict[str, list[float]]
 CONTEXT, BATCH, WIDTH, HEADS, LAYERS = 64, 32, 96, 4, 2
-RATE = 3e-3  # of learning, in the first half; then it falls to nothing in a straight line
+RATE = 3e-3  # the learning rate in the first half; then it falls to zero in a straight line
 BEGINNING = 'The "with" statement is used to wrap the execution of a block '
 
 
 class Text:
-    """Characters as numbers. The rare ones are one and the same."""
+    """Characters as numbers. All rare characters share one number."""
 
     def __init__(self) -> None:
         text = "\n".join(topics[name] for name in sorted(topics))
@@ -43,7 +43,7 @@ class Text:
         self.entropy = float(-np.sum(shares * np.log(shares, where=shares > 0, out=np.zeros_like(shares))))
 
     def batches(self, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Random places in the text: (batch, context) characters, and those one further."""
+        """Random places in the text: (batch, context) characters, and those one place further."""
         rng = np.random.default_rng(0)
         for _ in range(steps):
             starts = rng.integers(0, len(self.numbers) - CONTEXT - 1, (BATCH, 1))
@@ -53,7 +53,7 @@ class Text:
 
 
 class Block(nn.Module):
-    """Attention to what came before, then two layers on each character, both added to what comes in."""
+    """Attention to earlier characters, then two layers on each character. Both are added to their input."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
@@ -86,7 +86,7 @@ class Model(nn.Module):
 
 
 async def learn(s: asc.Scheduler, text: Text, model: Model, steps: int) -> AsyncIterator[asc.Tensor]:
-    """Train on as many batches. Each step's loss comes as soon as the step is issued."""
+    """Train on so many batches. Gives each step's loss as soon as the step is issued."""
     optimizer, window = asc.optim.AdamW(model.parameters(), lr=RATE), s.window(2)
     async with s.pipeline(text.batches(steps)).to_device(depth=2).open() as items:
         done = 0
@@ -104,7 +104,7 @@ async def learn(s: asc.Scheduler, text: Text, model: Model, steps: int) -> Async
 
 
 async def train(options: argparse.Namespace) -> tuple[History, float, int]:
-    """Train, print what was reached and a sample. Returns losses and tracked bytes, the entropy, and the limit."""
+    """Train, and print the results and a sample. Returns losses and tracked bytes, the entropy, and the limit."""
     text = Text()
     history: History = {"loss": [], "bytes": []}
     async with asc.Scheduler(max_bytes=options.max_bytes) as s:
@@ -133,7 +133,7 @@ async def train(options: argparse.Namespace) -> tuple[History, float, int]:
 
 
 async def sample(s: asc.Scheduler, model: Model, text: Text, rng: np.random.Generator, length: int) -> str:
-    """How a text goes on: characters drawn one after the other, rather likely ones (temperature 0.7)."""
+    """Continue a text: characters drawn one after the other, rather likely ones (temperature 0.7)."""
     numbers = [text.characters.index(c) for c in BEGINNING.rjust(CONTEXT)]
     with asc.no_grad():
         for _ in range(length):

@@ -1,8 +1,8 @@
 """## Exercise 4: waiting for all, and for one
 
 Ten products are queued, each of the one before. Then the host waits for an intermediate one, or for everything. A
-barrier on one tensor costs what leads to it, and no more: what is queued behind goes on meanwhile. So the time until
-the host may go on grows with the place in the queue, and `await s.barrier()` takes as long as the last.
+barrier on one tensor waits for its inputs, and for nothing else: later products go on meanwhile. So the time until the
+host may go on grows with the place in the queue, and `await s.barrier()` takes as long as the last one.
 """
 
 from time import perf_counter
@@ -35,7 +35,7 @@ async def all_or_one() -> None:
 
 
 async def waited(s: asc.Scheduler, x: asc.Tensor, place: int | None) -> tuple[float, int]:
-    """Seconds until the host went on, and how many products were done then: of the quickest round."""
+    """For the quickest round: seconds until the host went on, and how many products were done then."""
     rounds = []
     for _ in range(ROUNDS):
         await s.barrier()

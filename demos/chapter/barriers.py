@@ -1,12 +1,12 @@
 """## Barriers and blockers
 
 A product is queued and then waited for: by a barrier on everything (`npx.waitall()` in the text, `await s.barrier()`
-here), by one on a single tensor (`b.wait_to_read()`, `await b`), by a conversion to NumPy (`b.asnumpy()`,
-`await b.numpy()`), and to a scalar (`b.sum().item()`, `await b.sum().item()`). In the text the first two take about
-as long as each other, since nothing else is queued; the last exercise below has more in the queue.
+here), by one on a single tensor (`b.wait_to_read()`, `await b`), by a conversion to NumPy (`b.asnumpy()`, `await
+b.numpy()`), and to a scalar (`b.sum().item()`, `await b.sum().item()`). In the text the first two take about the same
+time, since nothing else is queued; the last exercise below has more in the queue.
 
-The text warns of *implicit* blockers: printing, converting or branching on a tensor waits without a word. Here each
-of these raises at the line that would have waited, and says what to write instead. Only `repr` never waits.
+The text warns of *implicit* blockers: printing, converting or branching on a tensor waits in silence. Here each of
+these raises at the line that would have waited, and says what to write instead. Only `repr` never waits.
 """
 
 from collections.abc import Callable

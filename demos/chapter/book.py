@@ -1,13 +1,14 @@
-"""What the cells share: what the text printed, tables and pictures of both, and a quick mode for the tests.
+"""The cells share this: the text's results, tables and pictures of both, and a quick mode for the tests.
 
-The text is the chapter "Asynchronous Computation" of *Dive into Deep Learning* (https://d2l.ai), in its MXNet
-version. What its cells printed is taken from two editions, each with its outputs. That of 2022 makes 10,000
-increments (notebook `chapter_computational-performance/async-computation.ipynb` of
-https://github.com/d2l-ai/d2l-en-sagemaker); that of 2020 has the training loop and four exercises (the same of
-https://github.com/ReneEnjilian/d2l-en, a copy). Their machines were others: ratios compare, and seconds do not.
+The text is the chapter "Asynchronous Computation" of *Dive into Deep Learning* (https://d2l.ai), in its MXNet version.
+The results of its cells are from two editions with outputs. The edition of 2022 makes 10,000 increments (notebook
+`chapter_computational-performance/async-computation.ipynb` of https://github.com/d2l-ai/d2l-en-sagemaker); the edition
+of 2020 has the training loop and four exercises (the same of https://github.com/ReneEnjilian/d2l-en, a copy). They ran
+on other machines: compare ratios, not seconds.
 
-Each cell is a script of this folder, which runs alone, too. `python demos/chapter/build.py` makes the notebook anew.
-BLAS leaves one processor to the host: its threads wait for each other, and one that shares makes all of them slow.
+Each cell is a script of this folder, which also runs alone. `python demos/chapter/build.py` makes the notebook anew.
+BLAS leaves one processor to the host: its threads wait for each other, so if one shared its processor, all would be
+slow.
 """
 
 import os
@@ -38,7 +39,7 @@ TEXT, HERE, LIGHT = "tab:gray", "tab:blue", "tab:orange"
 
 
 def machine() -> None:
-    """Where the numbers are from, and how many others wanted its processors at that time."""
+    """The machine of the numbers, and its load at that time."""
     print(f"Python {platform.python_version()}, NumPy {np.__version__}, {datetime.now(UTC):%Y-%m-%d}")
     print(f"{platform.machine()}, {PROCESSORS} processors, load average before: {os.getloadavg()[0]:.1f}")
 
@@ -60,7 +61,7 @@ class Row:
 
 
 def table(rows: Sequence[Row]) -> None:
-    """What the text printed and what was seen here, side by side."""
+    """The text's results and those here, side by side."""
     width = max(len(row.what) for row in rows) + 2
     print(f"{'':{width}}{'the text':>12}{'here':>12}")
     for row in rows:
@@ -69,7 +70,7 @@ def table(rows: Sequence[Row]) -> None:
 
 
 def bars(rows: Sequence[Row], title: str) -> Any:
-    """The same as a picture: a panel each, with a scale of its own."""
+    """The same as a picture: a panel for each, with its own scale."""
     figure, panels = plt.subplots(1, 2, figsize=(9, 0.8 + 0.42 * len(rows)), sharey=True, layout="constrained")
     for axes, who, colour in zip(panels, ("text", "here"), (TEXT, HERE), strict=True):
         times = [getattr(row, who) for row in rows]
@@ -83,7 +84,7 @@ def bars(rows: Sequence[Row], title: str) -> Any:
 
 
 def show(figure: Any, name: str) -> None:
-    """In the notebook below its cell; from a script as a PNG in the current folder."""
+    """In the notebook below its cell; in a script as a PNG in the current folder."""
     if "ipykernel" in sys.modules:
         plt.show()
     else:

@@ -1,8 +1,8 @@
-"""Makes the notebook of the scripts beside it, runs it, and writes it with its outputs.
+"""Makes the notebook from the scripts beside it, runs it, and writes it with its outputs.
 
-Each script is a cell of text, its docstring, and one of code: the rest of it, where `asc.run(main)` becomes
-`await main()`, since a notebook's loop runs already. So nothing is written twice, and a test sees that the notebook is
-what this makes.
+Each script gives a cell of text, its docstring, and a cell of code, the rest. There `asc.run(main)` becomes `await
+main()`, since a notebook's loop runs already. So nothing is written twice, and a test compares the notebook with the
+scripts.
 
     python demos/chapter/build.py [--out PATH]
 """

@@ -1,6 +1,6 @@
-"""The back end may run operations side by side as long as none reads the result of another: so it has to know who reads
-what. The text draws this for `z = x * y + 2`. `s.graph(z)` draws, at any moment, what `z` waits for. To leave it
-something to draw, a task holds the only slot there is. The second graph is of two branches that meet again.
+"""The back end may run operations side by side as long as none reads the result of another. So it has to know the
+inputs of each. The text draws this for `z = x * y + 2`. `s.graph(z)` draws, at any moment, the tasks for which `z`
+waits. To leave it something to draw, a task holds the only slot. The second graph is of two branches that meet again.
 """
 
 import re
@@ -28,7 +28,7 @@ async def dependency_graph() -> None:
 
 
 def show_graph(graph: TaskGraph, name: str) -> None:
-    """Below the cell, or as an SVG. Without the programs' lines, which pointing at a box shows."""
+    """Below the cell, or as an SVG. Without the programs' lines, which a box shows under the mouse."""
     print(graph)
     if "ipykernel" in sys.modules:
         from IPython.display import SVG, display

@@ -1,9 +1,9 @@
 """## Improving computation
 
-`y = x + 1`, 10,000 times: synchronously, with a barrier after each, and asynchronously, with one at the end. The
-text's `x` has two elements, and there is little between the two ways there: what a barrier costs, it costs for a
-thread that waits for another. Here an operation as small as that is computed where it is issued, if nothing is queued
-before it, and a barrier on it costs one turn of the event loop.
+`y = x + 1`, 10,000 times: synchronously, with a barrier after each, and asynchronously, with one at the end. The text's
+`x` has two elements, and the two ways differ little there: the cost of a barrier is that of one thread which waits for
+another. Here such a small operation is computed where it is issued, if nothing is queued before it, and a barrier on it
+costs one turn of the event loop.
 """
 
 from functools import partial

@@ -1,14 +1,14 @@
 """## Exercise 1: why is $n\\,t_2 > (n - 1)\\,t_1$ assumed?
 
-Because the back end cannot start on what has not been issued. The last operation is issued after $n\\,t_1$; if
-computing keeps up, it is computed then, and $n\\,t_1 + t_2 + t_3$ have passed. Only if the back end always has
-something left to do, its $n\\,t_2$ count, and issuing but once: $t_1 + n\\,t_2 + t_3$. In both cases the slower of
+Because the back end cannot start an operation that has not been issued. The last operation is issued after $n\\,t_1$.
+If computing keeps up, it is computed then, and the whole takes $n\\,t_1 + t_2 + t_3$. Only if the back end always has
+operations to compute, its $n\\,t_2$ count, and issuing counts once: $t_1 + n\\,t_2 + t_3$. In both cases the slower of
 the two sets the pace:
 
 $$T(n) = t_1 + (n - 1)\\,\\max(t_1, t_2) + t_2 + t_3$$
 
-To see the bend, $t_1$ is held at a millisecond here, by a host that sleeps for so long over each operation, and $t_2$
-goes from a tenth of it to twice as much, by a task that sleeps on its stream. The lines are not fitted, but computed.
+To show the bend, $t_1$ is a millisecond here: the host sleeps so long for each operation. $t_2$ goes from a tenth of
+that to twice as much: the task sleeps on its stream. The lines are computed, not fitted.
 """
 
 from time import perf_counter, sleep
@@ -43,12 +43,12 @@ async def issue_bound() -> None:
 
 
 async def run(s: asc.Scheduler, t2: float) -> tuple[float, float, float]:
-    """Seconds that all the operations took, and what t1 and t2 were: a sleep takes longer than it was told."""
+    """Seconds for all operations, and the measured t1 and t2, since a sleep takes longer than asked."""
     issuing: list[float] = []
     computing: list[float] = []
     async with asc.Timer() as t:
         for _ in range(N):
-            slept(T1, issuing)  # the host is busy over each: so no `await asyncio.sleep`
+            slept(T1, issuing)  # the host is busy with each, so no `await asyncio.sleep`
             s.submit_nowait(slept, t2, computing)
     return t.seconds, float(np.mean(issuing)), float(np.mean(computing))
 

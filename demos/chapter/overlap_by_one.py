@@ -1,9 +1,9 @@
 """## Exercise 2: overlap by exactly one minibatch
 
-Batch $b_t$ shall be finished before $b_{t+2}$ begins, and may overlap with $b_{t+1}$. That is `s.window(2)` around
-the body of the loop. The host prepares each minibatch for a while; when it began is noted there, and when the
-minibatch was finished by a task that needs its loss, and so runs after it. With `s.window(1)` nothing overlaps;
-without a window the host is ahead by as much as it can.
+Batch $b_t$ shall be finished before $b_{t+2}$ begins, and may overlap with $b_{t+1}$. That is `s.window(2)` around the
+body of the loop. The host prepares each minibatch for a while, and notes when it begins. A task that needs the loss,
+and so runs after it, notes when the minibatch is finished. With `s.window(1)` nothing overlaps; without a window the
+host runs ahead as far as it can.
 """
 
 import asyncio

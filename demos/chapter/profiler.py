@@ -1,10 +1,10 @@
 """## What a profiler shows
 
-For a closer look the text points to the tools of chip vendors, NVIDIA's Nsight and Intel's VTune. What they draw is a
-track for each thread or stream with a slice for each piece of work, beside counters. `asc.Trace` writes the same of a
-scheduler, with the names of operations: into a file that https://ui.perfetto.dev opens, that
-`python -m asyncsched trace` sums up, and that is read here. Three training steps, at most two in flight: the host
-issues ahead (each tick a task), the stream works through what is queued, and the queue grows and empties.
+For a closer look the text points to the tools of chip vendors, NVIDIA's Nsight and Intel's VTune. They draw a track for
+each thread or stream, with a slice for each piece of work, and counters. `asc.Trace` writes the same for a scheduler,
+with the names of operations, to a file. https://ui.perfetto.dev opens the file, `python -m asyncsched trace` sums it
+up, and this cell reads it. Three training steps, at most two in flight: the host issues ahead (each tick a task), the
+stream works through what is queued, and the queue grows and empties.
 """
 
 from pathlib import Path

@@ -1,12 +1,12 @@
-"""The text explains what is to be had by three stages of an operation: the front end issues it ($t_1$), the back end
-computes it ($t_2$), the front end is told ($t_3$). Synchronously $n$ of them take $n\\,(t_1 + t_2 + t_3)$,
+"""The text explains the gain by three stages of an operation: the front end issues it ($t_1$), the back end computes it
+($t_2$), the front end gets the result ($t_3$). Synchronously $n$ operations take $n\\,(t_1 + t_2 + t_3)$,
 asynchronously $t_1 + n\\,t_2 + t_3$, *if* $n\\,t_2 > (n - 1)\\,t_1$.
 
-Here all three are measured, at three sizes. $t_1$ is the median time of the line `y = x + 1`; $t_2$ is NumPy's for
-the same addition, into an array that is there; $t_3$ is the rest of a synchronous round. The dashed line is a
-least-squares fit through the asynchronous points. Where the assumption holds, the formula's dotted line is near it,
-on a machine that does nothing else. Where computing is quicker than issuing the formula breaks down: the slope is
-what the host takes for an operation, not $t_2$.
+Here all three are measured, at three sizes. $t_1$ is the median time of the line `y = x + 1`. $t_2$ is NumPy's time for
+the same addition into an existing array. $t_3$ is the rest of a synchronous round. The dashed line is a least-squares
+fit through the asynchronous points. If the assumption holds, and the machine does nothing else, the formula's dotted
+line is near it. If computing is quicker than issuing, the formula fails: the slope is the host's time for an operation,
+not $t_2$.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,9 @@ from book import HERE, LIGHT, QUICK, show
 
 import asyncsched as asc
 
-MOST, ROUNDS = (1000, 1) if QUICK else (10_000, 12)  # the quickest round counts: others on the machine only add
+MOST, ROUNDS = (
+    (1000, 1) if QUICK else (10_000, 12)
+)  # the quickest counts, since other work only adds time
 SHAPES = {(1, 2): MOST, (160, 160): MOST // 4, (1000, 1000): MOST // 20}  # float32: 8 B, 100 KiB, 3.8 MiB
 
 

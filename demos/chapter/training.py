@@ -1,14 +1,13 @@
 """## Improving the memory footprint
 
-Nothing keeps the front end from queueing a whole epoch: each minibatch takes it little time. The text trains a
-network on mock data of 1,024 x 512 a minibatch, with a barrier after each and without. It asks `ps` for the resident
-set once, when the epoch is over, and in its own outputs the loop without a barrier has grown less. So here a thread
-looks every few milliseconds, and the peak counts. The minibatches are as large; the network is smaller, so that there
-can be more.
+Nothing keeps the front end from queueing a whole epoch: each minibatch takes it little time. The text trains a network
+on mock data of 1,024 x 512 a minibatch, with a barrier after each and without. It asks `ps` for the resident set once,
+when the epoch is over, and in its own outputs the loop without a barrier has grown less. So here a thread looks every
+few milliseconds, and the peak counts. The minibatches have the same size. The network is smaller, so that there can be
+more of them.
 
 Three ways here: with a barrier, without one and without any limit, and without a barrier under a limit in bytes. The
-last needs no barrier: `put` waits while there is no room. What waits otherwise is the minibatches themselves, 2 MiB
-each.
+last needs no barrier: `put` waits while there is no room. Without a limit the minibatches themselves wait, 2 MiB each.
 """
 
 import threading
@@ -27,7 +26,7 @@ UNBOUNDED = {"max_ops": None, "max_bytes": None, "max_pending": None}
 WAYS = {
     "barrier": UNBOUNDED,
     "at most 64 MiB": {"max_bytes": "64 MiB", "max_ops": None, "max_pending": None},
-    "no barrier": UNBOUNDED,  # the last, since the process may keep what it once had
+    "no barrier": UNBOUNDED,  # the last one, since the process may keep memory
 }
 
 

@@ -1,14 +1,12 @@
 """## Exercise 3: CPU and GPU at once
 
-Should one still insist on a barrier after every minibatch? No: each device would wait for the other. Whichever is
-done first stands idle, and an epoch takes as long as the slower of the two in each minibatch, added up. What has to
-be bounded is how far the host runs ahead, and that can be bounded for each device on its own: here by a loop for
-each, with its own window. The minibatches are uneven on purpose: what is heavy on one device is light on the other,
-in turn.
+Should one still insist on a barrier after every minibatch? No: each device would wait for the other. The quicker device
+of each minibatch would be idle, and an epoch would take the sum of the slower times. The host's lead has to be bounded,
+and that can be done for each device by itself: here by a loop for each, with its own window. The minibatches are uneven
+on purpose: in turn, one is heavy on one device and light on the other.
 
-Where no GPU is usable the devices are `["cpu", "cpu"]`, and their work is to sleep for as long as it is heavy, so
-that they do not share processors, as a GPU and a CPU would not. That shows who waits for whom, and nothing of a GPU's
-speed.
+Without a GPU the devices are `["cpu", "cpu"]`. Their work is to sleep, longer for heavy work, so they do not share
+processors, as a GPU and a CPU would not. That shows which device waits for which, and nothing of a GPU's speed.
 """
 
 import asyncio
@@ -72,7 +70,8 @@ async def each_alone(s: asc.Scheduler, inputs: list[asc.Tensor], spans: Spans) -
 
 
 def issue(s: asc.Scheduler, x: asc.Tensor, lane: int, t: int) -> tuple[float, Awaitable[object]]:
-    """A minibatch's work on a device: heavy for one, light for the other. When it was issued, and what ends last."""
+    """A minibatch's work on a device: heavy for one, light for the other. Returns when it was issued, and its last
+    task."""
     begun, units = perf_counter(), 6 if t % 2 == lane else 1
     if not usable():
         return begun, s.submit_nowait(sleep, units * UNIT, device=x.device)
@@ -82,7 +81,7 @@ def issue(s: asc.Scheduler, x: asc.Tensor, lane: int, t: int) -> tuple[float, Aw
 
 
 async def note(work: tuple[float, Awaitable[object]], spans: list[tuple[float, float]]) -> None:
-    """When it was worked on: since it was issued, or since the one before was done."""
+    """The time of the work on it: since it was issued, or since the one before was done."""
     begun, last = work
     await last
     spans.append((max(begun, spans[-1][1]) if spans else begun, perf_counter()))

@@ -2,8 +2,8 @@
 
 Ten times, a random matrix of 1,000 x 1,000 and its product with itself: in NumPy, and by a framework that queues the
 work and returns. The text finds the second far faster, until it waits for everything: then the difference is mostly
-gone. So a clock must say what it has waited for. `asc.measure` has a barrier on either side of each round, and keeps
-both times: until the last line was *issued*, and until everything was *finished*.
+gone. So a time means something only with its barrier. `asc.measure` has a barrier on either side of each round, and
+keeps both times: until the last line was *issued*, and until everything was *finished*.
 """
 
 import numpy as np

@@ -25,7 +25,7 @@ def rows(lines: list[str]) -> dict[str, list[str]]:
 def test_as_a_program(tmp_path):
     plot = tmp_path / "timeline.png"
     lines = run("cpu_and_gpu", "--batches", 4, "--max-bytes", "50 MiB", "--plot", plot)
-    assert any("a simulated device takes its part" in line for line in lines) == (not usable())
+    assert any("a simulated device takes its place" in line for line in lines) == (not usable())
     found = rows(lines)
     assert {"cpu:1", "cuda:0" if usable() else "simulated"} == found.keys()
     assert all(row[0] == "4" and float(row[1]) > 0 for row in found.values())
