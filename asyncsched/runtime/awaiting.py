@@ -68,6 +68,24 @@ def place_of(task: asyncio.Task[Any]) -> str:
     return place
 
 
+def waiting_elsewhere(loop: asyncio.AbstractEventLoop) -> dict[str, list[str]]:
+    """The names of the asyncio tasks that wait, by the line and what they wait for. Leaves out the running task."""
+    found: dict[str, list[str]] = {}
+    chains, running = Chains(loop), asyncio.current_task(loop)
+    for task, steps in sorted(chains.steps.items(), key=lambda item: (len(item[0].get_name()), item[0].get_name())):
+        place = place_of(task)
+        if task is running or task.done() or not place.startswith("at "):
+            continue
+        names = sorted(repr(other.get_name()) for other in chains.awaited_by(task) if not other.done())
+        inner = code_of(steps[-1])  # such as that of Queue.get
+        if names:
+            place += f", for task {', '.join(names)}"
+        elif inner is not None and not is_users(inner):
+            place += f", in {inner.co_qualname}"
+        found.setdefault(place, []).append(task.get_name())
+    return found
+
+
 def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     """The suspended coroutines and generators in a task's chain of awaits, outermost first."""
     found: list[Any] = []
@@ -226,7 +244,7 @@ class Chains:
         ending = {task for timer in found.values() if timer.seconds <= 0 for task in timer.ends}
         # A task that awaits one of these unwinds after it.
         tasks = self.steps.keys()
-        while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(self._awaited_by(task))]):
+        while ending and (after := [task for task in tasks - ending if not ending.isdisjoint(self.awaited_by(task))]):
             for task in after:
                 found[id(task)] = Timer(0.0, task, frozenset(self._ended_with(task)))
                 ending |= found[id(task)].ends
@@ -269,12 +287,12 @@ class Chains:
             task = todo.pop()
             steps = self.steps.get(task, ())
             children = [child for held in self._managers(*steps) for child in _children_of(held)]
-            fresh = {child for child in (*self._awaited_by(task), *children) if not child.done()} - found
+            fresh = {child for child in (*self.awaited_by(task), *children) if not child.done()} - found
             found |= fresh
             todo += fresh
         return found
 
-    def _awaited_by(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
+    def awaited_by(self, task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
         """The tasks that a task awaits, gathers, or has in `asyncio.wait_for`."""
         steps = self.steps.get(task, [])
         awaited = _awaited_in(steps)

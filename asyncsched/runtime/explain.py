@@ -23,7 +23,7 @@ from .._core.audit import launched, sufficient_limit
 from .._core.callsite import CallSite, is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
-from .awaiting import where_it_waits
+from .awaiting import waiting_elsewhere, where_it_waits
 from .deadlock import BUDGET, investigate, reserves
 from .runtime import Runtime
 
@@ -67,7 +67,7 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
     if not found:
         unfinished = min(runtime.engine.root.unfinished(), key=_age, default=None)
         if unfinished is None:
-            return "\n".join(told if len(told) > 1 else [*told, _NOBODY])
+            return "\n".join(told if len(told) > 1 else [*told, *_elsewhere(runtime)])
         found[unfinished] = ["nobody waits; the oldest unfinished task"]
     for task, who in islice(found.items(), _WAITERS):
         more = f", and {len(who) - 1:,} more" if len(who) > 1 else ""
@@ -79,6 +79,18 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
     if len(found) > _WAITERS:
         told.append(f"... and {len(found) - _WAITERS:,} more that somebody awaits")
     return "\n".join(told)
+
+
+def _elsewhere(runtime: Runtime) -> list[str]:
+    """Where the program waits for something that is not the scheduler's."""
+    found = {} if runtime.loop is None else waiting_elsewhere(runtime.loop)
+    told = [_NOBODY + (" (a queue, an event, a lock)" if not found else ":")]
+    for place, names in islice(found.items(), _WAITERS):
+        more = f", and {len(names) - 1:,} more" if len(names) > 1 else ""
+        told.append(f"  task {names[0]!r}{more}, which waits {place}")
+    if len(found) > _WAITERS:
+        told.append(f"  ... and at {len(found) - _WAITERS:,} more lines")
+    return told
 
 
 def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:

@@ -208,6 +208,43 @@ async def test_one_that_is_done(s):
     del kept
 
 
+async def test_waits_for_something_of_the_program_s_own(s):
+    """A queue that nobody fills, an event that nobody sets, and other tasks."""
+    queue, never = asyncio.Queue[int](), asyncio.Event()
+
+    async def reads() -> int:
+        return await queue.get()
+
+    async def other() -> None:
+        async with s.window(2):
+            await asyncio.wait_for(asyncio.gather(*readers), None)
+
+    async def generator():
+        await never.wait()
+        yield 1
+
+    async def consumes() -> None:
+        async for _ in generator():
+            pass
+
+    readers = [asyncio.create_task(reads(), name=name) for name in ("left", "right")]
+    others = [asyncio.create_task(made, name=name) for name, made in (("a", other()), ("b", consumes()))]
+
+    def at(function, line, waits):
+        code = function.__code__
+        return f"which waits at {HERE}:{code.co_firstlineno + line} in {code.co_qualname}, {waits}"
+
+    await until(lambda: "for task" in s.explain())
+    assert lines(s.explain())[1:] == [
+        "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else:",
+        "task 'a', " + at(other, 2, "for task 'left', 'right'"),
+        "task 'b', " + at(generator, 1, "in Event.wait"),
+        "task 'left', and 1 more, " + at(reads, 1, "in Queue.get"),
+    ]
+    for task in (*others, *readers):
+        await cancelled(task)
+
+
 async def test_who_waits(s, gate):
     assert s.explain().endswith("if the program hangs, it waits for something else (a queue, an event, a lock)")
     task = await s.submit(held, gate, name="slow")
