@@ -266,11 +266,16 @@ def _run_call(task: Task, memory: Memory) -> None:
         return
     charge = made = 0
     value.block = ()
-    weightless = isinstance(result, _WEIGHTLESS)
-    if not weightless and (owners := _made(result, arrays, task.args, memory.arrays)):
+    # An owner of its memory that nobody else holds (there are the variable and the list) is no argument's.
+    if type(result) in memory.arrays and result.base is None and references([result], 0) <= 2:
+        charge = made = memory.footprint(result.nbytes)
+        value.block = ((result, charge),)
+    elif isinstance(result, _WEIGHTLESS):
+        pass  # it need not be charged
+    elif owners := _made(result, arrays, task.args, memory.arrays):
         value.block = tuple([(owner, memory.footprint(held_bytes(owner))) for owner in owners])
         charge = made = sum([nbytes for _, nbytes in value.block])
-    elif options and not weightless and not isinstance(result, memory.arrays):
+    elif options and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)

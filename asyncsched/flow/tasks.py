@@ -28,7 +28,7 @@ import contextvars
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
-from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, overload
+from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -55,20 +55,11 @@ from .learned import LearnedCost, Lesson
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
 Cost: TypeAlias = int | str | LearnedCost
+# The options of `submit` for a callable: shape, dtype, nbytes, workspace, name, device, resource. (A named tuple takes
+# several times as long to make.)
+Options: TypeAlias = tuple[Any, Any, Cost | None, int | str | None, str | None, object, Hashable]
 
 _MAY_HOLD = (Handle, tuple, list, dict)  # types of arguments that are handles, or may have handles in them
-
-
-class Options(NamedTuple):
-    """The options of `submit` for a callable."""
-
-    shape: Any
-    dtype: Any
-    nbytes: int | str | LearnedCost | None
-    workspace: int | str | None
-    name: str | None
-    device: object
-    resource: Hashable
 
 
 class Tasks:
@@ -197,7 +188,7 @@ class Tasks:
             _refuse(fn, keywords)
         context = _context_of(self._runtime, args)
         await checkpoint()
-        given = Options(shape, dtype, nbytes, workspace, name, device, resource)
+        given = shape, dtype, nbytes, workspace, name, device, resource
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:
             if task.state == PENDING:
@@ -228,7 +219,7 @@ class Tasks:
         self._runtime.check()
         if keywords:
             _refuse(fn, keywords)
-        given = Options(shape, dtype, nbytes, workspace, name, device, resource)
+        given = shape, dtype, nbytes, workspace, name, device, resource
         context = _context_of(self._runtime, args)
         return _make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
 
@@ -252,7 +243,7 @@ class Tasks:
         self._runtime.check()
         if keywords:
             _refuse(fn, keywords)
-        given = Options(None, None, nbytes, workspace, name, device, resource)
+        given = None, None, nbytes, workspace, name, device, resource
         context = _context_of(self._runtime, args)
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:
@@ -380,7 +371,7 @@ def _make_call(
     context: contextvars.Context, *, bounded: bool,
 ) -> tuple[CoreTask, Any]:  # fmt: skip
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    shape, dtype = given.shape, given.dtype
+    shape, dtype, nbytes, workspace, name, device, resource = given
     if not callable(fn):
         raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
     if is_coroutine_function(fn):
@@ -392,23 +383,21 @@ def _make_call(
     form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
     inputs: list[Value] = []
     bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
-    if given.device is None:
-        target = inputs[0].device if inputs else runtime.devices[0]
-    else:
-        target = runtime.device(given.device)
+    default = inputs[0].device if inputs else runtime.devices[0]
+    target = default if device is None else runtime.device(device)
     result = 0 if form is None else target.memory.footprint(form.nbytes)
-    label = given.name or label_of(fn)
-    lesson = None
-    if isinstance(given.nbytes, LearnedCost):
-        given, lesson = _learned(given.nbytes, label, inputs, given)
-    cost, workspace = _cost(form, result, given, inputs)
-    declared = given.nbytes is not None
+    label, lesson = name or label_of(fn), None
+    if isinstance(nbytes, LearnedCost):
+        lesson = _lesson(nbytes, label, inputs, workspace)
+        nbytes, workspace = lesson.nbytes, lesson.workspace
+    cost, scratch = _cost(form, result, nbytes, workspace, inputs)
+    declared = nbytes is not None
     # The charge for a result that cannot be measured. None if the user gave no cost.
     options: dict[str, Any] | None = None
-    if declared or workspace or lesson is not None:
-        options = {"unmeasured": cost - workspace if declared else 0, "lesson": lesson}
-    lanes = runtime.lanes[target].compute if given.resource is None else runtime.lane_of(given.resource, target)
-    value = new_value(core.account, target, form, cost - workspace if form is None else result, call_site())
+    if declared or scratch or lesson is not None:
+        options = {"unmeasured": cost - scratch if declared else 0, "lesson": lesson}
+    lanes = runtime.lanes[target].compute if resource is None else runtime.lane_of(resource, target)
+    value = new_value(core.account, target, form, cost - scratch if form is None else result, call_site(3))
     reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
     task = CoreTask(core, CallPlan(label), value, fn, reads, bound, options, lanes, cost)
     task.context = context
@@ -448,28 +437,25 @@ def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
     return ref(len(inputs) - 1)
 
 
-def _learned(cost: LearnedCost, label: str, inputs: list[Value], given: Options) -> tuple[Options, Lesson]:
-    """The options with the cost learned from earlier calls, and the lesson that learns from this one."""
-    if given.workspace is not None:
+def _lesson(cost: LearnedCost, label: str, inputs: list[Value], workspace: object) -> Lesson:
+    """The lesson that learns from this call, with the cost learned from earlier ones."""
+    if workspace is not None:
         raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
     forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
-    lesson = cost._lesson(label, tuple(forms))
-    return given._replace(nbytes=lesson.nbytes, workspace=lesson.workspace), lesson
+    return cost._lesson(label, tuple(forms))
 
 
-def _cost(form: Meta | None, result: int, given: Options, inputs: list[Value]) -> tuple[int, int]:
+def _cost(form: Meta | None, result: int, nbytes: Any, workspace: Any, inputs: list[Value]) -> tuple[int, int]:
     """The charge of a callable, and how much of it is given back when it ends."""
-    workspace = 0 if given.workspace is None else _bytes(given.workspace, "workspace")
-    if given.nbytes is None:
+    scratch = 0 if workspace is None else _bytes(workspace, "workspace")
+    if nbytes is None:
         if form is None and inputs:
             result = sum([owner.nbytes for owner in {value.owner for value in inputs}])
-        return result + workspace, workspace
-    cost = _bytes(given.nbytes, "nbytes")
-    if workspace > cost:
-        raise ValueError(
-            f"workspace={given.workspace!r} is more than nbytes={given.nbytes!r}, which is the whole cost, with it"
-        )
-    return max(result + workspace, cost), workspace
+        return result + scratch, scratch
+    cost = _bytes(nbytes, "nbytes")
+    if scratch > cost:
+        raise ValueError(f"workspace={workspace!r} is more than nbytes={nbytes!r}, which is the whole cost, with it")
+    return max(result + scratch, cost), scratch
 
 
 def _bytes(size: Any, name: str) -> int:

@@ -86,7 +86,7 @@ class Team:
                 return
         # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
         # library's or a user's function may use them all.
-        blas.compute(self, product or not all(stream.idle() for stream in self.streams))
+        blas.compute(self, product or False in [stream.idle() for stream in self.streams])
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on idle ones. Raises an exception of one of them."""
