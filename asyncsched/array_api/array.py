@@ -37,7 +37,7 @@ _OF_ANOTHER = (
     " the one in use"
 )
 _CURES = (  # the cures in errors of tensors, and those here
-    (r"`(x = )?await s\.put\([^`]*\)` makes (it a tensor|a tensor of a list)", "`xp.asarray(a)` makes it an array"),
+    (r"`(x = )?await s\.put\([^`]*\)` makes (it a tensor|a tensor from a list)", "`xp.asarray(a)` makes it an array"),
     (r"`await` one and `put` it into the other's", "`xp.asarray(np.asarray(x))` brings one to that in use"),
     (r"`await` it, and put the array", "`xp.asarray(np.asarray(t))` copies it"),
     (r"`await` it first", "`np.asarray(x)` waits for it"),

@@ -46,7 +46,7 @@ async def test_each_gradient_has_a_handle_of_its_own(s):
     assert_array_equal(await second, [1, 1])
 
 
-async def test_gradients_come_in_the_dtype_of_what_they_belong_to(s):
+async def test_gradients_have_the_dtype_of_their_tensors(s):
     x, y = await leaf(s, np.ones((2, 3), "f4")), await leaf(s, np.ones(3))
     (x * y).sum().backward()
     assert (x.grad.dtype, x.grad.shape) == (np.float32, (2, 3))
@@ -116,7 +116,7 @@ async def test_at_a_limit_the_element_has_the_gradient(s):
         assert_array_equal(sum([await limit.grad for limit in limits]), 1 - np.array(expected))
 
 
-async def test_what_was_written_over_has_no_gradient(s):
+async def test_overwritten_elements_have_no_gradient(s):
     places = await s.put(np.array([1, 1, 2]))
     for key in (places, [1, 1, 2]):
         v = await leaf(s, [5.0, 6.0, 7.0])
@@ -150,7 +150,7 @@ async def test_layouts_do_not_say_which_write_is_the_last(s):
 # -- once, or again -------------------------------------------------------------------------------------------------
 
 
-async def test_a_second_pass_needs_what_the_first_kept(s):
+async def test_a_second_pass_needs_the_residuals_of_the_first(s):
     x = await leaf(s, [1.0, 2.0])
     loss = (x * x).sum()
     loss.backward(retain_graph=True)
@@ -176,7 +176,7 @@ async def test_without_anything_tracked_there_is_no_way_back(s):
         grad([], [y])
 
 
-async def test_what_no_output_depends_on_is_none_where_that_is_allowed(s):
+async def test_an_input_that_no_output_depends_on_is_none_if_allowed(s):
     x, y, constant = await leaf(s, [1.0, 2.0]), await leaf(s, [3.0, 4.0]), await s.put(np.ones(2))
     z = x * 2
     found = grad((z * z).sum(), [y, x, constant, z], allow_unused=True)
@@ -190,7 +190,7 @@ async def test_what_no_output_depends_on_is_none_where_that_is_allowed(s):
         grad(constant.sum(), x, allow_unused=True)
 
 
-async def test_the_shape_of_what_was_summed_must_be_known(s):
+async def test_the_shape_of_a_summed_operand_must_be_known(s):
     x = await leaf(s, [1.0, -2.0, 3.0])
     held = s.submit_nowait(gate := Gate(3), shape=(3,), dtype="f8")  # else it may be known by then
     loss = x[held > 0].sum()
@@ -238,7 +238,7 @@ async def test_higher_orders(s):
     assert x.grad is None
 
 
-async def test_gradients_of_what_lies_between(s):
+async def test_gradients_of_tensors_in_between(s):
     x, unused = await leaf(s, [1.0, 2.0]), await leaf(s, [1.0, 1.0])
     y = x * 3
     to_y, to_x = grad([(y * y).sum(), (y * unused).sum()], [y, x], retain_graph=True)
@@ -247,7 +247,7 @@ async def test_gradients_of_what_lies_between(s):
     assert unused.grad is None
 
 
-async def test_what_a_gradient_does_not_go_over_is_kept(s):
+async def test_nodes_that_a_gradient_does_not_pass_are_kept(s):
     """As in PyTorch: first the gradient of what lies between, then on from there."""
     x = await leaf(s, [1.0, 2.0])
     y = x * x
@@ -310,7 +310,7 @@ async def test_a_mean_of_more_than_half_precision_can_count_has_a_gradient(s):
 # -- tasks ----------------------------------------------------------------------------------------------------------
 
 
-async def test_backward_waits_for_nothing_and_goes_before_what_is_pending():
+async def test_backward_waits_for_nothing_and_goes_before_pending_tasks():
     seen = []
     async with asc.Scheduler("cpu", max_ops=1) as s:
         x = await leaf(s, np.ones(4))
@@ -379,7 +379,7 @@ async def test_a_pass_with_a_task_that_can_never_run_is_not_begun():
         assert x.grad is None
 
 
-async def test_gradients_of_what_failed_fail_with_the_same_exception(s):
+async def test_gradients_of_a_failed_result_fail_with_the_same_exception(s):
     def fail():
         raise KeyError("lost")
 
@@ -446,7 +446,7 @@ async def test_a_thousand_steps_leave_memory_flat_without_the_garbage_collector(
         assert max(objects[1:]) - min(objects[1:]) < 100  # whatever else the process does
 
 
-async def test_a_forward_pass_that_keeps_more_than_the_limit_is_told_who_holds_it():
+async def test_a_forward_pass_that_keeps_more_than_the_limit_names_the_holders():
     async with asc.Scheduler("cpu", max_bytes="1 MiB") as s:
         x = await leaf(s, np.ones(20_000))
         y = x

@@ -30,7 +30,7 @@ def retained(s: asc.Scheduler) -> int:
 # -- leaves ---------------------------------------------------------------------------------------------------------
 
 
-async def test_what_is_put_is_not_tracked_until_asked_for(s):
+async def test_a_put_tensor_is_not_tracked_until_asked_for(s):
     x = await s.put(np.ones(3))
     assert not x.requires_grad
     assert not (x * 2).requires_grad
@@ -182,7 +182,7 @@ async def test_assigning_to_a_part_of_a_result_is_recorded(s):
 
 
 @pytest.mark.parametrize("dtype", ["i8", "?", "f4"])
-async def test_what_is_assigned_may_be_of_another_dtype(s, dtype):
+async def test_an_assigned_value_may_have_another_dtype(s, dtype):
     x, v = await leaf(s, [1.0, 2.0, 3.0, 4.0]), await s.put(np.ones(2, dtype))
     for key in (slice(2), await s.put(np.array([0, 1])), await s.put(np.array([True, True, False, False]))):
         y, x.grad = x * x, None
@@ -209,7 +209,7 @@ async def test_only_what_the_derivatives_read_is_kept(s):
     assert retained(s) - before == 8 * 50 * 8 + loss.nbytes  # the result of maximum
 
 
-async def test_what_was_kept_is_given_back_as_the_pass_goes_through(s):
+async def test_residuals_are_given_back_as_the_pass_goes_through(s):
     x = await leaf(s, np.ones(1000))
     y = x
     for _ in range(10):

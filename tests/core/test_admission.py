@@ -63,7 +63,7 @@ def test_another_scope_may_overtake_a_blocked_head(rig):
     assert names(rig.dispatch()) == [first.name, "small"]
 
 
-def test_what_costs_nothing_fits_even_above_the_limit():
+def test_a_task_of_no_cost_fits_even_above_the_limit():
     rig = Rig(max_bytes=10)
     wrong, _held = rig.submit(cost=10)
     rig.dispatch()
@@ -116,7 +116,7 @@ def test_inside_a_reserve_nothing_stalls_on_bytes_held_outside(rig):
     del held
 
 
-def test_what_a_reserve_still_holds_at_its_end_is_charged_to_the_parent(rig):
+def test_bytes_that_a_reserve_still_holds_at_its_end_are_charged_to_the_parent(rig):
     outer = rig.scope("outer", reserve=80)
     inner = rig.scope("inner", outer, reserve=50)
     account = outer.account
@@ -202,7 +202,7 @@ def test_queues_of_closed_scopes_leave_the_rotation():
     assert not rig.root.children
 
 
-def test_what_is_too_large_is_refused_while_less_than_nothing_is_used():
+def test_a_task_too_large_is_refused_even_when_negative_bytes_are_used():
     """A result larger than its task's cost was dropped, and its task has not ended."""
     rig = Rig(max_ops=1, max_bytes=20)
     task, value = rig.submit(cost=0)
@@ -219,7 +219,7 @@ def test_what_is_too_large_is_refused_while_less_than_nothing_is_used():
     assert rig.engine.ledger.account.used == 0
 
 
-def test_what_goes_before_a_task_counts_by_class_and_share():
+def test_work_ahead_of_a_task_counts_by_class_and_share():
     rig = Rig(max_bytes=100)
     rig.claim(100)
     rig.dispatch()

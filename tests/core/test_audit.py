@@ -34,7 +34,7 @@ def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
     assert held_by_pending(rig.engine.admission.tasks()) == 30
 
 
-def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
+def test_bytes_in_flight_are_costs_and_inputs_that_only_launched_tasks_read():
     rig = Rig(max_bytes=100, max_ops=2)
     _, x = rig.submit(cost=30)
     _, y = rig.submit(cost=20)
@@ -51,7 +51,7 @@ def test_bytes_in_flight_are_costs_and_what_only_launched_tasks_read():
     assert in_flight_bytes(rig.root) == 61
 
 
-def test_a_result_whose_end_was_not_told_yet_is_in_flight_once():
+def test_a_result_whose_end_was_not_taken_in_yet_is_in_flight_once():
     """As its task's cost, and not as what the next task alone reads, too."""
     rig = Rig(max_bytes=100)
     made, value = rig.submit(cost=60)

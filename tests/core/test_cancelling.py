@@ -38,7 +38,7 @@ def test_a_cancelled_launched_task_keeps_its_slot_and_bytes_until_it_ends():
     validate(rig.engine)
 
 
-def test_who_leaves_while_others_are_told_takes_nobodys_place():
+def test_a_waiter_that_leaves_while_others_are_called_takes_nobodys_place():
     """As a coroutine that waits does, which the collector closes in the middle of it."""
     rig, called = Rig(), list[Task]()
     task, _ = rig.submit()
@@ -88,7 +88,7 @@ def ends_on_its_stream(rig: Rig, task: Task) -> None:
 
 
 @pytest.mark.parametrize("when", ["before the mark", "after the mark"])
-def test_what_ends_while_it_is_cancelled_and_what_reads_it_end_alike(rig, monkeypatch, when):
+def test_a_task_that_ends_while_it_is_cancelled_ends_like_its_reader(rig, monkeypatch, when):
     """Both end on their streams in the middle of `cancel`, at each point where another thread may run."""
     tasks, value = rig.chain(3)
     rig.dispatch()

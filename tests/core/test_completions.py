@@ -111,7 +111,7 @@ def test_where_a_wake_up_fails_the_next_is_made():
     assert woken == [0, 1]
 
 
-def test_what_is_freed_wakes_once_it_may_suffice():
+def test_freed_bytes_wake_the_loop_once_they_may_suffice():
     """A head that lacks bytes: drops and ends count together, and nothing wakes before it may go."""
     rig = Rig(max_bytes=100)
     rig.woken = []
@@ -136,7 +136,7 @@ def test_what_is_freed_wakes_once_it_may_suffice():
     assert (head.state, running.state) == (PENDING, LAUNCHED)
 
 
-def test_what_an_ending_task_drops_is_told_with_its_end(rig):
+def test_the_drops_of_an_ending_task_are_posted_with_its_end(rig):
     """A wake-up in between would take the GIL from a stream that has the rest to do."""
     task, _ = finished(rig)
     rig.completions.wants_slots, rig.completions.threshold, rig.completions.wants_bytes = True, 9, 5

@@ -59,7 +59,7 @@ def test_reading_a_finished_value_forgets_its_producer(rig):
     assert task.blockers == 0
 
 
-def test_what_reads_a_task_fails_with_it_and_not_when_its_turn_has_come():
+def test_a_reader_fails_with_its_input_and_not_when_its_turn_has_come():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
     rig.dispatch()
@@ -73,7 +73,7 @@ def test_what_reads_a_task_fails_with_it_and_not_when_its_turn_has_come():
 
 @pytest.mark.parametrize("launched", [True, False])
 @pytest.mark.parametrize("end", ["finish", "fail", "cancel", "producer fails"])
-def test_what_writes_over_what_others_read_waits_for_their_end_alone(end, launched):
+def test_a_write_over_a_buffer_waits_only_for_the_end_of_its_readers(end, launched):
     rig = Rig(max_ops=9 if launched else 1)
     bad, x = rig.submit()
     rig.dispatch()

@@ -33,7 +33,7 @@ class MyCancelled(asyncio.CancelledError):
         MyCancelled,
     ],
 )
-def test_what_means_something_else_to_a_coroutine_is_wrapped(kind):
+def test_an_exception_that_means_something_else_to_a_coroutine_is_wrapped(kind):
     def body():
         raise kind("from the body")
 
@@ -46,7 +46,7 @@ def test_what_means_something_else_to_a_coroutine_is_wrapped(kind):
     assert not failure.cancelled
 
 
-def test_what_only_shares_the_name_of_a_cancellation_is_raised_as_it_is():
+def test_an_exception_that_only_shares_a_cancellations_name_is_raised_as_it_is():
     class CancelledError(Exception):
         """An order was cancelled, say."""
 
@@ -163,7 +163,7 @@ def test_each_delivery_is_a_copy(error, pickled, monkeypatch):
         assert (first.code, first._hidden) == (7, [7])
 
 
-def test_what_cannot_be_copied_is_raised_itself():
+def test_an_exception_that_cannot_be_copied_is_raised_itself():
     error = Denied(13, "no", "name")
     assert caught(Failure.of(error, "a", None)) is error
 

@@ -69,7 +69,7 @@ def test_alone_there_is_neither_credit_nor_debt():
     assert order(queue, 8) == "babababa"
 
 
-def test_who_is_passed_over_is_asked_first_and_has_saved_nothing_up():
+def test_a_member_passed_over_is_asked_first_and_has_saved_nothing_up():
     blocked = Account("a", [1] * 5)
     blocked.able = False
     queue = queue_of(blocked, Account("b", [1] * 50))
@@ -87,7 +87,7 @@ def test_nobody_goes_where_nobody_can():
     assert [member.name for member in queue] == ["a", "b", "c"]
 
 
-def test_who_was_away_has_saved_nothing_up():
+def test_a_member_that_was_away_has_saved_nothing_up():
     away = Account("a", [1])
     queue = queue_of(away, Account("b", [1] * 60))
     assert order(queue, 30) == "a" + "b" * 29
@@ -149,7 +149,7 @@ def test_joining_twice_changes_nothing():
     assert not member.joined
 
 
-def test_the_one_at_hand_may_leave_while_the_line_is_walked():
+def test_the_current_member_may_leave_while_the_queue_is_walked():
     queue = queue_of(*[Account(name, [1] if name in "cf" else []) for name in "abcdef"])
     assert order(queue) == "cf"
     assert len(queue) == 0
@@ -165,7 +165,7 @@ event = st.one_of(
 
 
 @given(st.lists(event, max_size=60), st.sampled_from([0.5, 1, float("inf")]))
-def test_what_two_that_can_always_go_got_differs_little(events, quantum):
+def test_the_shares_of_two_members_that_can_always_go_differ_little(events, quantum):
     """By one item of each, and half of a quantum or of the largest item, whatever others do."""
     members = [Account(str(i)) for i in range(5)]
     queue: FairQueue[Account] = FairQueue(quantum)

@@ -99,14 +99,14 @@ def _launched(rig: Rig, seconds: float, *reads: Value) -> tuple[int, Value]:
     return rig.lanes.index(task.lane), value
 
 
-def test_what_is_shorter_than_a_hop_stays_where_its_producer_is() -> None:
+def test_a_task_shorter_than_a_hop_stays_where_its_producer_is() -> None:
     rig, x = _hopping(0.1)
     found = [_launched(rig, 0.2, x) for _ in range(3)]
     assert [lane for lane, _ in found] == [0, 0, 0]
     assert _launched(rig, 0.1, *[value for _, value in found])[0] == 0
 
 
-def test_what_is_longer_goes_to_another_and_its_sum_to_the_last_to_end() -> None:
+def test_a_longer_task_goes_to_another_lane_and_the_sum_to_the_last_to_end() -> None:
     rig, x = _hopping(0.1)
     found = [_launched(rig, 5.0, x) for _ in range(2)]
     assert [lane for lane, _ in found] == [0, 1]
@@ -120,7 +120,7 @@ def test_independent_short_tasks_stay_together_until_they_take_longer_than_a_hop
     assert [_launched(long, 0.1)[0] for _ in range(2)] == [1, 1]
 
 
-def test_a_lane_that_told_of_its_ends_is_as_far_as_was_thought() -> None:
+def test_a_lane_whose_ends_are_known_is_as_far_as_was_thought() -> None:
     rig, _ = _hopping(9.0)
     rig.run()
     assert [(lane.load, lane.booked_until - lane.done_until) for lane in rig.lanes] == [(0, 0.0), (0, 0.0)]
@@ -135,7 +135,7 @@ def test_short_tasks_do_not_pile_up_behind_one_that_takes_longer_than_was_though
     assert _launched(rig, 0.1)[0] == 0
 
 
-def test_how_late_a_lane_is_counts_from_when_it_told_of_its_last_end() -> None:
+def test_the_lateness_of_a_lane_counts_from_its_last_known_end() -> None:
     rig, x = _hopping(0.1)
     assert _launched(rig, 5.0, x)[0] == 0
     rig.clock = lambda: 60.0

@@ -28,7 +28,7 @@ def as_one_ends(rig: Rig, act: Callable[[], None]) -> None:
     rig.finish(task)
 
 
-def test_what_was_put_off_is_a_change_of_its_own(rig):
+def test_a_request_put_off_is_a_change_of_its_own(rig):
     running, _value = rig.submit(name="running")
     busy = []
     rig.on_cancel = lambda task: busy.append(rig.ledger.busy)
@@ -39,7 +39,7 @@ def test_what_was_put_off_is_a_change_of_its_own(rig):
     assert running.state == CANCELLED
 
 
-def test_what_was_put_off_keeps_its_order(rig):
+def test_requests_put_off_keep_their_order(rig):
     """Also if something else is there to be taken in when the first of them joins."""
     first, value = rig.task(name="first")
     second, _ = rig.task(value, name="second")
@@ -59,7 +59,7 @@ def test_what_was_put_off_keeps_its_order(rig):
     assert rig.dispatch() == [first, second]
 
 
-def test_what_was_put_off_is_abandoned_with_the_rest(rig):
+def test_requests_put_off_are_abandoned_with_the_rest(rig):
     """The change is interrupted in which a finaliser submitted: who waits for that is told, too."""
     late, value = rig.task(name="late")
     told: list[Task] = []

@@ -22,7 +22,7 @@ def test_they_run_in_their_turn():
     assert rig.engine.ledger.peak_in_flight == 1
 
 
-def test_what_reads_what_runs_goes_to_its_stream():
+def test_a_reader_of_a_running_task_goes_to_its_stream():
     rig = Rig()
     slow, value = rig.submit(name="slow")
     reader, _ = rig.submit(value, quick=True, name="reader")
@@ -48,7 +48,7 @@ def test_a_chain_runs_at_once():
     assert rig.engine.ledger.account.used == 1  # the last result
 
 
-def test_one_that_lacks_bytes_holds_up_those_behind_it():
+def test_a_task_that_lacks_bytes_holds_up_those_behind_it():
     rig = Rig(max_ops=2, max_bytes=10)
     slow, value = rig.submit(cost=6)
     rig.submit(name="in flight")  # so that nothing overtakes
@@ -81,7 +81,7 @@ def test_the_loop_breathes():
         assert bool(woken) == bool(rig.engine.ledger.pending)
 
 
-def test_what_they_drop_in_another_account_lets_its_tasks_go():
+def test_drops_in_another_account_let_its_tasks_go():
     """Such a drop goes the shorter way, which tells nobody. So what waits in any account is looked at again."""
     rig = Rig(max_bytes=100)
     inside = rig.scope("inside", reserve=50)

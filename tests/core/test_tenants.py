@@ -139,7 +139,7 @@ def test_alone_nobody_runs_into_debt(rig):
     assert "bbbb" not in order(rig)
 
 
-def test_what_cannot_go_saves_nothing_up():
+def test_a_scope_that_cannot_go_saves_nothing_up():
     rig = Rig(max_ops=1, max_bytes=100)
     running, held = rig.submit(cost=60)
     rig.dispatch()

@@ -81,7 +81,7 @@ SITUATIONS = {"nothing": lambda rig: None, "tasks in flight": in_flight, "result
 @pytest.mark.parametrize("workspace", [0, 8])
 @pytest.mark.parametrize("view", [False, True], ids=["", "a view"])
 @pytest.mark.parametrize("situation", SITUATIONS)
-def test_what_runs_at_once_is_charged_as_the_ledger_says(situation: str, view: bool, workspace: int) -> None:
+def test_a_task_run_at_once_is_charged_as_the_ledger_says(situation: str, view: bool, workspace: int) -> None:
     """`run_at_once`, `Ledger.charge_at_once` and `new_value`."""
     rig = Rig(max_bytes=200, max_ops=3)
     SITUATIONS[situation](rig)
@@ -103,9 +103,7 @@ def test_what_runs_at_once_is_charged_as_the_ledger_says(situation: str, view: b
 @pytest.mark.parametrize("running", range(3))
 @pytest.mark.parametrize("waiting", ["", "a task", "a claim"])
 @pytest.mark.parametrize("busy", [False, True])
-def test_what_runs_at_once_goes_past_the_queues_where_the_ledger_is_idle(
-    running: int, waiting: str, busy: bool
-) -> None:
+def test_a_task_run_at_once_skips_the_queues_where_the_ledger_is_idle(running: int, waiting: str, busy: bool) -> None:
     """`run_at_once` and `Ledger.idle`."""
     rig = Rig(max_ops=2)
     kept = [rig.submit() for _ in range(running)]
@@ -121,7 +119,7 @@ def test_what_runs_at_once_goes_past_the_queues_where_the_ledger_is_idle(
 
 
 @pytest.mark.parametrize("held_bytes", [0, 167, 168, 169, 200])
-def test_what_runs_at_once_fits_beside_what_is_charged(held_bytes: int) -> None:
+def test_a_task_run_at_once_fits_beside_the_charged_bytes(held_bytes: int) -> None:
     """`run_at_once` and `Account.fits`."""
     rig = Rig(max_bytes=200)
     rig.ledger.account.used = held_bytes

@@ -43,7 +43,7 @@ def attend(*operands: Any, name: str = "attention_unpacked", **options: Any) -> 
         ((4,), (70, 300), (64, 130)),
     ],
 )
-def test_it_is_what_the_textbook_says(lead, lengths, widths, causal):
+def test_attention_equals_the_textbook(lead, lengths, widths, causal):
     q, k, v = real(*lead, lengths[0], widths[0]), real(*lead, lengths[1], widths[0]), real(*lead, lengths[1], widths[1])
     found = attend(q, k, v, 0, causal=causal, scale=None)
     np.testing.assert_allclose(found, textbook(q, k, v, causal), rtol=3e-6, atol=2e-6)

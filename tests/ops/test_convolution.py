@@ -47,7 +47,7 @@ def run(name: str, operands: Any, options: Any) -> Any:
 
 @pytest.mark.parametrize(("images", "channels", "size"), [(24, 1, 14), (5, 3, 40), (9, 12, 13), (20, 9, 5)])
 @pytest.mark.parametrize(("kernel", "padding"), [((3, 3), (1, 1)), ((1, 3), (0, 2)), ((2, 1), (0, 0))])
-def test_the_plain_kernel_sums_what_windows_see(images, channels, size, kernel, padding):
+def test_the_plain_kernel_sums_the_elements_of_windows(images, channels, size, kernel, padding):
     x, weight = RNG.standard_normal((images, channels, size, size)), RNG.standard_normal((6, channels, *kernel))
     bias = RNG.standard_normal(6)
     options = {"stride": (1, 2), "padding": padding, "dilation": (2, 1)}

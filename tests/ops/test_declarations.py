@@ -63,7 +63,7 @@ def test_nothing_is_decided_by_the_name_of_an_operation(path):
     assert found == []
 
 
-def test_the_check_above_sees_what_it_should():
+def test_the_check_above_finds_errors():
     source = """
 FAST = {"add", "exp"}
 SECONDS = {"add": 1.0, "exp": 2.0}
@@ -95,7 +95,7 @@ def of_two(monkeypatch):
 
 
 @pytest.mark.usefixtures("of_two")
-def test_what_is_not_declared_shows_in_what_the_operation_does():
+def test_undeclared_properties_show_in_the_operations_behaviour():
     x = np.ones((2000, 2000), np.float32)
     form, small = meta(x.shape, x.dtype), meta((2000,), x.dtype)
     assert len(cut.parts(CUBE, resolve(CUBE, np), (x,), x)) > 1

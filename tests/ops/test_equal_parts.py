@@ -62,7 +62,7 @@ def test_pools_are_in_equal_blocks_for_the_threads_with_the_bits_of_the_whole(mo
 
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("shape", [(0, 3, 8, 8), (1, 1, 1000, 1002)])
-def test_a_pool_of_no_images_or_of_one_large_image_is_what_its_windows_have(monkeypatch, shape, threads):
+def test_a_pool_of_no_images_or_of_one_large_image_equals_the_plain_one(monkeypatch, shape, threads):
     shared(monkeypatch, threads)
     options = {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0)}
     x = RNG.standard_normal(shape, np.float64)

@@ -58,7 +58,7 @@ def test_single_precision_is_rounded_once(name):
 
 
 @pytest.mark.parametrize("name", BOUNDS)
-def test_ends_and_what_is_no_number(name):
+def test_infinities_and_nan(name):
     for dtype in ("f2", "f4", "f8"):
         found = resolve(TABLE[name], np)(ENDS.astype(dtype))
         np.testing.assert_allclose(found, scipys(name, ENDS.astype(dtype)), rtol=5e-16)

@@ -181,7 +181,7 @@ def compiler(unstarted, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["gelu", "softmax", "layer_norm", "cross_entropy"])
-def test_what_is_compiled_runs_where_it_pays(compiler, name):
+def test_compiled_loops_run_where_they_pay(compiler, name):
     operands, options = given(1.0)[name][0]
     assert not run(TABLE[name], operands, options).any()
     assert compiler.ran == [name]

@@ -112,7 +112,7 @@ async def test_values(s, case, eager):
     assert_same(await result, expected)
 
 
-async def test_what_is_refused(s, gate):
+async def test_wrong_arguments_are_refused(s, gate):
     x = await s.put(X)
     late = s.submit_nowait(held, gate, X > 0, shape=X.shape, dtype=bool)
     with pytest.raises(TypeError, match=r"await s\.put"):

@@ -41,7 +41,7 @@ def test_scatter_puts_a_part_among_zeros(check, dtype, shape, key, part):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_scatter_adds_what_goes_to_one_place(check, dtype):
+def test_scatter_adds_values_for_one_place(check, dtype):
     x, rows, mask = values((4, 2), dtype), np.array([2, 0, 2, -1]), np.array([True, False, True, True, True])
 
     def added():
@@ -125,7 +125,7 @@ def test_scatter_along_an_axis_is_the_transpose_of_taking(check, dtype, axis):
         ("adam_step", [(3,), (3,), (4,)], {}),
     ],
 )
-def test_what_does_not_fit_is_refused(op, operands, options):
+def test_wrong_shapes_and_dtypes_are_refused(op, operands, options):
     metas = tuple([meta(shape, np.dtype("f8")) for shape in operands])
     with pytest.raises((ValueError, IndexError)):
         plan(TABLE[op], metas, options)
@@ -171,7 +171,7 @@ def test_a_choice_gives_halves_at_ties_and_nothing_to_the_smaller(check, layout,
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f8", "g", "c16"])
-def test_what_is_not_kept_is_0_in_numbers_as_long_as_an_integer_and_longer(dtype):
+def test_masked_values_are_0_in_dtypes_as_long_as_an_integer_and_longer(dtype):
     x, mask = np.array([np.inf, 2, np.nan], dtype), np.array([False, True, False])
     assert kept(np, x, mask).tolist() == [0, 2, 0]
     assert kept(np, x, mask, out=x).tolist() == [0, 2, 0]

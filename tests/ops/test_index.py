@@ -67,7 +67,7 @@ def test_basic_keys(check, key, layout):
 
 
 @pytest.mark.parametrize("key", [True, np.bool(False), 1.0, "a", [0, 1], (0, [1])], ids=str)
-def test_what_is_no_key(key):
+def test_wrong_keys_are_refused(key):
     with pytest.raises(IndexError):
         encode_key(key, Wrapped)
 
@@ -286,7 +286,7 @@ def test_nothing_is_taken_from_an_empty_axis(check):
             check("take")(lambda x=x, i=indices, a=axis: np.take(x, i, axis=a), x, indices, axis=axis)
 
 
-def test_take_of_what_is_not_there():
+def test_take_refuses_indices_out_of_range():
     from asyncsched.ops import TABLE, resolve
 
     kernel = resolve(TABLE["take"], np)

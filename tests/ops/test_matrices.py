@@ -191,7 +191,7 @@ async def test_options_of_decompositions(s):
         asc.linalg.qr(x, mode="raw")
 
 
-async def test_what_the_numbers_forbid_raises_where_it_is_awaited(s):
+async def test_errors_that_depend_on_the_numbers_are_raised_at_the_await(s):
     singular = asc.linalg.inv(await s.put(np.ones((2, 2))))
     with pytest.raises(LinAlgError, match="Singular"):
         await singular

@@ -120,7 +120,7 @@ def test_the_normal_distribution_function(dtype, most):
     assert (np.abs(tail - expected) / expected)[np.abs(x) < 4].max() < 20 * most
 
 
-def test_gelu_keeps_what_is_far_out():
+def test_gelu_keeps_large_operands():
     x = np.array([-np.inf, -1e30, -40.0, 0.0, 40.0, 1e30, np.inf])
     with np.errstate(all="ignore"):
         y = resolve(TABLE["gelu"], np)(x, approximate="none")
@@ -176,7 +176,7 @@ def gradients_fit(images, kernel, windows, options):
 
 @pytest.mark.parametrize("padding", [(0, 0), (1, 1), (2, 1)])
 @pytest.mark.parametrize("dilation", [(1, 1), (2, 1)])
-def test_a_convolution_of_images_with_long_rows_is_what_the_windows_say(padding, dilation):
+def test_a_convolution_of_images_with_long_rows_equals_the_sums_over_windows(padding, dilation):
     """Whole images are copied at once there, edges too; what lies across an edge goes into nothing."""
     images, kernel = real(3, 2, 30, 40, dtype="f8"), real(5, 2, 3, 2, dtype="f8")
     options = {"stride": (1, 1), "padding": padding, "dilation": dilation}
@@ -190,7 +190,7 @@ def test_a_convolution_of_images_with_long_rows_is_what_the_windows_say(padding,
     gradients_fit(images, kernel, windows, options)
 
 
-def test_what_is_infinite_at_an_edge_reaches_no_window_across_it():
+def test_an_infinite_element_at_an_edge_reaches_no_window_across_it():
     images, options = real(1, 1, 20, 40), {"stride": (1, 1), "padding": (0, 0), "dilation": (1, 1)}
     images[..., 5, 0] = np.inf  # of which no window has its second column
     with np.errstate(all="ignore"):
@@ -221,7 +221,7 @@ def test_what_is_infinite_at_an_edge_reaches_no_window_across_it():
         ("max_pool2d", (real(4, 4),), {**POOL, "stride": (0, 1)}, ValueError, "must be positive"),
     ],
 )
-def test_what_does_not_fit_is_refused_when_it_is_written(name, operands, options, error, message):
+def test_wrong_shapes_and_dtypes_are_refused_at_the_line(name, operands, options, error, message):
     with pytest.raises(error) as caught:
         plan(TABLE[name], tuple(map(meta_of, operands)), options)
     assert message in str(caught.value)
@@ -243,7 +243,7 @@ def test_a_target_outside_the_classes_is_an_index_error():
 
 @pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
 @pytest.mark.parametrize("size", [(9, 7), (40, 300)])
-def test_a_convolution_in_tiles_is_what_the_windows_say(monkeypatch, stride, size):
+def test_a_convolution_in_tiles_equals_the_sums_over_windows(monkeypatch, stride, size):
     """Several small images at once, or some rows of a large one; padding may be more than a window reaches."""
     monkeypatch.setattr(windows, "COLUMNS", 9_000)
     images, kernel, bias = real(5, 2, *size, dtype="f8"), real(3, 2, 2, 3, dtype="f8"), real(3, dtype="f8")
@@ -366,7 +366,7 @@ def test_without_numpys_buffers_the_bits_are_the_same_and_they_are_back_afterwar
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-def test_relu_and_its_gradient_go_over_the_last_of_many_elements_and_over_what_is_not_finite(dtype, monkeypatch):
+def test_relu_and_its_gradient_cover_the_last_of_many_elements_and_infinities(dtype, monkeypatch):
     monkeypatch.setattr(compiled, "_loops", {})
     x, grad = np.random.default_rng(0).standard_normal((2, 3, 33_331)).astype(dtype)  # no multiple of anything
     x[0, :3], x[1, :3], grad[:, -3:] = (np.nan, -np.inf, -0.0), (np.inf, 0, -np.nan), (np.nan, np.inf, -np.inf)

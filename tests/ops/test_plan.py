@@ -71,7 +71,7 @@ def test_the_cache_is_bounded(monkeypatch):
     assert len(op.plans) <= 8
 
 
-def test_what_an_operator_looks_up_is_bounded_too(monkeypatch):
+def test_the_cache_of_operators_is_bounded_too(monkeypatch):
     monkeypatch.setattr(op_module, "_PLAN_LIMIT", 8)
     op = Op("probe", "add", lambda op, operands, options: Inferred(operands[0]))
     for length in range(1, 100):
@@ -131,16 +131,16 @@ SLOW = [
 
 
 @pytest.mark.parametrize("found", QUICK)
-def test_what_takes_less_than_a_hop_may_run_inline(found):
+def test_an_operation_shorter_than_a_hop_may_run_inline(found):
     assert found.small
 
 
 @pytest.mark.parametrize("found", SLOW)
-def test_what_takes_longer_may_not(found):
+def test_a_longer_operation_may_not_run_inline(found):
     assert not found.small
 
 
-def test_what_takes_longer_than_a_task_costs_anyway_counts():
+def test_time_beyond_a_tasks_own_cost_counts():
     assert planned("add", LINE, 1).seconds == 0
     longer = [planned("log", meta((n,), F4)).seconds for n in (1024, 2048, 4096, 6000)]
     assert longer[0] == 0 < longer[1] < longer[2] < longer[3] < 15e-6

@@ -23,7 +23,7 @@ def test_steps_of_one_shape_go_together():
     assert list(found.runs(shapes.__getitem__)) == [range(2), range(2, 3), range(3, 4), range(4, 5)]
 
 
-def test_what_is_read_later_is_written():
+def test_results_that_are_read_later_are_written():
     found = program((0, 0), (1, 0), (2, 2), (3, 1), (0, 0), outputs=(4, 2))
     last = found.last_reads()
     assert found.written(range(3), last) == [1, 2, 3]
@@ -31,7 +31,7 @@ def test_what_is_read_later_is_written():
     assert found.written(range(4, 5), last) == [], "nobody reads it"
 
 
-def test_what_only_a_run_reads_takes_no_memory():
+def test_values_that_only_a_run_reads_take_no_memory():
     found = program((0, 0), (1, 0), (2, 2), (3, 1), outputs=(4,), workspace=7)
     assert found.peak(lambda nbytes: nbytes) == 3 * 80 + 7
     assert found.peak(lambda nbytes: nbytes, [(range(4), [4])]) == 80

@@ -53,7 +53,7 @@ async def test_a_length_that_depends_on_data_is_known_when_it_is_done(gate):
         assert (await asc.take(found.values, found.inverse_indices)).tolist() == [[2, 1], [2, 2]]
 
 
-async def test_what_was_not_found_is_charged_no_more(s):
+async def test_elements_that_were_not_found_are_charged_no_more(s):
     x = await s.put(np.zeros(10_000))
     before = s.statistics().bytes_retained
     found = asc.unique_counts(x)
@@ -93,7 +93,7 @@ async def test_repeats_of_a_tensor(s, gate):
         await negative
 
 
-def test_shapes_broadcast_with_what_is_not_known():
+def test_shapes_broadcast_with_unknown_lengths():
     assert asc.broadcast_shapes() == ()
     assert asc.broadcast_shapes((2, 1), (3,)) == (2, 3)
     assert asc.broadcast_shapes((None, 1), (4, 3)) == (None, 3)
@@ -115,7 +115,7 @@ async def test_other_libraries_arrays_and_back(s):
         x.to_device(x.device, stream=1)
 
 
-async def test_what_the_namespace_says_of_itself(s):
+async def test_the_namespaces_own_description(s):
     info = asc.__array_namespace_info__()
     assert info.capabilities()["data-dependent shapes"]
     assert info.default_device() is s.devices[0]

@@ -104,7 +104,7 @@ def test_interp_of_odd_points(check):
         check("interp")(lambda p=points, f=some: np.interp(XP, p, f), XP, points, some, **options)
 
 
-async def test_what_interp_refuses(s):
+async def test_wrong_arguments_of_interp_are_refused(s):
     x = await s.put(XP)
     with pytest.raises(ValueError, match="period must be a non-zero value"):
         asc.interp(x, x, x, period=0)
@@ -155,7 +155,7 @@ async def test_gradient_at_coordinates(s, order):
         await compare(s, lambda m, f, x: m.gradient(f, x, edge_order=order), EVEN[:n] ** 2, ODD[:n])
 
 
-async def test_what_gradient_refuses(s, gate):
+async def test_wrong_arguments_of_gradient_are_refused(s, gate):
     f = await s.put(values((4, 4), "f4"))
     with pytest.raises(TypeError, match="3 spacings for 2 axes"):
         asc.gradient(f, 1, 2, 3)
@@ -204,7 +204,7 @@ def test_convolve(check, mode):
         check("convolve")(lambda x=x, y=y: np.convolve(x, y, mode), x, y, mode=mode)
 
 
-async def test_what_convolve_refuses(s):
+async def test_wrong_arguments_of_convolve_are_refused(s):
     a = await s.put(LINES["f8"])
     with pytest.raises(ValueError, match="mode must be 'full', 'same' or 'valid', not 'half'"):
         asc.convolve(a, a, "half")
@@ -260,13 +260,13 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("width", "options"), REFUSED, ids=str)
-async def test_what_pad_refuses(s, width, options):
+async def test_wrong_arguments_of_pad_are_refused(s, width, options):
     x = await s.put(values((3, 4), "f4"))
     with pytest.raises((TypeError, ValueError)):
         asc.pad(x, width, **options)
 
 
-async def test_what_pad_says(s):
+async def test_messages_of_pad(s):
     x = await s.put(values((3, 4), "f4"))
     with pytest.raises(TypeError, match=r"run a function of your own as a task, `await s.call\(fn, t\)`"):
         asc.pad(x, 1, lambda *_: None)
@@ -316,7 +316,7 @@ async def test_windows_are_views_that_take_no_memory(s):
 
 
 @pytest.mark.parametrize("shape", [3, -1, 7, (2, 2)])
-async def test_what_sliding_windows_refuse(s, shape):
+async def test_wrong_arguments_of_sliding_windows_are_refused(s, shape):
     x = await s.put(values((2, 4), "f4"))
     with pytest.raises(ValueError, match="window"):
         asc.sliding_window_view(x, shape, axis=0)

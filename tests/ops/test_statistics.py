@@ -267,7 +267,7 @@ async def compare_histograms(s: asc.Scheduler, a: np.ndarray, w: Any, options: d
         assert_same(got, like)
 
 
-async def test_what_histograms_refuse(s):
+async def test_wrong_arguments_of_histograms_are_refused(s):
     x = await s.put(np.array([1.0, np.nan, 2.0]))
     with pytest.raises(TypeError, match=r"the number of bins for 'auto' depends on data.*await s.call"):
         asc.histogram(x, "auto")
@@ -348,7 +348,7 @@ async def compare_covariances(s: asc.Scheduler, arrays: list[np.ndarray], option
         np.testing.assert_array_equal(await found, expected, strict=True)
 
 
-async def test_what_covariances_refuse(s):
+async def test_wrong_arguments_of_covariances_are_refused(s):
     x = await s.put(values((3, 4), "f8"))
     w = await s.put(np.array([1.0, 2, 3, 0.5]))
     with pytest.raises(ValueError, match="one or two dimensions"):
@@ -400,7 +400,7 @@ async def test_the_largest_few(s, dtype, largest):
                     np.testing.assert_array_equal(np.sort(unsorted, axis), np.sort(got, axis), layout)
 
 
-async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s, gate):
+async def test_equal_elements_keep_their_order_and_wrong_arguments_are_refused(s, gate):
     x = await s.put(np.array([3, 1, 3, 2, 3]))
     assert (await asc.topk(x, 5).indices).tolist() == [0, 2, 4, 3, 1]
     assert (await asc.topk(x, 5, largest=False).indices).tolist() == [1, 3, 0, 2, 4]
@@ -415,7 +415,7 @@ async def test_of_equal_ones_the_first_comes_first_and_what_is_refused(s, gate):
     gate.set()
 
 
-async def test_percentiles_and_what_is_known_at_once(s):
+async def test_percentiles_and_shapes_known_at_once(s):
     a = values((3, 4), "f4")
     x = await s.put(a)
     for q in (0, 50, 12.5, [5, 95], np.float32(30), np.float64(30), [], np.array([10, 20])):
@@ -437,7 +437,7 @@ async def test_percentiles_and_what_is_known_at_once(s):
         asc.median(x, dim=0)
 
 
-async def test_of_what_a_mask_leaves(s, gate):
+async def test_statistics_of_masked_elements(s, gate):
     a = values((3, 40), "f8")
     x = await s.submit(held, gate, a, shape=a.shape, dtype=a.dtype)
     some, left = x[x > 0], a[a > 0]

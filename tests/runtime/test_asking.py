@@ -19,7 +19,7 @@ async def cancels_all(after: int) -> None:
 
 
 @pytest.mark.parametrize("after", [0, 2], ids=["not begun", "begun"])
-def test_who_asks_a_loop_that_ends_is_told(after: int) -> None:
+def test_asking_a_loop_that_ends_gets_an_answer(after: int) -> None:
     with asyncio.Runner() as runner:
         begun, ended = list[int](), list[int]()
 

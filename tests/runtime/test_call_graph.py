@@ -41,7 +41,9 @@ WAITS: dict[Callable[[asc.Scheduler, threading.Event], Coroutine[Any, Any, None]
 
 
 @pytest.mark.parametrize("wait", WAITS, ids=lambda wait: wait.__name__)
-async def test_a_call_graph_shows_what_waits_for_us(s: asc.Scheduler, gate: threading.Event, wait: Any) -> None:
+async def test_a_call_graph_shows_the_coroutines_that_wait_for_tasks(
+    s: asc.Scheduler, gate: threading.Event, wait: Any
+) -> None:
     task = asyncio.create_task(wait(s, gate))
     await turns()
     shown = asyncio.format_call_graph(task)
@@ -52,7 +54,7 @@ async def test_a_call_graph_shows_what_waits_for_us(s: asc.Scheduler, gate: thre
 
 
 @pytest.mark.one_loop
-async def test_pstree_shows_what_waits_for_us(s: asc.Scheduler, gate: threading.Event) -> None:
+async def test_pstree_shows_the_coroutines_that_wait_for_tasks(s: asc.Scheduler, gate: threading.Event) -> None:
     task = asyncio.create_task(calls(s, gate), name="who calls")
     await turns()
     command = [sys.executable, "-m", "asyncio", "pstree", str(os.getpid())]

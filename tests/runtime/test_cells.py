@@ -50,7 +50,7 @@ async def run(cell: str, names: dict[str, Any]) -> None:
         await done
 
 
-async def test_a_deadlock_of_a_cell_is_told_and_its_variables_stay(looks: list[deadlock.Finding]) -> None:
+async def test_a_deadlock_of_a_cell_is_raised_and_its_variables_stay(looks: list[deadlock.Finding]) -> None:
     names = namespace()
     await run(OPENS + HOLDS, names)
     before = {name: id(held) for name, held in names.items()}

@@ -82,7 +82,7 @@ async def test_a_tensor_that_a_finaliser_keeps_has_its_own_numbers(
     assert s.statistics().bytes_retained == 0
 
 
-async def test_what_an_async_generator_left_by_break_reads_is_still_there(s: asc.Scheduler) -> None:
+async def test_an_async_generator_left_by_break_still_finds_its_tensors(s: asc.Scheduler) -> None:
     read: list[float] = []
 
     async def items(x: asc.Tensor) -> AsyncIterator[int]:
@@ -126,7 +126,7 @@ def at_calls(acts: dict[int, Callable[[], None]], run: Callable[[], Any]) -> tup
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-async def test_what_finalisers_assign_in_the_middle_of_an_assignment_is_not_lost(at_once: bool, gate: Any) -> None:
+async def test_assignments_by_finalisers_in_the_middle_of_an_assignment_are_not_lost(at_once: bool, gate: Any) -> None:
     """Two of them: the version of the second may be where the first version was."""
     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
         for first in count():
@@ -147,7 +147,7 @@ async def test_what_finalisers_assign_in_the_middle_of_an_assignment_is_not_lost
 
 
 @pytest.mark.parametrize(("ask", "expected"), [("result", [0.0, 0.0]), ("exception", None)])
-async def test_what_is_asked_of_a_handle_is_of_one_version(ask: str, expected: Any, gate: Any) -> None:
+async def test_all_facts_about_a_handle_are_of_one_version(ask: str, expected: Any, gate: Any) -> None:
     """Of the one that is there, or of the one that a finaliser assigned, which is pending."""
     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
         pending = 0
@@ -169,7 +169,7 @@ async def test_what_is_asked_of_a_handle_is_of_one_version(ask: str, expected: A
 
 
 @pytest.mark.parametrize("own", [False, True])
-async def test_what_a_finaliser_cancels_while_tasks_are_launched_is_cancelled(own: bool, gate: Any) -> None:
+async def test_a_finaliser_cancels_tasks_while_others_are_launched(own: bool, gate: Any) -> None:
     """A task that is just being launched; or its own, which is not in a queue yet."""
     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
         x = await s.put(np.zeros(3))

@@ -180,7 +180,7 @@ def searched_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-async def test_a_deadlock_is_told_at_the_first_look_and_names_the_users_line(
+async def test_a_deadlock_is_raised_at_the_first_look_and_names_the_users_line(
     looks: list[deadlock.Finding], searched_on: str, form: Form
 ) -> None:
     errors: list[str] = []
@@ -216,7 +216,7 @@ async def test_leaving_the_scheduler_in_a_deadlock_ends(looks: list[deadlock.Fin
             await task
 
 
-async def test_what_nobody_awaited_is_told_once_at_the_end(looks: list[deadlock.Finding]) -> None:
+async def test_a_deadlock_that_nobody_awaited_is_raised_once_at_the_end(looks: list[deadlock.Finding]) -> None:
     with pytest.raises(ExceptionGroup) as caught:
         async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
             x = await s.put(BLOCK)
@@ -239,7 +239,7 @@ KEPT: dict[str, Callable[[asc.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("kept", KEPT)
-async def test_of_hundreds_that_hold_and_wait_one_is_told_at_the_first_look(
+async def test_of_hundreds_that_hold_and_wait_one_fails_at_the_first_look(
     looks: list[deadlock.Finding], searched_on: str, kept: str
 ) -> None:
     n, errors = 300, []
@@ -277,7 +277,7 @@ def a_cancellation(task: asyncio.Task[Any], held: weakref.ref[Any]) -> None:
 
 
 @pytest.mark.parametrize("change", [another_reference, a_cancellation])
-async def test_what_was_found_is_told_only_if_it_stands(
+async def test_a_found_deadlock_is_raised_only_if_it_still_holds(
     looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
 ) -> None:
     found: list[bool] = []
@@ -358,7 +358,7 @@ async def test_stalls_that_are_none_are_not_all_searched(
     assert (len(looks) == 1) == (share < 1)
 
 
-async def test_a_stall_is_told_when_it_is_due_though_none_may_be_searched(
+async def test_a_stall_is_raised_when_it_is_due_even_if_no_search_is_allowed(
     looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stall, "IN_VAIN", 1e-9)
@@ -399,7 +399,7 @@ async def test_in_a_heap_that_is_too_large_it_is_a_stall(
     assert not any(finding.deadlock for finding in looks)
 
 
-async def test_who_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
+async def test_a_coroutine_that_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
     """The bytes of a reserve that others cannot use are held by the coroutine that will leave the scope."""
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         root, entered = s._runtime.engine.root, asyncio.Event()
@@ -419,7 +419,7 @@ async def test_who_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) ->
     found.clear()
 
 
-async def test_results_in_a_queue_are_told_once_with_a_reserve_that_works(looks: list[deadlock.Finding]) -> None:
+async def test_results_in_a_queue_raise_once_and_name_a_reserve_that_works(looks: list[deadlock.Finding]) -> None:
     async def work(reserve: int | None, size: int) -> int:
         queue: asyncio.Queue[asc.Tensor | None] = asyncio.Queue(size)
 
@@ -461,7 +461,7 @@ HELD = re.compile(r"^  (?:(\d+) x )?([\d,]+) bytes", re.MULTILINE)
 
 
 @pytest.mark.parametrize("n", [15, 300])
-async def test_one_look_tells_all_that_was_issued_ahead(looks: list[deadlock.Finding], n: int) -> None:
+async def test_one_look_fails_all_tasks_issued_ahead(looks: list[deadlock.Finding], n: int) -> None:
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         x = await s.put(BLOCK)
         keep = [x + i for i in range(n)]
@@ -481,7 +481,7 @@ async def test_one_look_tells_all_that_was_issued_ahead(looks: list[deadlock.Fin
     assert any("ended for the same reason" in note for note in notes)
 
 
-async def test_tens_of_thousands_are_told_at_once(looks: list[deadlock.Finding]) -> None:
+async def test_tens_of_thousands_of_tasks_fail_at_once(looks: list[deadlock.Finding]) -> None:
     n = 20_000
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         x = await s.put(BLOCK)
@@ -516,7 +516,7 @@ async def test_the_limit_that_is_named_suffices_for_all_that_waits(looks: list[d
     await work(suggested)
 
 
-async def test_who_tries_one_after_the_other_is_told_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
+async def test_trying_one_task_after_the_other_fails_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         x = await s.put(BLOCK)
         keep = [x + i for i in range(60)]
@@ -531,7 +531,7 @@ async def test_who_tries_one_after_the_other_is_told_in_a_few_looks(looks: list[
         del keep, t
 
 
-async def test_who_gathers_exceptions_is_told_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
+async def test_gathering_exceptions_ends_in_a_few_looks(looks: list[deadlock.Finding]) -> None:
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         results = await asyncio.gather(*[s.put(BLOCK) for _ in range(67)], return_exceptions=True)
         assert sum(isinstance(result, asc.MemoryDeadlockError) for result in results) == 63
@@ -540,7 +540,7 @@ async def test_who_gathers_exceptions_is_told_in_a_few_looks(looks: list[deadloc
         results.clear()
 
 
-async def test_one_of_two_that_hold_goes_on(looks: list[deadlock.Finding]) -> None:
+async def test_one_of_two_holders_goes_on(looks: list[deadlock.Finding]) -> None:
     """Each would go on if the other gave up: so one alone does."""
     block = np.ones((200, 200))  # too large for a copy at once, so both wait for theirs
 
@@ -570,7 +570,7 @@ async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
             await s.barrier()
 
 
-async def test_after_stall_timeout_all_are_told(
+async def test_after_stall_timeout_all_waiters_fail(
     looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Slices of awaited arrays are held by what nobody can see, so this is never proved to be a deadlock."""
@@ -602,7 +602,7 @@ async def test_slices_of_awaited_arrays_are_logged(
     assert "4 x 80,000 bytes in an awaited array" in caplog.text
 
 
-async def test_a_look_leaves_no_garbage_that_would_pin_what_it_looked_at() -> None:
+async def test_a_look_leaves_no_garbage_that_would_pin_the_objects_it_visited() -> None:
     """What refers to each other does so in the walk's nodes, too."""
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
         kept = await s.put(np.ones(1000))

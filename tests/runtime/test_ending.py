@@ -251,7 +251,7 @@ def inside(s: asc.Scheduler, forms: tuple[Form, ...], work: Work, looks: Looks) 
 
 @pytest.mark.parametrize("asks_first", ["ended", "other"])
 @pytest.mark.parametrize("forms", FORMS, **NAMED)
-async def test_who_is_being_ended_holds_nothing_for_good(
+async def test_a_task_that_is_being_ended_is_no_lasting_holder(
     nobody_looks: None, forms: tuple[Form, ...], asks_first: str
 ) -> None:
     async def greedy(s: asc.Scheduler, name: str) -> None:
@@ -283,7 +283,9 @@ async def test_who_is_being_ended_holds_nothing_for_good(
 
 
 @pytest.mark.parametrize("forms", NOT_ENDED, **NAMED)
-async def test_who_waits_again_after_that_holds_what_it_has(nobody_looks: None, forms: tuple[Form, ...]) -> None:
+async def test_a_task_that_waits_again_after_its_end_began_is_a_holder(
+    nobody_looks: None, forms: tuple[Form, ...]
+) -> None:
     async def greedy(s: asc.Scheduler, looks: Looks) -> None:
         kept = [await s.put(BLOCK), await s.put(BLOCK)]
         await until(lambda: s.statistics().tasks_pending)

@@ -142,7 +142,7 @@ async def test_an_awaited_array_is_found_as_a_holder_also_when_a_task_was_given_
 
 
 @pytest.mark.parametrize("size", [6, 40_000])
-async def test_what_a_holder_does_to_an_array_changes_no_other_and_not_the_tensor(s: asc.Scheduler, size: int) -> None:
+async def test_changing_an_awaited_array_changes_no_other_and_not_the_tensor(s: asc.Scheduler, size: int) -> None:
     x = await s.put(np.arange(float(size))) + 1
     first, second = await x, x.result()
     kept: list[Any] = []
@@ -159,7 +159,7 @@ async def test_what_a_holder_does_to_an_array_changes_no_other_and_not_the_tenso
 
 
 @pytest.mark.parametrize("dtype", ["?", "i1", "u8", "q", "f2", ">f8", "g", "c8", "M8[s]", "U3", "O", "i4,f8"])
-async def test_a_task_reads_what_another_returned_as_it_is(s: asc.Scheduler, dtype: str) -> None:
+async def test_a_task_reads_the_result_of_another_without_a_copy(s: asc.Scheduler, dtype: str) -> None:
     whole = np.zeros((4, 6), dtype)
     for array in (
         whole,

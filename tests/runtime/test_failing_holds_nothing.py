@@ -168,7 +168,7 @@ FORMS: list[Form] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-async def test_its_bytes_come_back_without_the_collector(s: asc.Scheduler, form: Form) -> None:
+async def test_the_bytes_come_back_without_the_collector(s: asc.Scheduler, form: Form) -> None:
     with no_collector():
         for _ in range(3):
             try:
@@ -224,7 +224,7 @@ if sys.version_info < (3, 14):  # from then on a task group lets go of what its 
 
 
 @pytest.mark.parametrize("form", CIRCLES, ids=lambda form: form.__name__)
-async def test_who_waits_for_bytes_has_circles_collected_at_once(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
+async def test_waiting_for_bytes_collects_cycles_at_once(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
     monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)  # so not by the first look for holders
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         with no_collector():

@@ -161,7 +161,7 @@ async def test_in_a_row_that_runs_at_once(s, monkeypatch):
 
 
 @pytest.mark.one_loop
-def test_what_ended_after_the_loop_is_taken_in_by_who_asks():
+def test_ends_after_the_loop_are_taken_in_when_somebody_asks():
     gate = threading.Event()
 
     async def main() -> tuple[asc.Scheduler, list[asc.Tensor]]:

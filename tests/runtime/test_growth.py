@@ -115,7 +115,7 @@ async def test_a_failed_body_pins_nothing(s: asc.Scheduler) -> None:
 
 
 @pytest.mark.parametrize("device", ["cpu", "captured", "sim"])
-async def test_an_operation_that_failed_keeps_no_variable_of_who_wrote_it(device: str) -> None:
+async def test_a_failed_operation_keeps_no_variable_of_its_caller(device: str) -> None:
     """It may have been called beneath the user's frames, and an exception's frames keep those that called them."""
 
     class Held:
@@ -166,7 +166,7 @@ async def _gathered(s: asc.Scheduler, x: asc.Tensor) -> Any:
 
 
 @pytest.mark.parametrize("what", FAILING)
-async def test_what_failed_and_was_told_holds_nothing(what: str) -> None:
+async def test_a_failure_that_was_seen_holds_nothing(what: str) -> None:
     """An exception holds the frames it passed, and their tensors: these are free without the collector."""
 
     async def attempt() -> None:

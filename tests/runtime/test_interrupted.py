@@ -75,7 +75,7 @@ LINES = {
     ("what", "run"),
     [*zip(LINES, cycle(["asyncio.run", "asc.run"]), strict=False), ("a body", "asc.run"), ("a scope", "asyncio.run")],
 )
-def test_the_second_one_ends_it(what: str, run: str) -> None:
+def test_a_second_interrupt_ends_the_wait(what: str, run: str) -> None:
     code = PROGRAM.format(what=what, line=LINES[what], run=run)
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None

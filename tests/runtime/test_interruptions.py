@@ -109,7 +109,7 @@ MANY_PLACES = {learns: 11, operators: 3}  # of these one in so many, at most
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a generator that is dropped then
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize("max_ops", [1, 64])
-async def test_whoever_goes_on_gets_a_result_or_is_told(program: Any, max_ops: int) -> None:
+async def test_every_waiter_gets_a_result_or_an_error(program: Any, max_ops: int) -> None:
     closed, came_so_far = 0, True
     # First the whole of it, which makes plans that are kept.
     for number in chain([MANY], count(max_ops % 3, usually(3, 1) * MANY_PLACES.get(program, 1))):
@@ -165,7 +165,7 @@ def break_off(s: asc.Scheduler) -> None:
 
 @pytest.mark.one_loop
 @pytest.mark.parametrize("plain", [False, True])
-async def test_who_waits_goes_on_or_is_told_when_a_wake_up_is_interrupted(
+async def test_waiters_get_a_result_or_an_error_when_a_wake_up_is_interrupted(
     plain: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if plain:
@@ -201,7 +201,7 @@ async def _submits(s: asc.Scheduler) -> Any:
     return await s.submit(int)
 
 
-async def test_what_was_lost_unseen_is_raised_where_it_closes() -> None:
+async def test_unseen_losses_are_raised_at_the_close() -> None:
     s, gate = asc.Scheduler("cpu"), threading.Event()
     with pytest.raises(ExceptionGroup, match="the scheduler: 1 task failed") as caught:
         async with s:
@@ -223,7 +223,7 @@ async def test_it_is_named_where_no_scheduler_is() -> None:
     await s.aclose()
 
 
-async def test_its_threads_end() -> None:
+async def test_the_threads_end() -> None:
     before = set(threading.enumerate())
     async with asc.Scheduler("cpu", streams=3) as s:
         gate = threading.Event()

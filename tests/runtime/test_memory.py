@@ -48,7 +48,7 @@ async def test_a_failing_task_gives_its_bytes_back() -> None:
 
 
 @pytest.mark.parametrize("arrays", [False, True], ids=["handles", "arrays"])
-async def test_what_is_dropped_in_any_thread_wakes_who_waits_for_its_bytes(arrays: bool) -> None:
+async def test_a_drop_in_any_thread_wakes_a_task_that_waits_for_its_bytes(arrays: bool) -> None:
     async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
         box: list[Any] = [await s.put(BLOCK), await s.put(BLOCK)]
         if arrays:

@@ -85,7 +85,7 @@ async def _yields_asynchronously(mine: Any) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("generator", [_yields, _yields_one_of_two, _yields_beside_a_cell, _yields_asynchronously])
-async def test_what_a_generator_borrows_makes_up_for_no_holder(
+async def test_borrowed_references_of_a_generator_stand_for_no_holder(
     looks: list[deadlock.Finding], gate: threading.Event, generator: Any
 ) -> None:
     box: deque[Any] = deque()
@@ -130,7 +130,7 @@ def test_every_reference_is_found_or_missed() -> None:
         loop.close()
 
 
-async def test_who_gathers_is_not_stuck_while_one_of_those_it_gathers_is_not(looks: list[deadlock.Finding]) -> None:
+async def test_a_gather_is_not_stuck_while_one_of_its_parts_is_not(looks: list[deadlock.Finding]) -> None:
     event = asyncio.Event()
 
     async def fails() -> None:
@@ -195,7 +195,7 @@ async def test_a_callback_of_the_loop_may_wake_a_task(looks: list[deadlock.Findi
         await s.barrier()
 
 
-async def test_who_waits_for_a_stuck_task_and_one_that_runs_is_not_stuck(
+async def test_a_wait_for_a_stuck_task_and_a_running_one_is_not_stuck(
     looks: list[deadlock.Finding], gate: threading.Event
 ) -> None:
     """The other may fail, which wakes it."""
@@ -222,7 +222,7 @@ async def test_who_waits_for_a_stuck_task_and_one_that_runs_is_not_stuck(
 KEPT: list[asc.Tensor] = []  # a module's variable
 
 
-async def test_what_others_may_drop_lets_another_in_who_then_drops_more(looks: list[deadlock.Finding]) -> None:
+async def test_bytes_that_others_may_drop_let_a_task_in_that_drops_more(looks: list[deadlock.Finding]) -> None:
     """The first needs more than outsiders hold. But they can let in the second, and that has the rest."""
     async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
         KEPT.append(await s.put(BLOCK))

@@ -97,7 +97,7 @@ def test_several_in_a_record_are_a_table():
     ]
 
 
-def test_a_table_of_many_is_cut_and_what_would_break_its_lines_is_quoted():
+def test_a_table_of_many_is_cut_and_line_breaks_in_it_are_quoted():
     some = [replace(STAGE, name=f"op\n{i}", workers=10**i, busy_seconds=nan if i else -1.5) for i in range(3)]
     lines = str(replace(PIPELINE, stages=tuple(some * 50))).splitlines()
     assert [line.split()[:5] for line in lines[6:9]] == [

@@ -32,7 +32,7 @@ def _wake(s: asc.Scheduler) -> None:
     asyncio.get_running_loop().call_soon(s._runtime.on_wake)
 
 
-async def test_who_is_cancelled_by_one_that_went_on_is_cancelled(gate: threading.Event) -> None:
+async def test_a_waiter_cancelled_by_another_that_resumed_first_is_cancelled(gate: threading.Event) -> None:
     started: list[asyncio.Task[None]] = []
 
     async def first(task: Any) -> None:
@@ -66,7 +66,7 @@ async def test_one_that_goes_on_may_wait_again(s: asc.Scheduler, gate: threading
 
 
 @pytest.mark.parametrize("kind", [asyncio, uvloop], ids=["asyncio", "uvloop"])
-def test_what_ends_the_loop_holds_up_no_other(kind: Any) -> None:
+def test_an_exception_that_ends_the_loop_holds_up_no_other_waiter(kind: Any) -> None:
     loop = kind.new_event_loop()
     found: list[int] = []
 

@@ -22,7 +22,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.03)
 
 
-async def test_two_coroutines_that_hold_and_want_more_are_told() -> None:
+async def test_two_coroutines_that_hold_and_want_more_fail() -> None:
     errors = []
 
     async def greedy(s: asc.Scheduler) -> None:
@@ -85,7 +85,7 @@ async def test_a_task_group_of_greedy_children() -> None:
         assert await (await s.put(BLOCK)).sum().item() == BLOCK.sum()  # the scheduler goes on
 
 
-async def test_pending_tasks_that_hold_everything_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pending_tasks_that_hold_everything_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 3600.0)  # so not by the look for holders
     async with asc.Scheduler("cpu", max_bytes=4 * BLOCK.nbytes, max_ops=1) as s:
         a, b, c = await s.put(BLOCK), await s.put(BLOCK), await s.put(BLOCK)
@@ -223,7 +223,7 @@ async def test_a_stall_that_lasts_is_logged_with_its_holders(caplog: pytest.LogC
     assert "held outside" in caplog.text
 
 
-async def test_a_log_that_fails_keeps_nobody_from_being_told(failing_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_log_keeps_no_waiter_from_its_error(failing_log: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOG", 0.03)
     async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes, stall_timeout=0.3) as s:  # which is after the first log
         globals()["_held_outside"] = [await s.put(BLOCK)]
@@ -258,7 +258,7 @@ async def test_a_task_that_reads_a_tensor_and_its_view_is_seen_to_hold_both() ->
         del held, y
 
 
-async def test_the_way_up_from_the_tape_is_not_through_what_the_whole_heap_shares(monkeypatch) -> None:
+async def test_the_walk_up_from_the_tape_skips_objects_that_the_whole_heap_shares(monkeypatch) -> None:
     """A leaf has no parents, in the same empty tuple as everything else that has none of something."""
     monkeypatch.setattr(holders, "MOST_OBJECTS", 1_000)
     async with asc.Scheduler("cpu", max_bytes=2 * BLOCK.nbytes - 1, stall_timeout=1) as s:

@@ -95,7 +95,7 @@ async def test_the_first_to_time_out_lets_the_other_go_on(looks: list[deadlock.F
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-async def test_who_alone_has_a_timer_is_told_at_once(looks: list[deadlock.Finding], form: Form) -> None:
+async def test_the_only_holder_with_a_timer_fails_at_once(looks: list[deadlock.Finding], form: Form) -> None:
     """Its timer frees what it holds itself, and ends the wait for more."""
     async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
 

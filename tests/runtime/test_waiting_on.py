@@ -207,7 +207,7 @@ async def test_the_result_and_the_exception_pass() -> None:
         await in_thread(lambda: next(iter(())), "stops")
 
 
-async def test_what_failed_while_it_was_cancelled_is_dropped(thread: Thread) -> None:
+async def test_a_failure_during_the_cancellation_is_dropped(thread: Thread) -> None:
     def work() -> None:
         thread()
         fail()

@@ -79,7 +79,7 @@ async def test_taken_for_the_array_it_names_the_cure(s, mistake):
     gc.collect()
 
 
-async def test_given_to_what_takes_tensors_it_names_the_cure(s):
+async def test_passing_one_as_a_tensor_names_the_cure(s):
     x = await s.put(np.array([1.5]))
     for use in (
         lambda: x + x.numpy(),
@@ -125,7 +125,7 @@ async def test_it_is_a_coroutine_otherwise(s):
     assert task.result() == 1.5
 
 
-async def test_one_that_is_never_awaited_is_told_of(s):
+async def test_one_that_is_never_awaited_warns(s):
     x = await s.put(np.array([1.5]))
     for name, coming in (("item", [x.item()]), ("numpy", [x.numpy()])):
         with pytest.warns(RuntimeWarning, match=rf"coroutine 't.{name}' was never awaited"):
@@ -210,7 +210,7 @@ async def test_gather_of_numbers_raises_the_first_failure_at_once(gate):
     gc.collect()  # none is told to be never awaited
 
 
-async def test_gather_of_what_has_several_elements_after_all_fails(s, gate):
+async def test_gather_of_an_item_that_turns_out_to_have_several_elements_fails(s, gate):
     x = s.submit_nowait(held, gate, np.arange(4.0), shape=4, dtype=float)  # so it is not known yet how many there are
     many = asc.nonzero(x)[0]
     numbers = asc.gather(x.sum().item(), many.item(), x.max().item())
@@ -250,7 +250,7 @@ async def test_a_gather_that_raises_at_once_leaves_no_warning(s):
         gc.collect()
 
 
-async def test_a_gather_that_raises_at_once_leaves_what_runs_alone(s, gate):
+async def test_a_gather_that_raises_at_once_leaves_running_tasks_alone(s, gate):
     x = s.submit_nowait(held, gate, np.int64(7), shape=(), dtype=int)
     number = x.item()
     running = asyncio.create_task(number)

@@ -76,7 +76,7 @@ async def test_a_list_that_contains_itself_is_none_of_numbers(s: asc.Scheduler) 
         await s.put(endless)
 
 
-async def test_what_a_masked_array_is_filled_with_may_be_put(s: asc.Scheduler) -> None:
+async def test_a_filled_masked_array_may_be_put(s: asc.Scheduler) -> None:
     assert (await (await s.put(MASKED.filled(7)))).tolist() == [7, 2]
 
 

@@ -45,7 +45,7 @@ def expected(x: Any, w: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["with a product", "all of it a graph on CUDA"])
-async def test_a_replay_gives_what_issuing_gives(device: Any, whole: bool) -> None:
+async def test_a_replay_gives_the_results_of_issuing(device: Any, whole: bool) -> None:
     async with asc.Scheduler(device, max_bytes="16 MiB") as s:
         x, w = await s.put(A), await s.put(W)
         graph = await s.capture(lambda x: step(x, 0.5 if whole else w), x)
@@ -124,7 +124,7 @@ async def test_a_graph_above_the_limit_is_too_large() -> None:
             del x
 
 
-async def test_what_cannot_be_captured_is_named(s: asc.Scheduler, x: asc.Tensor) -> None:
+async def test_an_operation_that_cannot_be_captured_is_named(s: asc.Scheduler, x: asc.Tensor) -> None:
     with pytest.raises(asc.CaptureError, match="argwhere: the shape of its result depends on data"):
         await s.capture(asc.nonzero, x)
     with pytest.raises(asc.CaptureError, match="print cannot be captured"):

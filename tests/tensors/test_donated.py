@@ -75,7 +75,7 @@ GONE: dict[str, Callable[[asc.Tensor], object]] = {
 }
 
 
-async def test_whoever_uses_a_donated_tensor_is_told_where_it_went(s: asc.Scheduler) -> None:
+async def test_using_a_donated_tensor_names_the_replay_that_took_it(s: asc.Scheduler) -> None:
     cache, places, new = await arguments(s)
     graph = await s.capture(step, cache, places, new, donate=0)
     sums, _ = graph(cache, places, new)
@@ -119,7 +119,7 @@ HOLDERS: dict[str, Callable[[asc.Tensor], Any]] = {
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-async def test_what_others_hold_stays_as_it_was(device: Any, holder: str) -> None:
+async def test_arrays_that_others_hold_stay_as_they_were(device: Any, holder: str) -> None:
     async with asc.Scheduler(device, max_bytes="2 MiB") as s:
         cache, places, new = await arguments(s)
         graph = await s.capture(step, cache, places, new, donate=(0,))
@@ -180,7 +180,7 @@ async def test_twice_in_one_call(device: Any) -> None:
         assert np.array_equal((await a.numpy())[0], before[1])
 
 
-async def test_a_run_that_fails_takes_what_it_was_given_with_it(s: asc.Scheduler) -> None:
+async def test_a_failed_run_takes_its_donated_arguments_with_it(s: asc.Scheduler) -> None:
     cache, places, new = await arguments(s)
     graph = await s.capture(step, cache, places, new, donate=(0,))
     sums, cache = graph(cache, places + ROWS, new)
@@ -211,7 +211,7 @@ async def test_a_run_whose_operand_fails_or_is_cancelled_never_begins(gate: thre
         assert np.array_equal(await cache.numpy(), stepped(CACHE, NEW))
 
 
-async def test_cancelling_what_became_of_it_cancels_the_run(gate: threading.Event) -> None:
+async def test_cancelling_the_new_version_cancels_the_run(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         cache, places, new = await arguments(s)
         graph = await s.capture(step, cache, places, new, donate=(0,))
@@ -290,7 +290,7 @@ def another(cache: asc.Tensor, places: asc.Tensor, new: asc.Tensor) -> asc.Tenso
         (another, "does not return its new version"),
     ],
 )
-async def test_what_cannot_be_in_place_is_refused_when_it_is_captured(body: Any, message: str) -> None:
+async def test_an_update_that_cannot_be_in_place_is_refused_at_the_capture(body: Any, message: str) -> None:
     async with asc.Scheduler("cpu", max_bytes="2 MiB") as s:
         cache, places, new = await arguments(s)
         with pytest.raises(asc.CaptureError, match=message):
@@ -343,7 +343,7 @@ async def test_a_buffer_of_the_steps_own_is_written_in_place_too() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_random_steps_give_what_they_give_without(device: Any, seed: int) -> None:
+async def test_random_steps_give_the_same_with_and_without_donation(device: Any, seed: int) -> None:
     """In whatever order caches are written and read, on streams that run ahead, with others that hold versions."""
     rng = np.random.default_rng(seed)
     plan = [tuple(rng.integers(0, 4, 3)) for _ in range(6)]

@@ -142,7 +142,7 @@ async def test_a_result_lies_in_a_recycled_buffer(s: asc.Scheduler) -> None:
     assert pool.live <= 3 * t.nbytes
 
 
-async def test_what_lives_for_a_while_in_a_step_goes_back_to_the_pool(s: asc.Scheduler) -> None:
+async def test_intermediates_of_a_step_go_back_to_the_pool(s: asc.Scheduler) -> None:
     def work(t: Any) -> Any:
         return (((t * 2 + 1) @ t).mT @ t * 2 - 1).sum(axis=0)
 
@@ -185,7 +185,7 @@ async def test_more_values_alive_than_there_is_scratch_for(s: asc.Scheduler, run
     assert len(runs[0].registers) > PLACES
 
 
-async def test_what_raises_in_a_run_names_its_line(s: asc.Scheduler) -> None:
+async def test_an_error_in_a_run_names_its_line(s: asc.Scheduler) -> None:
     t = await s.put(np.full(SHAPE, -2))
     graph = await s.capture(lambda t: 2 + 2**t, -t)
     with pytest.raises(ValueError, match="Integers to negative integer powers") as caught:
@@ -194,7 +194,7 @@ async def test_what_raises_in_a_run_names_its_line(s: asc.Scheduler) -> None:
     assert (await t)[0, 0] == -2
 
 
-async def test_what_raises_by_itself_names_its_line(s: asc.Scheduler) -> None:
+async def test_an_error_outside_a_run_names_its_line(s: asc.Scheduler) -> None:
     x, places = await s.put(np.ones((30, 20))), await s.put(np.arange(3))
 
     def rows(x: asc.Tensor, places: asc.Tensor) -> asc.Tensor:
@@ -277,7 +277,7 @@ NOT_LOOPS: dict[str, tuple[Callable[[Any], Any], str, tuple[int, ...]]] = {
 
 
 @pytest.mark.parametrize("name", NOT_LOOPS)
-async def test_what_is_for_no_loop(s: asc.Scheduler, later: Later, name: str) -> None:
+async def test_runs_that_are_not_compiled(s: asc.Scheduler, later: Later, name: str) -> None:
     work, dtype, shape = NOT_LOOPS[name]
     t = await s.put(np.full(shape, 3, dtype))
     graph = await s.capture(work, t)
@@ -313,7 +313,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, gate: threading.Event) -> Compiler
     return found
 
 
-async def test_captures_share_one_compiler_and_equal_ones_what_it_made(s: asc.Scheduler, compiler: Compiler) -> None:
+async def test_captures_share_one_compiler_and_equal_captures_share_loops(s: asc.Scheduler, compiler: Compiler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
     graphs = [await s.capture(lambda t: gelu(asc, t), t) for _ in range(20)]
     await until(lambda: len(compiler.sources) == 1)
@@ -329,9 +329,7 @@ async def test_captures_share_one_compiler_and_equal_ones_what_it_made(s: asc.Sc
     assert len(compiler.sources) == 4
 
 
-async def test_what_was_dropped_is_not_compiled_and_what_was_made_of_it_is_bounded(
-    s: asc.Scheduler, compiler: Compiler
-) -> None:
+async def test_a_dropped_run_is_not_compiled_and_kept_loops_are_bounded(s: asc.Scheduler, compiler: Compiler) -> None:
     t = await s.put(np.ones(SHAPE, "f4"))
     graph = await s.capture(lambda t: t * 2 + 1, t)
     await until(lambda: len(compiler.sources) == 1)

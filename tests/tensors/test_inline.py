@@ -33,7 +33,7 @@ async def test_a_callable_elsewhere_does_not_stop_it(s, gate):
     await busy
 
 
-async def test_what_fails_beside_a_callable_fails_at_its_await(s, gate):
+async def test_a_failure_beside_a_callable_is_raised_at_its_await(s, gate):
     busy = await s.submit(held, gate)
     x = await s.put(np.zeros((2, 2)))
     y = asc.take(x, await s.put(np.array([5])), axis=0)
@@ -118,14 +118,14 @@ def test_numbers_are_kept_as_long_as_they_are_few():
     assert type(kept[-1]) is float
 
 
-async def test_a_value_that_is_made_at_once_is_one_like_any_other(s):
+async def test_a_value_made_at_once_is_like_any_other(s):
     value = (await s.put(LINE) + 1)._value
     plain = new_value(value.account, value.device, value.meta, value.nbytes, None, value.array)
     known = [{name: getattr(v, name) for name in Value.__slots__ if hasattr(v, name)} for v in (value, plain)]
     assert known[0] == known[1] | {"charge": LINE.nbytes}
 
 
-async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
+async def test_bytes_dropped_between_two_of_them_are_free_at_once(s):
     x = await s.put(LINE)
     used = s._runtime.engine.ledger.account.used
     y = x + 1
@@ -136,7 +136,7 @@ async def test_what_is_dropped_between_two_of_them_is_free_at_once(s):
     assert s.statistics().bytes_retained == used
 
 
-async def test_a_drop_on_another_thread_is_told_to_the_loop(s):
+async def test_a_drop_on_another_thread_reaches_the_loop(s):
     x = await s.put(LINE)
     kept = [x + 1]
     await asyncio.to_thread(kept.clear)
@@ -144,7 +144,7 @@ async def test_a_drop_on_another_thread_is_told_to_the_loop(s):
     assert s.statistics().bytes_retained == LINE.nbytes
 
 
-async def test_a_drop_while_something_waits_for_room_is_told_to_the_loop(gate):
+async def test_a_drop_while_a_task_waits_for_room_reaches_the_loop(gate):
     async with asc.Scheduler("cpu", max_bytes=4 * LINE.nbytes) as s:
         x = await s.put(LINE)
         y, z = x + 1, x + 2
@@ -156,7 +156,7 @@ async def test_a_drop_while_something_waits_for_room_is_told_to_the_loop(gate):
         assert np.array_equal(await z, LINE + 2)
 
 
-async def test_an_instrument_is_told_of_the_drops_of_what_came_before_it(s):
+async def test_an_instrument_sees_drops_of_values_older_than_itself(s):
     class Listens(asc.observe.Instrument):
         freed = 0
 
@@ -172,7 +172,7 @@ async def test_an_instrument_is_told_of_the_drops_of_what_came_before_it(s):
     assert found.freed == LINE.nbytes
 
 
-async def test_it_overtakes_nobody_who_waits(gate):
+async def test_it_overtakes_no_waiting_task(gate):
     async with asc.Scheduler("cpu", max_ops=2) as s:
         x = await s.put(LINE)
         busy = [await s.submit(held, gate) for _ in range(2)]
@@ -308,7 +308,7 @@ def launches(s):
     return sum(stream.launched for device in s.devices for stream in device.streams)
 
 
-async def test_what_was_pending_runs_on_the_loops_thread(gate):
+async def test_a_pending_task_runs_on_the_loops_thread(gate):
     async with asc.Scheduler("cpu", max_ops=2) as s:
         x = await s.put(LINE)
         busy = [await s.submit(held, gate) for _ in range(2)]
@@ -339,7 +339,7 @@ async def test_the_loop_turns_while_many_that_were_pending_run(gate):
         assert len(seen) >= 3
 
 
-async def test_it_waits_for_what_was_submitted_before_it(gate):
+async def test_it_waits_for_tasks_submitted_before_it(gate):
     class Order(asc.observe.Instrument):
         def __init__(self):
             self.told = []
@@ -376,7 +376,7 @@ async def test_it_waits_for_what_was_submitted_before_it(gate):
 
 
 @pytest.mark.parametrize("watched", [False, True])
-async def test_what_was_pending_and_fails_there_fails_at_its_await(gate, watched):
+async def test_a_pending_task_that_fails_there_raises_at_its_await(gate, watched):
     async with asc.Scheduler("cpu", max_ops=1, instruments=[asc.observe.Instrument()] * watched) as s:
         x, place = await s.put(np.zeros((2, 2))), await s.put(np.array([5]))
         busy = await s.submit(held, gate)

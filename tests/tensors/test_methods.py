@@ -67,7 +67,7 @@ async def test_methods_are_numpys(s, call):
         assert np.asarray(found).tobytes() == np.asarray(expected).tobytes()
 
 
-async def test_what_is_no_method_names_the_way(s):
+async def test_a_missing_method_names_the_replacement(s):
     x = await s.put(np.arange(3.0))
     with pytest.raises(AttributeError, match=r"a Tensor has no attribute 'sort': use `asc.sort\(t\)`"):
         x.sort()

@@ -74,7 +74,7 @@ async def test_orders_and_choices_of_tensors(s):
         assert (await got).tobytes() == expected.tobytes()
 
 
-async def test_what_is_refused_at_the_line(s):
+async def test_wrong_arguments_raise_at_the_line(s):
     rng = asc.random.default_rng(0)
     with pytest.raises(ValueError, match="scale < 0"):
         rng.normal(scale=-1)
@@ -93,7 +93,7 @@ async def test_what_is_refused_at_the_line(s):
     assert (await rng.random(2)).tobytes() != b""
 
 
-async def test_a_draw_that_is_cancelled_with_its_scope_was_none(gate):
+async def test_a_draw_cancelled_with_its_scope_does_not_count(gate):
     rng, numpys = asc.random.default_rng(1), np.random.default_rng(1)
     async with asc.Scheduler("cpu", max_ops=1) as s:
         x = await s.put(np.arange(4))
@@ -112,7 +112,7 @@ async def test_a_draw_that_is_cancelled_with_its_scope_was_none(gate):
         await blocker
 
 
-async def test_what_was_drawn_can_be_given_up_alone(s, gate):
+async def test_drawn_numbers_can_be_cancelled_alone(s, gate):
     rng, numpys = asc.random.default_rng(1), np.random.default_rng(1)
     given_up, behind = rng.permutation(await s.submit(held, gate, np.ones(4), shape=(4,), dtype="f8")), rng.random(2)
     assert given_up.cancel()
@@ -130,7 +130,7 @@ async def test_a_failed_draw_was_none(s):
     assert (await rng.random(2)).tobytes() == numpys.random(2).tobytes()
 
 
-async def test_a_generator_does_not_hold_what_it_drew(s):
+async def test_a_generator_does_not_hold_drawn_numbers(s):
     rng = asc.random.default_rng(1)
     before = s.statistics().bytes_retained
     x = rng.random(50_000)

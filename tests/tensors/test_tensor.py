@@ -76,7 +76,7 @@ async def test_a_plain_thread_gets_the_failure(s: asc.Scheduler, gate: threading
         await reading
 
 
-def test_a_thread_that_waits_when_the_loop_ends_is_told() -> None:
+def test_a_thread_that_waits_when_the_loop_ends_gets_an_error() -> None:
     gate, outcome = threading.Event(), []
 
     def read(t: asc.Tensor) -> None:
@@ -309,7 +309,7 @@ async def test_schedulers_do_not_mix(s: asc.Scheduler) -> None:
         assert await asc.gather(x, y) == [1, 1]
 
 
-async def test_asking_again_and_again_is_told_in_the_end(s, gate):
+async def test_polling_finds_the_end(s, gate):
     """Nobody waits for the task, so nothing but the asking takes in that it ended."""
     y = (await s.put(np.ones((300, 300)))) + 1
     await until(y.done)
@@ -321,7 +321,7 @@ async def test_asking_again_and_again_is_told_in_the_end(s, gate):
     assert task.result() == 5
 
 
-async def test_another_thread_is_told_in_the_end(s):
+async def test_polling_on_another_thread_finds_the_end(s):
     y = (await s.put(np.ones((300, 300)))) + 1
 
     def poll() -> None:
@@ -338,7 +338,7 @@ def test_a_tensor_is_not_made_by_its_class(source: Any) -> None:
         asc.Tensor(source)
 
 
-async def test_a_number_of_a_class_of_its_own_is_the_number_that_it_is(s: asc.Scheduler) -> None:
+async def test_a_number_of_a_users_class_counts_as_the_number(s: asc.Scheduler) -> None:
     class Length(float):
         pass
 
