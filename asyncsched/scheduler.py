@@ -95,7 +95,7 @@ class Scheduler(Submitter, OnlyAsync):
             `statistics().max_bytes`.
         max_pending: the most tasks in the backlog; None for no bound.
         stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for never.
-        instruments: told of the scheduler's events, see `asyncsched.observe`.
+        instruments: called at the scheduler's events, see `asyncsched.observe`.
 
     Raises:
         ValueError, TypeError: for an argument out of its range.
@@ -240,7 +240,7 @@ class Scheduler(Submitter, OnlyAsync):
         return SchedulerExecutor(self, self._runtime)
 
     def add_instrument(self, instrument: Instrument) -> None:
-        """Add an instrument: it is told of this scheduler's events until it is removed or the scheduler closes.
+        """Add an instrument: it is called at this scheduler's events until it is removed or the scheduler closes.
 
         Raises:
             TypeError, ValueError: for an object that is no Instrument, or was added before.

@@ -45,7 +45,7 @@ def test_sizes_are_written_as_they_are_read(text: str) -> None:
         (-5 * 2**30, "-5.0 GiB"),
     ],
 )
-def test_what_is_rounded_to_a_unit_has_that_unit(nbytes: int, text: str) -> None:
+def test_a_number_rounded_to_a_unit_has_that_unit(nbytes: int, text: str) -> None:
     assert format_bytes(nbytes) == text
 
 
@@ -117,7 +117,9 @@ async def test_shapes_that_make_no_sense(s: asc.Scheduler, shape: Any) -> None:
         (lambda: Serving(None, max_requests_per_tenant=0), ValueError, "max_requests_per_tenant must be at least 1"),
     ],
 )
-def test_what_is_out_of_range_is_refused_by_name(make: Callable[[], Any], error: type[Exception], message: str) -> None:
+def test_an_argument_out_of_range_is_refused_by_name(
+    make: Callable[[], Any], error: type[Exception], message: str
+) -> None:
     with pytest.raises(error) as caught:
         make()
     assert message in str(caught.value)

@@ -42,7 +42,7 @@ async def test_a_hundred_failures_are_kept_and_the_others_counted() -> None:
     assert len(caught.value.exceptions) == 100
 
 
-async def test_leaving_by_an_exception_drops_what_is_pending_and_waits_for_what_runs() -> None:
+async def test_leaving_by_an_exception_drops_pending_tasks_and_waits_for_running_ones() -> None:
     gate, entered, ran = threading.Event(), threading.Event(), []
 
     def body() -> None:
@@ -118,7 +118,7 @@ async def test_aclose_with_a_timeout_names_the_bodies_that_run(gate: threading.E
     await s.aclose(0.02)
 
 
-async def test_aclose_that_runs_out_of_time_tells_of_failures_that_nobody_has_seen(gate: threading.Event) -> None:
+async def test_aclose_that_runs_out_of_time_raises_unseen_failures(gate: threading.Event) -> None:
     async with asc.Scheduler("cpu") as s:
         s.submit_nowait(fail)
         await until(lambda: s.statistics().tasks_failed)
@@ -161,7 +161,7 @@ async def test_while_it_closes_it_takes_nothing_new(gate: threading.Event) -> No
     ],
     ids=["put", "submit", "reserve"],
 )
-async def test_what_lets_others_run_first_is_refused_if_they_close_the_scheduler(
+async def test_a_submission_that_pauses_is_refused_if_the_scheduler_closes_meanwhile(
     step: Callable[[asc.Scheduler], Any],
 ) -> None:
     """A stream would never run it: whoever waited for it would do so for ever."""

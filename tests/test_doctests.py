@@ -115,7 +115,7 @@ def test_every_public_function_and_class_has_an_example(place):
 
 
 @pytest.mark.parametrize("thing", MEETS_FIRST, ids=lambda thing: thing.__name__)
-def test_what_a_user_meets_first_has_an_example(thing):
+def test_the_first_names_that_users_meet_have_an_example(thing):
     assert ">>> " in (thing.__doc__ or "")
 
 

@@ -22,7 +22,7 @@ blocking_arrays
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what others lack is there on Linux alone")
 @pytest.mark.parametrize("system", ["macos", "windows"])
-def test_everything_runs_without_what_only_linux_has(system: str) -> None:
+def test_everything_runs_without_the_features_of_linux(system: str) -> None:
     command = [sys.executable, "-W", "ignore", "-X", "warn_default_encoding", "-m", "tests.elsewhere", system]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
     assert (done.returncode, done.stdout) == (0, PROGRAMS), done.stderr

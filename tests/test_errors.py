@@ -62,7 +62,7 @@ def test_a_name_that_is_no_error(capsys):
     assert "there is no error 'QueueFul'; there are QueueFull, TaskTooLarge," in capsys.readouterr().err
 
 
-async def test_what_is_delivered_again_and_again_has_the_note_once(s):
+async def test_an_error_raised_again_and_again_has_the_note_once(s):
     first = s.submit_nowait(sum, range(1_000_000))
     waits = s.submit_nowait(max, first, 1)
     reads = s.submit_nowait(min, waits, 1)

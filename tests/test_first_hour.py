@@ -129,7 +129,7 @@ async def test_an_executors_future_is_cancelled_before_it_is_admitted(gate):
         assert s.statistics().tasks_cancelled <= 1
 
 
-async def test_what_holds_no_tensor_is_passed_as_it_is(s):
+async def test_an_argument_without_tensors_is_passed_as_it_is(s):
     """As `asyncio.to_thread` passes it: what the function changes is changed."""
     heap, counts, nested = [5], Counter("a"), ([1], {"b": [2]})
     await s.call(heapq.heappush, heap, 3)

@@ -216,7 +216,7 @@ def test_locks_are_those_that_a_signal_leaves_free():
     assert [name for name, path in MODULES.items() if pythons.search(path.read_text())] == []
 
 
-def test_the_checks_above_see_what_they_should():
+def test_the_checks_above_find_errors():
     source = """
 if TYPE_CHECKING:
     import a

@@ -45,7 +45,7 @@ TABLES: list[tuple[dict[str, str], Callable[[asc.Scheduler], Any]]] = [
 
 
 @pytest.mark.parametrize(("table", "of"), TABLES, ids=range(len(TABLES)))
-async def test_each_name_says_what_to_write(s, table, of):
+async def test_each_name_has_a_cure(s, table, of):
     owner = of(s)
     for name, cure in table.items():
         assert name not in dir(owner)
@@ -87,7 +87,7 @@ AS_A_TASK = "which runs NumPy's function as a task and waits for it"
         (nn, "median", None),
     ],
 )
-def test_what_is_numpys_alone_is_a_task(owner, name, cure):
+def test_a_function_that_only_numpy_has_is_named_as_a_task(owner, name, cure):
     with pytest.raises(AttributeError, match=rf"no attribute '{name}'" + (f": {re.escape(cure)}$" if cure else "$")):
         getattr(owner, name)
 
@@ -170,7 +170,7 @@ WRONG_KEYWORDS: list[tuple[Callable[[asc.Tensor], Any], str]] = [
 
 
 @pytest.mark.parametrize(("use", "told"), WRONG_KEYWORDS)
-async def test_a_keyword_of_numpys_or_pytorchs_names_ours(x, use, told):
+async def test_a_keyword_of_numpy_or_pytorch_names_the_keyword_here(x, use, told):
     with pytest.raises(TypeError, match=told):
         use(x)
 
@@ -221,13 +221,13 @@ WRONG_OPTIONS: list[tuple[Callable[[asc.Scheduler], Any], str]] = [
 
 
 @pytest.mark.parametrize(("use", "told"), WRONG_OPTIONS, ids=range(len(WRONG_OPTIONS)))
-async def test_an_option_that_is_misspelt_or_of_elsewhere_names_ours(s, use, told):
+async def test_a_misspelt_or_foreign_option_names_the_option_here(s, use, told):
     with pytest.raises(TypeError, match=told):
         use(s)
 
 
 @pytest.mark.parametrize(("name", "cure"), _instead.STAGES.items())
-async def test_what_is_said_of_a_data_loaders_arguments_can_be_written(s, name, cure):
+async def test_the_cures_for_a_data_loaders_arguments_can_be_written(s, name, cure):
     with pytest.raises(TypeError, match=rf"argument '{name}': use {re.escape(cure)}$"):
         s.pipeline([1], **{name: 1})
     there = {"size": 2, "fn": str, "epochs": 2, "index": 0, "count": 2}
@@ -235,7 +235,7 @@ async def test_what_is_said_of_a_data_loaders_arguments_can_be_written(s, name, 
         assert repr(eval(f"s.pipeline(range(6)){stage}", {"s": s} | there)).startswith("Pipeline(range, ")
 
 
-async def test_an_option_that_open_does_not_know_names_ours():
+async def test_an_option_that_open_does_not_know_names_the_right_one():
     with pytest.raises(TypeError, match=r"argument 'stream': use `streams=`$"):
         await asc.open("cpu", stream=2)
 
@@ -343,7 +343,7 @@ async def test_several_arrays_are_put_one_by_one(s, several, error):
         s.put_nowait(several)
 
 
-async def test_what_was_not_awaited_is_no_operand(s, x):
+async def test_a_coroutine_is_no_operand(s, x):
     coming = s.put(np.ones(3))
     for use in (lambda: x + coming, lambda: coming * x, lambda: asc.exp(coming)):
         with pytest.raises(TypeError, match=r"^coroutine is no operand: `await` it first$"):
@@ -362,18 +362,18 @@ async def test_what_pytorch_saves_the_other_way_round(s, tmp_path):
         await asc.save({"a": 1}, tmp_path / "a")  # type: ignore[arg-type]
 
 
-async def test_another_thread_is_told_where_to_go(s):
+async def test_another_thread_gets_the_cure(s):
     with pytest.raises(RuntimeError, match="in a server `async def` handlers"):
         await asyncio.to_thread(asc.ones, 3)
 
 
-async def test_a_task_is_told_to_take_tensors_as_arguments(s, x):
+async def test_a_task_gets_the_cure_to_take_tensors_as_arguments(s, x):
     with pytest.raises(RuntimeError, match="pass tensors to the task as arguments, which arrive as arrays") as caught:
         await s.call(lambda: x + 1)
     assert "run_coroutine_threadsafe" not in str(caught.value)
 
 
-async def test_a_module_that_was_made_a_task_is_told_to_be_called(s, x):
+async def test_a_module_used_as_a_task_gets_the_cure_to_call_it(s, x):
     for use in (nn.Linear(3, 2), lambda a: asc.exp(a)):
         with pytest.raises(TypeError, match=r"arrive as arrays: call this on the event loop, as `model\(x\)`"):
             await s.call(use, x)
@@ -440,7 +440,7 @@ asc.Stepper(list, max_cost=2, ahead=3)
 
 
 @pytest.mark.parametrize("cures", CURES)
-async def test_what_is_said_to_write_can_be_written(s, x, cures):
+async def test_the_cures_can_be_written(s, x, cures):
     there = {"asc": asc, "nn": nn, "optim": optim, "s": s, "t": x}
     for cure in cures.split("; "):
         exec(cure, there)
@@ -452,7 +452,7 @@ async def test_what_is_said_to_write_can_be_written(s, x, cures):
 
 
 @pytest.mark.parametrize("name", _instead.OPTIONS)
-def test_an_option_that_layers_do_not_have_says_what_to_write(name):
+def test_an_option_that_layers_do_not_have_has_a_cure(name):
     with pytest.raises(TypeError, match=rf"^a layer has no option '{name}': {re.escape(_instead.OPTIONS[name])}$"):
         nn.Conv2d(4, 4, 3, **{name: 1})
     with pytest.raises(TypeError, match=r"^a layer has no option 'whatever'$"):
@@ -465,7 +465,7 @@ def test_padding_in_words_says_that_it_takes_numbers(layer):
         layer(1, 1, 3, padding="same")
 
 
-async def test_what_the_errors_of_pytorchs_names_say_is_what_these_compute(s, x):
+async def test_the_cures_for_pytorchs_names_compute_the_same(s, x):
     torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     theirs, indices = torch.arange(6, dtype=torch.float32).reshape(2, 3), np.array([[1], [2]])
     i = await s.put(indices)

@@ -15,7 +15,7 @@ from asyncsched.devices.counter import Counter
 
 
 @pytest.mark.parametrize("kind", [Lock, InterruptibleLock])
-def test_what_one_thread_has_others_wait_for(kind: Any) -> None:
+def test_other_threads_wait_for_the_lock(kind: Any) -> None:
     lock, order = kind(), list[str]()
 
     def other() -> None:

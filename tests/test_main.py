@@ -142,7 +142,7 @@ def test_devices_are_listed_with_their_memory():
 
 
 @pytest.mark.parametrize("library", ["nvrtc", "cublas"])
-def test_what_the_wheel_does_not_contain_is_missed(monkeypatch, library):
+def test_parts_missing_from_the_wheel_are_reported(monkeypatch, library):
     with fake_cupy():
         import cupy
 
@@ -187,7 +187,7 @@ def test_opening_where_cupy_finds_no_device(monkeypatch):
         )
 
 
-def test_opening_without_what_compiles_kernels(monkeypatch):
+def test_opening_without_the_compiler_of_kernels(monkeypatch):
     with fake_cupy():
         import cupy
 
@@ -210,7 +210,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("call", ["getDeviceCount", "memGetInfo"])
 @pytest.mark.parametrize("status", REFUSED)
-def test_what_cuda_refuses_is_told_in_a_line(monkeypatch, call, status):
+def test_an_error_of_cuda_is_one_line(monkeypatch, call, status):
     with fake_cupy():
         from cupy.cuda import runtime
 
@@ -224,7 +224,7 @@ def test_what_cuda_refuses_is_told_in_a_line(monkeypatch, call, status):
         assert f"cuda:0 cannot be used: {REFUSED[status]}" in opened()
 
 
-def test_a_card_without_room_a_mig_slice_and_wsl_are_told(monkeypatch):
+def test_a_card_without_room_a_mig_slice_and_wsl_are_reported(monkeypatch):
     with fake_cupy(memory=100 << 20):
         from cupy.cuda import runtime
 

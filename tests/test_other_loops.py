@@ -204,7 +204,7 @@ asyncio.run(told(sys.argv[1]))
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize("how", ["operator", "await", "numpy", "statistics", "close", "raise", "leave"])
-def test_a_fork_is_told_and_does_not_hang(how: str) -> None:
+def test_a_fork_gets_an_error_and_does_not_hang(how: str) -> None:
     code = 44 if how == "raise" else 42
     done = subprocess.run([sys.executable, "-c", FORK, how], capture_output=True, text=True, timeout=15, check=False)
     assert (done.stdout, done.returncode) == (f"{code}\n", 0), done.stderr

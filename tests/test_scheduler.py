@@ -20,7 +20,7 @@ from tests.waiting import fail, held, settled, turns, until
 BLOCK = np.ones((200, 200))
 
 
-async def test_it_cannot_be_pickled_or_copied_nor_what_belongs_to_it(s: asc.Scheduler) -> None:
+async def test_a_scheduler_and_its_parts_cannot_be_pickled_or_copied(s: asc.Scheduler) -> None:
     """A copy that went would stop the threads of the one that is open."""
     for duplicate in (pickle.dumps, copy.copy, copy.deepcopy):
         for owned in (s, s.scope()):
@@ -128,7 +128,7 @@ async def test_await_always_lets_others_run(s: asc.Scheduler) -> None:
     counting.cancel()
 
 
-async def test_barrier_covers_what_was_submitted_before_it() -> None:
+async def test_barrier_covers_tasks_submitted_before_it() -> None:
     early, late = threading.Event(), threading.Event()
     async with asc.Scheduler("cpu", streams=2) as s:
         first = s.submit_nowait(held, early)
@@ -293,7 +293,7 @@ async def test_which_scheduler() -> None:
         assert asc.zeros(3)._value.account.runtime is s._runtime
 
 
-def test_run_returns_what_the_coroutine_returns() -> None:
+def test_run_returns_the_coroutines_result() -> None:
     async def main(value: int = 3) -> int:
         async with asc.Scheduler("cpu") as s:
             return int(await s.call(partial(int, value)))

@@ -77,7 +77,7 @@ async def test_a_tensor_has_no_python_objects(s: asc.Scheduler, issue: Callable[
 
 
 @pytest.mark.parametrize("dtype", ["U3", "S", "M8[s]", [("a", "i4")], "V8"])
-async def test_what_no_tensor_has_is_refused_where_it_is_declared(s: asc.Scheduler, dtype: Any) -> None:
+async def test_a_dtype_that_no_tensor_has_is_refused_where_it_is_declared(s: asc.Scheduler, dtype: Any) -> None:
     with pytest.raises(TypeError, match="is not supported: a tensor has bool, integers, floats or complex numbers$"):
         s.submit_nowait(np.zeros, 3, dtype, shape=3, dtype=dtype)
     with pytest.raises(TypeError, match="'flot' is no dtype"):
@@ -149,7 +149,7 @@ async def test_put_nowait() -> None:
 
 
 @pytest.mark.parametrize("what", ["put", "submit", "call", "scope"])
-async def test_who_is_closed_while_it_waits_takes_it_back(what: str, gate: threading.Event) -> None:
+async def test_a_coroutine_closed_while_it_waits_withdraws_its_task(what: str, gate: threading.Event) -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_bytes=2 * BLOCK.nbytes) as s:
         x = await s.put(BLOCK)
         s.submit_nowait(held, gate)
@@ -170,7 +170,7 @@ async def test_who_is_closed_while_it_waits_takes_it_back(what: str, gate: threa
         assert s.statistics().tasks_cancelled == (what != "scope")  # a claim is no task
 
 
-async def test_who_is_closed_while_it_awaits_a_call_cancels_it(s: asc.Scheduler, gate: threading.Event) -> None:
+async def test_a_coroutine_closed_while_it_awaits_a_call_cancels_it(s: asc.Scheduler, gate: threading.Event) -> None:
     call = s.call(held, gate)
     call.send(None)
     assert s.statistics().tasks_in_flight == 1
@@ -212,7 +212,7 @@ def _in_itself(kind: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["in itself", "deep"])
-async def test_what_contains_itself_or_is_deep_is_taken_and_given_as_it_is(s: asc.Scheduler, kind: str) -> None:
+async def test_recursive_and_deep_structures_are_passed_as_they_are(s: asc.Scheduler, kind: str) -> None:
     """Trees whose nodes know their parents, and lists of pairs."""
     tree, x = _in_itself(kind), await s.put(BLOCK)
     assert await s.call(lambda given, block: given, tree, x) is tree
@@ -224,7 +224,7 @@ async def test_what_contains_itself_or_is_deep_is_taken_and_given_as_it_is(s: as
     assert s.statistics().bytes_retained == BLOCK.nbytes
 
 
-async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> None:
+async def test_submit_refuses_anything_but_a_plain_callable(s: asc.Scheduler) -> None:
     async def coroutine() -> None: ...
 
     class Model:
@@ -242,7 +242,7 @@ async def test_submit_refuses_what_is_no_plain_callable(s: asc.Scheduler) -> Non
     assert s.statistics().tasks_submitted == 0
 
 
-async def test_coroutine_functions_are_told_without_what_python_deprecates(
+async def test_coroutine_functions_are_recognised_without_deprecated_functions(
     s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(asyncio, "iscoroutinefunction", raising=False)  # 3.14 warns of it, 3.16 will not have it
@@ -310,7 +310,7 @@ async def test_a_hundred_thousand_tasks_without_an_await(inline: bool) -> None:
         assert s.statistics().bytes_retained == 0
 
 
-async def test_tasks_nobody_awaits_run_at_one_slot() -> None:
+async def test_tasks_that_nobody_awaits_run_at_one_slot() -> None:
     loop = asyncio.get_running_loop()
     async with asc.Scheduler("cpu", max_ops=1) as s:
         for _ in range(300):

@@ -221,7 +221,7 @@ def test_without_a_plugin_for_asynchronous_tests(pytester):
     result.stdout.fnmatch_lines(["*needs pytest-asyncio, or a test marked `pytest.mark.anyio`"])
 
 
-def test_who_does_not_ask_for_it_does_not_load_it(pytester):
+def test_the_plugin_is_loaded_only_on_request(pytester):
     pytester.makepyfile(test_mine="import sys\n\ndef test(): assert 'asyncsched' not in sys.modules")
     pytester.runpytest_subprocess().assert_outcomes(passed=1)
 
@@ -284,7 +284,7 @@ def place(pytester: pytest.Pytester, text: str) -> str:
 
 
 @WAYS
-def test_what_is_left_behind_is_named_and_who_leaves_nothing_passes(pytester, head, mode):
+def test_leftovers_are_named_and_a_clean_test_passes(pytester, head, mode):
     """All in one process: those that leave something, and those after them that do not."""
     pytest.importorskip("httpx", reason="asyncsched[test]")
     pytest.importorskip("starlette", reason="asyncsched[test]")

@@ -14,7 +14,7 @@ Whichever comes later sees the other's write, so no wake-up is lost. A report ma
 When is the loop woken? An iteration of the loop costs some tens of microseconds of a core that the streams need. So one
 completion alone wakes it only if
 
-- somebody waits for that very task, or was told of its failure while it still ran;
+- somebody waits for that very task, or got its failure while it still ran;
 - its stream has run dry while tasks are pending; or
 - enough bytes are free now for a pending task that lacked them.
 
@@ -83,7 +83,7 @@ class Completions:
         if job.waiters or self.fatal is not None:
             return True
         if not self.wants_slots:
-            return job.failure is not None  # a waiter may have been told of it earlier, and be gone
+            return job.failure is not None  # a waiter may have got it earlier, and be gone
         if self.wants_bytes:
             self.wants_bytes = self.wants_bytes - job.refund or -1
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold

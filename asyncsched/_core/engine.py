@@ -99,7 +99,7 @@ class Engine:
     Args:
         limits: the bounds.
         completions: the deque in which completions and drops arrive.
-        host: launches tasks, and is told of events.
+        host: launches tasks, and is called at events.
         runtime: the owner; reachable from every account, and opaque here.
 
     Attributes:
@@ -115,7 +115,7 @@ class Engine:
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
         self.scopes: Scopes = Scopes(self.ledger, self.admission, self.close_scope)
-        self._stuck = False  # whether the host was told of stuck tasks
+        self._stuck = False  # whether the host knows of stuck tasks
         # Requests of finalisers in the middle of a change: methods and their arguments.
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
 

@@ -89,7 +89,7 @@ class _Held:
 
 
 class Evidence:
-    """The facts that a search on another thread relies on. They are checked again before anybody is told.
+    """The facts that a search on another thread relies on. They are checked again before any task fails.
 
     Made on the loop's thread, before the search.
     """
@@ -239,8 +239,8 @@ class _Case:
     def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
         """The timer that lets a stuck task in by the tasks it ends, together with the timers that fire before it.
 
-        A timer that ends the waiters of the stuck task itself does not count: it is better to tell them at once. But if
-        such a timer is due, it tells them itself, and nobody else is told until then.
+        A timer that ends the waiters of the stuck task itself does not count: it is better that the task fails at once.
+        But if such a timer is due, it ends them itself, and no other task fails until then.
         """
         account = first.scope.account
         asking = [
@@ -416,7 +416,7 @@ class _Answered(NamedTuple):
     """Facts about futures, by their identities."""
 
     by: Mapping[int, set[Any]]  # the tasks that will set them
-    free: set[int]  # those whose waiters release their bytes when they are told
+    free: set[int]  # those whose waiters release their bytes when they get an error
 
 
 def _answered(runtime: Runtime) -> _Answered:

@@ -1,4 +1,4 @@
-"""The watch over stuck tasks: it finds out whether they are in a deadlock, and tells the tasks concerned.
+"""The watch over stuck tasks: it finds out whether they are in a deadlock, and fails tasks to end it.
 
 Theory of operation. The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any.
 Either someone outside will drop bytes, or nobody ever will. The second is a deadlock. It is proved, never guessed:
@@ -23,13 +23,13 @@ Then, as long as the signature stays:
 
    If more than `MANY` asyncio tasks wait, another thread searches, so that the loop goes on, and the collection comes
    after the search. Such a search begins after `EARLY`, since it takes longer, unless recent searches were in vain.
-   Code that runs meanwhile may release something, or get hold of it. So before anybody is told, the findings are
+   Code that runs meanwhile may release something, or get hold of it. So before any task fails, the findings are
    compared with the present state: the waiting tasks have not moved, and each object has exactly the references that
    were found.
 3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
 4. *After the user's `stall_timeout`*, if it is set: SchedulerStalled.
 
-*Scopes that grow* (`Scope.grow`) wait for each other as a matter of course, and expect to be told. No search is needed,
+*Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed,
 since the ledger knows what they hold: see `to_preempt`. It is asked at once, and again when another scope begins to
 wait.
 
@@ -38,8 +38,8 @@ So the oldest stuck task fails, and further ones only as long as no waiter was w
 tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once, with their
 number. The awaiter may go on without releasing anything (it gathers exceptions, or tries the next task). Then it is the
 same stall: it is looked at soon, `stall_timeout` counts from its beginning, and each look fails twice as many of the
-tasks that waited then. So n of them are told in log n looks. If callers of a batcher keep reserves, the last of them is
-told instead, and the batch goes on.
+tasks that waited then. So n of them fail in log n looks. If callers of a batcher keep reserves, the last of them gets
+the error instead, and the batch goes on.
 
 Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and does not name the cause; it exists, off
 by default. An up-to-date graph of who holds what and who waits for whom would show a deadlock at once, but would have
@@ -71,7 +71,7 @@ from .runtime import Runtime
 log: Final = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before the holders are searched for
-NEXT_LOOK = 0.025  # the same, after some tasks were told and that freed nothing, unless many wait
+NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing, unless many wait
 EARLY = 0.05  # the same, for a search on another thread
 FIRST_LOG = 1.0
 NEXT_LOG = 30.0
@@ -89,10 +89,10 @@ class StallWatch:
         self._growths = 0  # the number of growths by then
         # For accounts where tasks were failed and no bytes came free: the bytes held, and the number under which tasks
         # belong to that stall.
-        self._told: dict[Account, tuple[int, int]] = {}
+        self._failed_in: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # tasks with waiters to fail at one look
         self._since = 0.0  # when the stall began
-        self._began = 0.0  # the same, or when tasks were last told
+        self._began = 0.0  # the same, or when tasks last failed
         self._pause = FIRST_LOOK
         self._logged = FIRST_LOG
         self._may_collect = 0.0  # when garbage may be collected again, and the bytes of pending tasks counted
@@ -136,15 +136,15 @@ class StallWatch:
             self._watch_growths()
 
     def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
-        told = {}
+        same = {}
         for first in stuck:
             account = first.scope.account
-            used, before = self._told.get(account, (-1, 0))
+            used, before = self._failed_in.get(account, (-1, 0))
             if account.used == used and first.seq < before:
-                told[account] = used, before
+                same[account] = used, before
         self.stop()
-        self._signature, self._told = signature, told
-        if told:  # a search on another thread keeps objects alive: first let the tasks that were told release theirs
+        self._signature, self._failed_in = signature, same
+        if same:  # a search on another thread keeps objects alive: first let the failed tasks release theirs
             self._pause = NEXT_LOOK if len(self._runtime.parked) <= MANY else FIRST_LOOK
         else:
             now = perf_counter()
@@ -162,7 +162,7 @@ class StallWatch:
     def stop(self) -> None:
         """Stop watching: nothing is stuck, or the scheduler closes."""
         self._signature = None
-        self._told = {}
+        self._failed_in = {}
         for handle in (self._soon, self._later, self._overdue):
             if handle is not None:
                 handle.cancel()
@@ -351,7 +351,7 @@ class StallWatch:
         )
 
     def _preempts(self, account: Account) -> bool:
-        """Whether scopes wait for each other to grow. If so, one of them is told: see `to_preempt`."""
+        """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
         engine = self._runtime.engine
         victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= FIRST_LOOK)
         if victim is None:
@@ -384,7 +384,7 @@ class StallWatch:
         """Fail a stuck task, and further ones until enough waiters are woken, or bytes come free."""
         engine, account = self._runtime.engine, first.scope.account
         used, more = account.used, self._at_a_time
-        _, before = self._told.get(account, (used, engine.ledger.sequence))
+        _, before = self._failed_in.get(account, (used, engine.ledger.sequence))
         failures: dict[Scope, Failure] = {}
         waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
         for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each scope
@@ -399,7 +399,7 @@ class StallWatch:
             engine.drain()
             if more <= 0 or account.used < used:
                 break
-        self._told[account] = used, before
+        self._failed_in[account] = used, before
         self._at_a_time *= 2
         self._runtime.dispatch()
 
