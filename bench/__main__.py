@@ -51,12 +51,12 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=7, help="how often each takes its turn (7)")
     parser.add_argument("--minutes", type=float, default=10, help="how long `soak` takes (10)")
     parser.add_argument("--quick", action="store_true", help="a smoke run of one round: the numbers mean nothing")
-    parser.add_argument("--contestants", metavar="NAMES", help="these alone, by commas: 'numpy,asyncsched numba'")
-    parser.add_argument("--no-install", action="store_true", help="do without what is not installed")
+    parser.add_argument("--contestants", metavar="NAMES", help="only these, by commas: 'numpy,asyncsched numba'")
+    parser.add_argument("--no-install", action="store_true", help="leave out contestants that are not installed")
     parser.add_argument(
         "--results", type=Path, metavar="FOLDER", help="where results go (of whole subjects: bench/results)"
     )
-    parser.add_argument("--check", action="store_true", help="exit with 1 where a target is missed")
+    parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
     options = parser.parse_args(arguments)
     if options.results is None:
         options.results = None if options.quick else results.RESULTS
@@ -70,7 +70,7 @@ def measured(subject: str, rows: Sequence[Row | Together], turns: Turns, folder:
     started = time.monotonic()
     around = getattr(module_of(subject), "around", nullcontext)
     result = results.begun(subject, turns.rounds, turns.quick)
-    with turns, around(result):  # which may add to it, and name another file
+    with turns, around(result):  # `around` may add to it, and name another file
         for row in rows:
             _say(f"{time.monotonic() - started:4.0f} s  {subject}.{row.key} ...")
             result["rows"] += _measured(row, turns)
@@ -89,7 +89,7 @@ def _measured(row: Row | Together, turns: Turns) -> Iterator[Result]:
         return
     try:
         yield from row.measure(turns)
-    except Exception as error:  # whatever it raises is why it has no number; the others go on
+    except Exception as error:  # any exception is why it has no number; other rows go on
         reason = f"{type(error).__name__}: {error}".split("\n")[0]
         yield Row(row.key, row.key, "count").result({}, {"all of it": reason})
 

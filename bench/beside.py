@@ -1,4 +1,4 @@
-"""Every kind of work beside what a user would pick instead, held against targets."""
+"""Every kind of work beside a user's alternatives, with targets."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ FEW, NUMBA = "itself at 1,000", "with numba"
 
 
 def _row(key: str, title: str, unit: str, work: str, peers: str, targets: Mapping[str, Target]) -> Row:
-    """A work that all do alike."""
+    """A work that all do in the same way."""
     return Row(key, title, unit, alike(work, *peers.split("; "), *targets), targets)
 
 

@@ -1,9 +1,9 @@
-"""What an operation costs on a cluster of processes, and from which size on one pays.
+"""The cost of an operation on a cluster of processes, and the size from which a cluster pays.
 
 Independent products of square matrices of several sizes, on this machine's streams and on a local cluster of as many
-workers of one thread each; twenty operations on one array, one by one and as a captured step; and bursts of functions
-and of tiny operations. The cluster pays from where its column is the smaller one, which is nowhere if its workers have
-but the processors that the streams have; the rest of the table says what a task costs there however small it is.
+workers with one thread each. Twenty operations on one array, one by one and as a captured step. Bursts of functions and
+of tiny operations. The cluster pays where its ratio is below one. That is nowhere if its workers have only the
+processors of the streams: then the table says what a task costs there, however small it is.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ async def works(s: asc.Scheduler, sizes: tuple[int, ...]) -> dict[str, Timed]:
 
 
 async def timed(s: asc.Scheduler, work: Timed) -> float:
-    """Milliseconds a task, until all results are there."""
+    """Milliseconds for a task, until all results are there."""
     _, tasks, issue = work
     began, made = perf_counter(), issue()
     await s.barrier()

@@ -1,7 +1,7 @@
-"""`asyncsched.cluster.get` beside Dask's threaded scheduler: what a task costs, and how much a graph of roots holds.
+"""`asyncsched.cluster.get` beside Dask's threaded scheduler: the cost of a task, and the memory of a graph of roots.
 
-*Tree*: some 20,000 tasks that add two integers each. *Roots*: the mean of 96 blocks of 8 MiB, four by four, under a
-limit of 192 MiB, each time in a process of its own. Both with eight threads.
+*Tree*: some 20,000 tasks, each of which adds two integers. *Roots*: the mean of 96 blocks of 8 MiB, four by four, under
+    a limit of 192 MiB, each time in a process of its own. Both with eight threads.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Works of small operations: how they are issued, how they are waited for, and what they cost while they wait."""
+"""Works of small operations: issued, waited for, and pending."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def keep_each(x: Any, n: int) -> Any:
 
 
 def add_in_a_row(x: Any, n: int) -> Any:
-    """Each to the one before."""
+    """Each operation on the result of the one before."""
     for _ in range(n):
         x = x + 1
     return x
@@ -68,7 +68,7 @@ def add_in_a_row(x: Any, n: int) -> Any:
 def on(
     shape: tuple[int, ...], times: Callable[[Library, Any, int], Awaitable[object]], *, random: bool = False
 ) -> Prepare:
-    """A work on an array of that shape, given how it is done so many times."""
+    """A work on an array of this shape; `run` does it several times."""
 
     async def prepare(library: Library, n: int) -> Run:
         x = await library.put(normal(shape) if random else ones(shape) / shape[-1])
@@ -127,7 +127,7 @@ def fan_out(library: Library, x: Any, n: int) -> list[Any]:
 
 
 async def await_each(library: Library, x: Any, n: int) -> None:
-    """Each operation waited for before the next."""
+    """Each operation is awaited before the next."""
     apply, call, wait = library.apply, library.call, library.wait
     if apply is None and wait is None and call is None:
         add_repeatedly(x, n)
@@ -144,7 +144,7 @@ async def await_each(library: Library, x: Any, n: int) -> None:
 
 
 async def await_beside(library: Library, x: Any, n: int) -> None:
-    """The same beside a callable that runs all the while, for a second at most."""
+    """The same beside a callable that runs meanwhile, for a second at most."""
     assert library.call is not None
     gate = threading.Event()
     waiting = asyncio.ensure_future(library.call(gate.wait, 1.0))
@@ -159,7 +159,7 @@ def tanh_gelu(xp: Any, x: Any) -> Any:
 
 
 async def captured(library: Library, n: int) -> Run:
-    """A chain of elementwise operations, as one thing where the library can make it one."""
+    """A chain of elementwise operations, as one call if the library can do that."""
     x = await library.put(normal((1024, 2048)))
     chain = await library.compiled(tanh_gelu, x)
 
@@ -179,7 +179,7 @@ async def call(library: Library, x: Any, n: int, *, fn: Callable[[Any], Any] = p
 
 
 async def dot_in_a_thread(library: Library, n: int) -> Run:
-    """NumPy in a thread that is not the library's."""
+    """NumPy in a thread outside the library."""
     x = ones(LARGE)
 
     async def run(count: int) -> None:
@@ -189,12 +189,12 @@ async def dot_in_a_thread(library: Library, n: int) -> Run:
     return run
 
 
-# -- what is pending ----------------------------------------------------------------------------------------------
+# -- pending operations ----------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager
 async def waiting(library: Library) -> AsyncIterator[tuple[Any, Any, threading.Event]]:
-    """A scheduler in which all waits until the gate is opened, and a tensor."""
+    """A scheduler in which all tasks wait until the gate is opened, and a tensor."""
     async with library.xp.Scheduler("cpu", **{"max_pending": None, **library.options}) as s:
         x, gate = await s.put(ones(TINY)), threading.Event()
         while s.statistics().tasks_in_flight < s.statistics().max_ops:
@@ -210,13 +210,13 @@ async def pending(
     collect: bool = True,
     clock: Callable[[], float] = perf_counter,
 ) -> Run:
-    """Operations that all wait behind callables until the last is issued.
+    """Operations that all wait behind callables until the last one is issued.
 
-    Python's garbage collector visits what is pending over and over as it grows, about five times each, which costs as
-    much as issuing does: without it, the scheduler's growth is told from the collector's.
+    Python's garbage collector visits pending operations again and again as they grow, about five times each. That costs
+    as much as issuing. Without the collector, the scheduler's own growth shows.
 
     Args:
-        collect: Let Python collect garbage meanwhile.
+        collect: let Python collect garbage meanwhile.
     """
 
     async def run(count: int) -> float:
@@ -240,7 +240,7 @@ async def pending(
 
 
 async def descriptors(library: Library, n: int) -> Run:
-    """Bytes that Python allocated and keeps for each operation while all are pending."""
+    """Bytes that Python keeps for each operation while all are pending."""
 
     async def run(count: int) -> float:
         async with waiting(library) as (s, x, gate):

@@ -1,11 +1,12 @@
 """Costs as work grows: with processors, operations, the width of a graph, coroutines that wait, scopes and tenants,
 connections, items of a pipeline. Ratios are to a thousand, or to one processor. `harness.pictures` draws them.
 
-By processors it is the time that passes, else the time of all processors for one, which other work changes little. What
-waits does so behind callables that hold every slot, until all wait. So few that opening, waking threads and closing
-show cost more each. From ten thousand on, what is open or waits (operations, coroutines, scopes, requests) leaves the
-processor's caches, and Python's collector goes over it again and again as it grows: asyncio's own coroutines, and
-operations without the collector, say how much of it that is. Without it the other lines are flat up to ten thousand.
+For processors the ratios are of elapsed time. Else they are of the time of all processors for one thing, which other
+work on the machine changes little. Operations and coroutines wait behind callables that hold every slot, until all
+wait. Small numbers cost more each, since opening, waking threads and closing count. From ten thousand on, waiting and
+open things (operations, coroutines, scopes, requests) no longer fit into the processor's caches, and Python's collector
+goes over them again and again as they grow. The rows of asyncio's own coroutines, and of operations without the
+collector, show how much that is. Without it the other lines are flat up to ten thousand.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ PROCESSORS = {f"{n} processor{'s' * (n > 1)}": f" processors={n}" for n in (1, 2
 
 
 async def together(library: Any, n: int, *, one: Callable[[Any, Any, Any, int], Awaitable[object]]) -> Run:
-    """Coroutines that wait at the same time, each given the scheduler, a tensor and a future that come late."""
+    """Coroutines that wait at the same time. Each gets the scheduler, and a tensor and a future that come late."""
 
     async def run(count: int) -> float:
         spent = 0.0
@@ -66,7 +67,7 @@ async def reserve(s: Any, y: Any, opened: Any, i: int) -> None:
 
 
 async def connections(library: Library, n: int) -> Run:
-    """The server's time for an answer, with so many connections that each ask again when they are answered."""
+    """The server's time for an answer. Each of the connections asks again when it is answered."""
     from asyncsched.serving import Serving
 
     from .serving.app import application, in_process
@@ -92,7 +93,7 @@ async def connections(library: Library, n: int) -> Run:
 
 
 Line = tuple[str, Prepare, int]
-"""Who does what, how often at most."""
+"""The contestants' works, and how often at most."""
 
 
 def _by(names: Sequence[str], prepare: Prepare, most: int) -> dict[str, Line]:
@@ -133,7 +134,7 @@ def _scaled(work: str, title: str, name: str) -> Row:
 
 
 def _sizes(most: int) -> list[int]:
-    """What ratios are to comes first."""
+    """The column to which ratios are comes first."""
     return [1_000, *[10**k for k in range(8) if k != 3 and 10**k < most], most]
 
 

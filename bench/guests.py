@@ -1,8 +1,9 @@
-"""PyTorch trained as a guest, by the demo's `Guest`, beside PyTorch's own loop: an epoch each, in turn.
+"""PyTorch trained as a guest, by the demo's `Guest`, beside PyTorch's own loop: in turn, an epoch each.
 
-The batches are ready in memory; the time of all processors too, which says something on a busy machine. Or they are
-decoded: JPEGs, in the loop, by DataLoader's worker processes, and by a pipeline's threads; and ready, which is what is
-left when all decoding is hidden. PyTorch has one thread: of two processors, one is left to decode.
+First the batches are ready in memory, also with the time of all processors, which means something on a busy machine,
+too. Then they are JPEGs, which are decoded in the loop, by DataLoader's worker processes, or by a pipeline's threads.
+"data ready" is the time that is left if all decoding is hidden. PyTorch has one thread: of two processors, one is left
+to decode.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Batch = tuple[np.ndarray, np.ndarray]
 @cache
 def demo() -> dict[str, Any]:
     found: dict[str, Any] = runpy.run_path(str(ROOT / "demos" / "pytorch_training.py"))
-    found["keep_freed_memory"]()  # for all that take turns
+    found["keep_freed_memory"]()  # for all turns
     return found
 
 
@@ -57,7 +58,7 @@ def loading(files: Any) -> Any:
 
 
 async def plain(library: Library, n: int, *, batches: Callable[[bool], Callable[[], Iterable[Any]]]) -> Run:
-    """Epochs of PyTorch's own loop, of a module that is trained on and on: seconds of a batch."""
+    """Epochs of PyTorch's own loop, which go on training one module: seconds for a batch."""
     torch, each = library.xp, batches(library.quick)
     module = demo()["network"]()
     optimizer = torch.optim.AdamW(module.parameters(), lr=2e-3)
@@ -78,7 +79,7 @@ async def guest(library: Library, n: int, *, decode: bool) -> Run:
     """The same with the demo's tasks."""
     import asyncsched as asc
 
-    s = await asc.open("cpu", max_bytes="64 MiB")  # which ends with the process
+    s = await asc.open("cpu", max_bytes="64 MiB")  # it ends with the process
     given: Any = s.pipeline(in_memory(library.quick))
     if decode:
         found = files(library.quick)

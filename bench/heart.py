@@ -1,6 +1,6 @@
-"""What the scheduler itself costs: microseconds of the loop's thread for one operation, whatever others do meanwhile.
+"""The costs of the scheduler itself: microseconds of the loop's thread for one operation, whatever other threads do.
 
-What waits does so behind callables that hold every slot of one stream, until all is issued.
+Pending operations wait behind callables that hold every slot of one stream, until all are issued.
 """
 
 from __future__ import annotations

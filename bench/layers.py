@@ -1,4 +1,5 @@
-"""Works of networks, in the libraries that have them: single layers, there or there and back, and steps of training."""
+"""Works of networks, in the libraries that have them: single layers, forward or forward and backward, and training
+steps."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ import numpy as np
 from .harness.contestant import Run, Work
 from .libraries import Library
 
-_AHEAD = 4  # layers or steps in flight, of what runs ahead
+_AHEAD = 4  # layers or steps in flight, if the library runs ahead
 
 
 @dataclass(frozen=True)
 class Layer:
-    """Shapes of its operands, and what is called: of `torch.nn.functional` and `asyncsched.nn`, and in JAX."""
+    """The shapes of its operands, and the functions: of `torch.nn.functional` and `asyncsched.nn`, and in JAX."""
 
     shapes: tuple[tuple[int, ...], ...]
     name: str
@@ -26,7 +27,7 @@ class Layer:
     classes: int = 0  # of a loss
 
     def sizes(self, quick: bool) -> list[tuple[int, ...]]:
-        """The shapes; of a batch of two, for a smoke run."""
+        """The shapes; for a smoke run with a batch of two."""
         return [(2, *shape[1:]) if quick and shape == self.shapes[0] else shape for shape in self.shapes]
 
 

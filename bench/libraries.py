@@ -1,5 +1,5 @@
-"""The contestants' libraries, each by the few things that a work asks of it: those that have operators (NumPy, PyTorch,
-JAX, MXNet, asyncsched), and those that run functions, by `apply` (Dask, Ray, executors).
+"""The contestants' libraries, each as the few methods that works call. Some have operators (NumPy, PyTorch, JAX, MXNet,
+asyncsched), others run functions, by `apply` (Dask, Ray, executors).
 
 Nothing is imported before its contestant is opened, in a child process of its own.
 """
@@ -24,21 +24,21 @@ Chain = Callable[[Any, Any], Any]  # a function of a namespace and an array
 
 
 class Library:
-    """NumPy, inline. What others do in another way they override."""
+    """NumPy, inline. Others override what they do in another way."""
 
     module = "numpy"
-    needs = "numpy"  # which of `environments.NEEDS` it runs in
-    slow = 1  # of the smallest operations a round has that many times fewer
-    apply: Callable[..., Any] | None = None  # runs a function on handles, for what has no operators
+    needs = "numpy"  # its entry in `environments.NEEDS`
+    slow = 1  # a round has so many times fewer of the smallest operations
+    apply: Callable[..., Any] | None = None  # runs a function on handles, for libraries without operators
     call: Callable[..., Awaitable[Any]] | None = None  # the same, awaited
-    wait: Callable[[Any], object] | None = None  # a barrier on one result, for what is not awaited
+    wait: Callable[[Any], object] | None = None  # a barrier on one result, if it is not awaited
 
     def __init__(self, who: Who, *, quick: bool) -> None:
         self.flags, self.options = who.flags, who.options
         self.quick = quick  # whether its numbers mean nothing
 
     async def open(self) -> None:
-        """Imports what is needed and starts its threads."""
+        """Imports the library and starts its threads."""
         self.threads = cpus()
         self.xp = importlib.import_module(self.module)
 
@@ -52,11 +52,11 @@ class Library:
         """A barrier on these."""
 
     def window(self, ahead: int) -> Any:
-        """To enter around each of many works, of which so many may be in flight."""
+        """A context around each of many works: so many may be in flight."""
         return nullcontext()
 
     async def compiled(self, fn: Chain, x: Any) -> Callable[[Any], Any]:
-        """`fn`, compiled or captured where the library can do so."""
+        """`fn`, compiled or captured if the library can do so."""
         return lambda x: fn(self.xp, x)
 
     def facts(self) -> str:
@@ -86,7 +86,7 @@ class Torch(Library):
 
 
 class Loaders(NumPy):
-    """Those of data sets, each with a process of its own by a flag."""
+    """Libraries of data sets. A flag selects one, so each has a process of its own."""
 
     needs = "loaders"
 
@@ -127,7 +127,8 @@ class MXNet(Library):
     module = needs = "mxnet"
 
     async def open(self) -> None:
-        # Threads that spin at OpenMP's barriers take the processors from each other: beside other load it never ends.
+        # Threads that spin at OpenMP's barriers take the processors from each other: with other load on the machine it
+        # never ends.
         os.environ |= {"OMP_NUM_THREADS": str(cpus()), "OMP_WAIT_POLICY": "PASSIVE"}
         await super().open()
         self.xp.npx.set_np()
@@ -187,7 +188,7 @@ class Ours(Library):
 
 
 class Dask(Library):
-    """Delayed functions on threads: what is issued runs at the barrier."""
+    """Delayed functions on threads: issued functions run at the barrier."""
 
     module = needs = "dask"
     slow = 10
@@ -231,7 +232,7 @@ class Distributed(Library):
 
 
 class Ray(Library):
-    """Worker processes, with an object store that they share."""
+    """Worker processes with a shared object store."""
 
     module = needs = "ray"
     slow = 10
@@ -255,7 +256,7 @@ class Ray(Library):
 
 
 class Executor(Library):
-    """`run_in_executor`; a function of what is not done yet waits for that in a coroutine."""
+    """`run_in_executor`. A function of an unfinished result waits for that in a coroutine."""
 
     compiled = Dask.compiled
 
@@ -282,7 +283,7 @@ class Executor(Library):
 
 
 class ToThread(Executor):
-    """`asyncio.to_thread`, in a task of its own where it is not awaited at once."""
+    """`asyncio.to_thread`, in an asyncio task if it is not awaited at once."""
 
     async def open(self) -> None:
         await super().open()
@@ -294,20 +295,20 @@ def _chain_of(fn: Chain) -> Callable[[Any], Any]:
 
 
 def once_each(make: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    """Calls what is made of a function, once for each."""
+    """Calls the compiled function, made once for each function."""
     made: dict[Any, Callable[..., Any]] = {}
     return lambda fn, *args: (made.get(fn) or made.setdefault(fn, make(fn)))(*args)
 
 
 def _compile() -> None:
-    """Wait for what is compiled in the background."""
+    """Wait for compilation in the background."""
     from asyncsched.ops.kernels import compiled
 
     compiled.finish()
 
 
 def _kernel() -> str:
-    """Which of OpenBLAS's kernels runs, if that can be told."""
+    """The kernel of OpenBLAS that runs, if known."""
     try:
         from threadpoolctl import threadpool_info
     except ImportError:
@@ -322,7 +323,7 @@ def cpus() -> int:
 
 
 def uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """What makes uvloop's loops."""
+    """The factory of uvloop's loops."""
     import uvloop
 
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop

@@ -1,8 +1,8 @@
 """Loaders of data sets: an epoch of 2,048 images by index, in a random order, decoded in two threads, in batches of 64.
 
-To decode is to draw an image of 64 x 64 x 3 bytes and make float32 of it, some 0.1 ms. Each library does it as its
-guide says. Then what an epoch takes of memory; and behind how many of its batches an epoch that was stopped there, and
-resumed from what was saved, gives anything else than an unbroken one.
+Decoding is simulated: it draws an image of 64 x 64 x 3 bytes and converts it to float32, some 0.1 ms. Each library is
+used as its guide says. Then the memory of an epoch. Then an epoch is stopped behind each of its batches, and resumed
+from its saved state: the number of places from which it gives other batches than an unbroken epoch.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .libraries import Library
 from .perceptron import new_peak, resident
 
 IMAGES, BATCH, SEED = 2048, 64, 0
-Batches = AsyncIterator[tuple[Any, Callable[[], Any]]]  # each with what saves the place behind it
+Batches = AsyncIterator[tuple[Any, Callable[[], Any]]]  # each with the function that saves the place behind it
 
 
 def decode(number: int) -> tuple[Any, int]:
-    """An image, and which one."""
+    """An image and its number."""
     image = np.random.default_rng(int(number)).integers(0, 256, (64, 64, 3), np.uint8)
     return image.astype(np.float32) / 255, int(number)
 
@@ -86,7 +86,7 @@ LOADERS = {"torchdata": torchdata, "SPDL": spdl, "grain": grain, OURS: asyncsche
 
 
 async def epochs(library: Library, n: int, *, loader: Callable[..., Batches], peak: bool = False) -> Run:
-    """Whole epochs; or the bytes by which the process grows in one, when it has imported what it needs."""
+    """Whole epochs; or the bytes by which the process grows in one, after its imports."""
 
     async def run(count: int) -> float | None:
         if peak:
@@ -100,12 +100,12 @@ async def epochs(library: Library, n: int, *, loader: Callable[..., Batches], pe
 
 
 async def resumed(library: Library, n: int, *, loader: Callable[..., Batches]) -> Run:
-    """In how many batches anything else comes, of all that may come behind each place in an epoch."""
+    """The number of places in an epoch behind which other batches come."""
 
     async def run(count: int) -> float:
         found = [(numbers.tolist(), save()) async for (_, numbers), save in loader(library, n, None)]
         wrong = 0.0
-        for place, (_, state) in enumerate(found[:-1], 1):  # behind the last some begin anew
+        for place, (_, state) in enumerate(found[:-1], 1):  # behind the last batch some libraries begin anew
             rest = [numbers.tolist() async for (_, numbers), _ in loader(library, n, state)]
             wrong += rest != [numbers for numbers, _ in found[place:]]
         return wrong

@@ -1,4 +1,4 @@
-"""How late a coroutine wakes that sleeps 5 ms at a time beside products of 1000 x 1000."""
+"""How late a coroutine wakes: it sleeps 5 ms at a time, beside products of 1000 x 1000."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Load = Callable[[Any, Any], Awaitable[None]]
 
 
 async def idle(library: Library, x: Any) -> None:
-    """Nothing: how late the loop and the system are by themselves."""
+    """No load: the lag of the loop and the system by themselves."""
     await asyncio.get_running_loop().create_future()
 
 
@@ -33,7 +33,7 @@ async def inline(library: Library, x: Any) -> None:
 
 
 async def to_thread(library: Library, x: Any) -> None:
-    """Two at a time, as many as there are streams in the largest contestant."""
+    """Two at a time: as many as the streams of the largest contestant."""
     waiting = deque(asyncio.create_task(asyncio.to_thread(np.matmul, x, x)) for _ in range(2))
     while True:
         await waiting.popleft()

@@ -1,4 +1,5 @@
-"""How fast networks are trained, beside PyTorch at as many threads: layers there and back; steps with AdamW."""
+"""How fast networks are trained, beside PyTorch with as many threads: layers forward and backward ("there and back"),
+and steps with AdamW."""
 
 from __future__ import annotations
 

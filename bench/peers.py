@@ -1,7 +1,7 @@
-"""What a user would pick instead, side by side. An environment is made, once, for each peer that is not installed here;
-one that will not install is named with the reason.
+"""A user's alternatives, side by side. A peer that is not installed here gets an environment of its own, once. If it
+cannot be installed, the reason is given.
 
-Dask, distributed and Ray issue a tenth of the smallest operations: ratios are of the time of one.
+Dask, distributed and Ray issue a tenth as many of the smallest operations. Ratios are of the time of one operation.
 """
 
 from __future__ import annotations

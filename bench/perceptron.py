@@ -1,7 +1,7 @@
 """Works of training a perceptron on made-up data, 512 -> 2048 -> 512 -> 1, as each library is used.
 
-That is with its layers and its derivatives where it has some, else with the step that is written by hand, inline or as
-one function.
+That is with its own layers and derivatives, if it has some. Else with a step that is written by hand, inline or as one
+function.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ SIZES = {"full": (1024, (512, 2048, 512, 1)), "quick": (128, (128, 512, 128, 1))
 """Rows of a batch, and the widths of the layers."""
 Array = np.ndarray[Any, Any]
 Started = tuple[Any, Callable[[Any, Any, Any], Any]]
-"""Weights, or nothing, and what a step makes of them, a batch and its target."""
+"""Weights, or None, and a step: a function of them, a batch and its target."""
 
 
 def size(quick: bool) -> str:
-    """The name of the size to take."""
+    """The name of the size."""
     return "quick" if quick else "full"
 
 
@@ -63,7 +63,7 @@ def step(weights: Sequence[Any], x: Any, target: Any) -> list[Any]:
 
 
 def new_peak() -> int:
-    """The resident set, from which its peak counts anew; 0 where that cannot be told."""
+    """The resident set, from which its peak counts anew; 0 if it is not known."""
     try:
         with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
             file.write("5")
@@ -73,7 +73,7 @@ def new_peak() -> int:
 
 
 def resident(field: str, process: int | str = "self") -> int:
-    """From /proc, since `getrusage` hands a child its parent's peak; 0 where there is none."""
+    """From /proc, since `getrusage` gives a child its parent's peak; 0 if there is no /proc."""
     try:
         with open(f"/proc/{process}/status", encoding="ascii") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith(field))
@@ -85,9 +85,9 @@ def resident(field: str, process: int | str = "self") -> int:
 
 
 async def training(library: Library, n: int, *, fresh: bool = True, written: bool = False) -> Run:
-    """Steps of training: each batch new from the host, where it is `fresh`, else there already.
+    """Training steps. If `fresh`, each batch is new from the host; else batches are on the device already.
 
-    What is `written` by hand runs ahead as far as the bounds let it.
+    A loop that is `written` by hand runs ahead as far as the bounds let it.
     """
     data: list[tuple[Any, Any]] = batches(size(library.quick))
     if not fresh:
@@ -116,7 +116,7 @@ async def _by_hand(library: Library) -> Started:
 
 
 async def _as_function(library: Library) -> Started:
-    """One function, whose result stays where it was computed."""
+    """One function. Its result stays where it was computed."""
     apply, keep = library.apply, library.module == "dask"
     assert apply is not None
 
@@ -181,7 +181,8 @@ _STARTS = {"numpy": _by_hand, "torch": _as_module, "jax": _jax, "mxnet": _mxnet,
 
 
 async def peak(library: Any, n: int, *, written: bool = False, tracked: bool = False) -> Run:
-    """Bytes at the peak of some steps: by which the process grew with all that they need, or that are tracked."""
+    """Bytes at the peak of some steps: the growth of the process, with all that the steps need, or the tracked
+    bytes."""
     before = new_peak()
 
     async def run(count: int) -> float:

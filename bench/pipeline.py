@@ -1,8 +1,8 @@
-"""Pipelines: what an item costs, and how well stages overlap.
+"""Pipelines: the cost of an item, and how well stages overlap.
 
-Three stages whose function does nothing, one worker each, so that the time per item is overhead alone: coroutines, and
-plain functions in a thread each. Beside them what one writes by hand, a task per stage and an `asyncio.Queue` in front
-of each. Then three stages that each wait 5 ms. What loading data takes, beside other libraries, is in `loaders`.
+Three stages whose function does nothing, with one worker each, so that the time per item is only overhead: coroutines,
+and plain functions in a thread each. Beside them a pipeline by hand: an asyncio task per stage, and an `asyncio.Queue`
+in front of each. Then three stages that each wait 5 ms. Loading of data, beside other libraries, is in `loaders`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ async def pipeline(library: Any, n: int, *, fn: Fn = nothing) -> Run:
 
 
 async def queues(library: Library, n: int, *, fn: Fn = nothing) -> Run:
-    """What one writes by hand: a task per stage, a queue in front of each and behind the last."""
+    """By hand: a task per stage, a queue in front of each and behind the last."""
 
     async def run(count: int) -> None:
         for _ in range(count):

@@ -1,6 +1,6 @@
-"""Renders what is in bench/results: `python -m bench.render`. No number is typed.
+"""Renders bench/results: `python -m bench.render`. No number is typed.
 
-- bench/README.md: what all comes to, the targets that are missed, and the pictures
+- bench/README.md: a summary, the subjects, the missed targets, and the pictures
 - bench/results/README.md: the tables of all subjects
 - README.md: a short table
 - the pictures, beside the results
@@ -22,9 +22,9 @@ README: Final = ROOT / "README.md"
 ALL: Final = ROOT / "bench" / "README.md"
 TABLES: Final = RESULTS / "README.md"
 FRONT: Final = ROOT / "bench" / "front.md"
-"""The README's table: `{subject.row column}` stands for a cell's ratio, with `; value` for what was measured."""
+"""The README's table: `{subject.row column}` gives a cell's ratio, with `; value` the measured value."""
 FOUND: Final = ROOT / "bench" / "found.md"
-"""The beginning of bench/README.md, in the same way."""
+"""The beginning of bench/README.md, written in the same way."""
 _REFERENCE: Final = re.compile(r"\{(\w+)\.([\w-]+) ([^};]+)(; value)?\}")
 _LATE = "In brackets is the reason for which the target was set."
 _TABLES = """# The tables of all subjects
@@ -79,7 +79,7 @@ def filled(template: Path) -> str:
 
 
 def page() -> str:
-    """What all comes to, the subjects, the targets that are missed, and the pictures."""
+    """The summary, the subjects, the missed targets, and the pictures."""
     found = _results()
     about = [f"- [{name}](results/README.md#{name}): {_first(result)}" for name, result in found]
     late = [f"- {name}: {line}" for name, result in found for line in missed(result)]
@@ -89,7 +89,7 @@ def page() -> str:
 
 
 def all_tables() -> str:
-    """Of each subject that has results: what it measures, when and where, its tables, and what else there is to say."""
+    """For each subject with results: what it measures, when and where, its tables, and notes."""
     parts = [_TABLES]
     for name, result in _results():
         parts.append(f"## {name}\n\n{_says(result)}\n\n{setting(result)}.\n")

@@ -1,9 +1,9 @@
-"""What `python -m asyncsched replan` predicts, beside what happens: time and peak of tracked bytes at three limits, of
-a loader whose batches are multiplied, and of a perceptron trained with a window, by AdamW.
+"""Predictions of `python -m asyncsched replan` beside real runs: time and peak of tracked bytes at three limits, for a
+loader whose batches are multiplied, and for a perceptron trained with a window, by AdamW.
 
-In each round a program is traced under the middle limit, then runs under each, and is replayed under each. (Traced
-without one its bodies take longer than they do with one, since then they write to memory that is used anew.) The ratio
-is how far off the prediction is, whichever way: the larger of the two over the smaller.
+In each round a program is traced under the middle limit, then run under each limit, and replayed under each. (Traced
+without a limit, its bodies take longer than with one, since with a limit they write to memory that is used again.) The
+ratio says how far off the prediction is, in either direction: the larger of the two over the smaller.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ async def _timed(work: Work, limit: int | None, trace: asc.Trace | None = None) 
 def _recorded(work: Work, limit: int | None = None) -> Program:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.json"
-        trace = asc.Trace(path, details=0)  # what is drawn is not replayed
+        trace = asc.Trace(path, details=0)  # pictures are not replayed
         asyncio.run(_timed(work, limit, trace))
         trace.close()
         return Program(Recording.read(path))
@@ -85,16 +85,16 @@ def _replayed(program: Program, limit: int | None) -> Outcome:
 
 
 def _predicted(key: str, title: str, program_of: Any, sizes: tuple[Any, Any], turns: Turns) -> Iterator[Result]:
-    """Rows for the smallest limit that a replay finishes under, what the program takes without any, and between.
+    """Rows for the smallest limit under which a replay finishes, for the peak without a limit, and for a limit between.
 
     Args:
-        sizes: The steps and the size of `program_of`; and those of a smoke run.
+        sizes: the steps and the size of `program_of`; and those of a smoke run.
     """
     steps, size = sizes[turns.quick]
     work: Work = partial(program_of, steps=steps, size=size)
     asyncio.run(_timed(work, None))  # warm
     program = _recorded(work)
-    # A replay tells the smallest limit to within 1%, and a real run holds a small result more at one time or another.
+    # A replay finds the smallest limit to within 1%, and a real run holds one more small result now and then.
     smallest = int(smallest_limit(program, streams_of(program)) * 1.01)
     peak = _replayed(program, None).peak_bytes
     limits = {"smallest": smallest, "between": int((smallest * peak) ** 0.5), "most": peak}

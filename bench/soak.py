@@ -1,9 +1,10 @@
-"""What hours of work leave behind: a server beside a training in one process, with all that goes wrong.
+"""The growth of a process in hours of work: a server beside a training, with all kinds of failures.
 
-Over real sockets come requests that are answered, fail, are too large, too slow or cut short, and clients that leave.
-Steps fail and are cancelled; pipelines, captures, scopes, reserves and short-lived schedulers are cancelled at any
-moment. A sample every few seconds; growth is a line through the medians of tenths of what follows the first five
-minutes, with its standard error. All is slowed down to an eighth of a processor. `--minutes` says how long.
+Requests come over real sockets: some are answered, others fail, are too large, too slow or cut short, and clients
+leave. Steps fail and are cancelled. Pipelines, captures, scopes, reserves and short-lived schedulers are cancelled at
+any moment. A sample is taken every few seconds. Growth is a line through the medians of tenths of the samples after the
+first five minutes, with its standard error. The process is slowed down to an eighth of a processor. `--minutes` says
+how long it runs.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ REQUESTS = [request(path, method="GET" if path in PATHS[-2:] else "POST") for pa
 REQUESTS += [request(body=b"x" * 100_000), request()[:-99]]
 GROWS = {"resident": ("KiB", 2**-10, 1024.0), "objects": ("count", 1, 500), "blocks": ("count", 1, 5000)}
 GROWS |= dict.fromkeys(("tasks", "threads", "files"), ("count", 1, 2))
-"""What is to stay as it is: its unit, its scale, and by how much it may grow in an hour."""
+"""The values that must not grow: unit, scale, and how much each may grow in an hour."""
 KEPT = ("seconds", *GROWS, "bytes reserved", "in flight")
 Doing = Callable[[asc.Scheduler], Awaitable[None]]
 
 
 class Boom(Exception):
-    """What fails on purpose."""
+    """A failure on purpose."""
 
 
 def boom(x: Any) -> Any:
@@ -76,7 +77,7 @@ async def scoping(s: asc.Scheduler) -> None:
 
 
 async def locking(s: asc.Scheduler) -> None:
-    """More than the reserve: it is told so, unless it was cancelled before."""
+    """More than the reserve: it gets the error, unless it was cancelled before."""
     async with s.scope(reserve="384 KiB"):
         await (await s.put(LARGE) + await s.put(LARGE))
 
@@ -95,7 +96,7 @@ async def opening(s: asc.Scheduler) -> None:
 
 
 async def cut_short(s: asc.Scheduler, *doings: Doing) -> None:
-    """One of them, if there is time: by asyncio's way to cancel, or anyio's."""
+    """One of the activities, if there is time, cancelled by asyncio or by anyio."""
     doing, seconds = random.choice(doings), random.choice((None, 0.0, 0.001, 0.005, 0.02, 0.1))
     if random.random() < 0.5:
         await asyncio.wait_for(doing(s), seconds)
@@ -110,7 +111,7 @@ class Soak:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.every, self.began = seconds, min(EVERY, seconds / 20), time.monotonic()
         self.spent, self.left, self.counts = time.process_time(), dict[str, float](), Counter[str]()
-        self.samples = np.full((int(seconds / self.every) + 1, len(KEPT)), np.nan)  # which grows by itself no more
+        self.samples = np.full((int(seconds / self.every) + 1, len(KEPT)), np.nan)  # it grows by itself no more
         self.batcher: asc.Batcher[Any, float] = asc.Batcher(self.batch, max_batch_cost=8, max_queue=16, isolate=True)
         self.serving = Serving(
             self.app, partial(asc.Scheduler, "cpu", max_bytes=LIMIT), max_requests=16, max_requests_per_tenant=8,
@@ -136,7 +137,7 @@ class Soak:
                     await asyncio.sleep(self.every)
                     if not self.going():
                         break
-            for _ in range(100):  # until those have ended who were left to themselves
+            for _ in range(100):  # until abandoned tasks have ended
                 await asyncio.sleep(0.1)
                 gc.collect()
                 self.left = self.ledgers()
@@ -151,14 +152,14 @@ class Soak:
         return time.monotonic() < self.began + self.seconds
 
     async def again_and_again(self, doing: Callable[[], Awaitable[None]]) -> None:
-        """With pauses, so that the process takes its share."""
+        """Pauses, so that the process takes its share."""
         while self.going():
             try:
                 await doing()
                 self.counts["done"] += 1
             except* (Boom, OSError, asc.errors.AsyncSchedError) as found:  # a TimeoutError is an OSError
                 self.counts.update({type(error).__name__ for error in found.exceptions})
-            except* BaseException as found:  # a cancellation that nobody asked for, too
+            except* BaseException as found:  # also a cancellation that nobody asked for
                 print(f"unexpected: {found!r}", file=sys.stderr, flush=True)
                 self.counts["unexpected"] += 1
             late = (time.process_time() - self.spent) / SHARE - (time.monotonic() - self.began)
@@ -172,7 +173,7 @@ class Soak:
         }  # fmt: skip
 
     def ledgers(self) -> dict[str, float]:
-        """What is charged or waits, but for the model's parameters."""
+        """Charged bytes and waiting tasks, without the model's parameters."""
         now, items, model = self.serving.scheduler.statistics(), self.batcher.statistics(), self.model.parameters()
         return {
             "pending": now.tasks_pending, "in flight": now.tasks_in_flight, "bytes in flight": now.bytes_in_flight,
@@ -210,7 +211,7 @@ class Soak:
             await asyncio.sleep(0.005)
 
     async def client(self, port: int) -> None:
-        """A connection with some requests, of which the last may be left."""
+        """A connection with some requests. It may leave before the last answer."""
         connection, asked = await connect(port), None
         for _ in range(random.randrange(4)):
             if asked is None or asked.done():
@@ -220,7 +221,7 @@ class Soak:
         random.choice((connection.transport.close, connection.transport.abort))()
 
     async def train(self, s: asc.Scheduler) -> None:
-        """Some steps, of which some fail or are cancelled."""
+        """Some steps. Some of them fail or are cancelled."""
         rng, window, optimizer = np.random.default_rng(0), s.window(2), optim.Adam(self.model.parameters(), lr=1e-3)
         async with s.scope(name="training", priority=-1) as scope:
             for kind in random.choices(range(8), k=random.randrange(10)):
@@ -241,7 +242,7 @@ class Soak:
 
 
 def rows(samples: Any, seconds: float, counts: Mapping[str, int], left: Mapping[str, float]) -> Iterator[Result]:
-    """What came of it, with the samples in the last."""
+    """The results, with the samples in the last row."""
     samples = samples[~np.isnan(samples[:, 0])]
     settled = samples[samples[:, 0] >= min(SETTLED, seconds / 4)]
     parts = np.array([np.median(part, axis=0) for part in np.array_split(settled, 10)])
@@ -257,7 +258,8 @@ def rows(samples: Any, seconds: float, counts: Mapping[str, int], left: Mapping[
 
 
 def soak(turns: Turns) -> Iterator[Result]:
-    """In a process of its own, with one arena: glibc has more, in which what threads free that end stays behind."""
+    """In a process of its own, with one arena. glibc has more by default, which keep memory that ended threads have
+    freed."""
     command = (sys.executable, "-m", "bench.soak", str(4.0 if turns.quick else turns.minutes * 60))
     environment = os.environ | {"MALLOC_ARENA_MAX": "1"}
     done = subprocess.run(command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, check=True)

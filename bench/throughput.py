@@ -1,4 +1,4 @@
-"""What bounds cost and save: of a training that is written by hand, and of large additions by `max_ops`."""
+"""The cost and the gain of bounds: for a training that is written by hand, and for large additions by `max_ops`."""
 
 from __future__ import annotations
 

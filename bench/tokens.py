@@ -1,8 +1,8 @@
 """Streams of tokens over HTTP: a stepper beside an engine written by hand with asyncio, and a thread for each token.
 
 A server is a process of its own, on loopback. The model is a perceptron on one BLAS thread, with a row
-for each token that a step reads: the last one, or a chunk of a prompt. More clients than texts fit wait: for bytes, or
-at a semaphore.
+for each token that a step reads: the last one, or a chunk of a prompt. Clients for whose texts there is no room wait:
+for bytes, or at a semaphore.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CACHE, CAPACITY, ROOM, CHUNK, LENGTH = 1 << 16, 64, 1 << 22, 16, 100  # bytes of
 
 
 def advance(text: list[int]) -> Any:
-    """A text is how many tokens are to be read, of the prompt or the last one, and how many to be written."""
+    """A text: how many tokens to read, of the prompt or the last one, and how many to write."""
     reads, text[0] = text[0] > CHUNK, max(1, text[0] - CHUNK)
     text[1] -= not reads
     return asc.SKIP if reads else text[1] or asc.Last(0)
@@ -88,7 +88,7 @@ def serve(kind: str, port: str, options: str) -> None:
     import uvicorn
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
-        prompt, left = map(int, (scope["query_string"] or b"1+1").split(b"+"))  # of none, who asks whether it is up
+        prompt, left = map(int, (scope["query_string"] or b"1+1").split(b"+"))  # a client asks whether it is up
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")] * (left == 1)})
         token = {"type": "http.response.body", "body": b"data: 1\n\n", "more_body": True}
         await KINDS[kind]([prompt, left], partial(send, token))
@@ -100,7 +100,8 @@ def serve(kind: str, port: str, options: str) -> None:
 
 
 async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool = False) -> dict[str, Any]:
-    """What clients get that ask for a text each, the first with a prompt of `long` tokens; a third leave, if so."""
+    """The answers to clients that ask for a text each, the first with a prompt of `long` tokens. If `leave`, a third
+    leave."""
     first, gap, started = list[float](), list[float](), perf_counter()
 
     async def one(number: int) -> None:
@@ -119,7 +120,7 @@ async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool
 
 
 def streams(size: str, width: int, least: float, rounds: int, turns: Any) -> Iterator[Result]:
-    """By 1, 16, 64 and three times as many clients as texts fit, of each kind of server in turn."""
+    """With 1, 16, 64 and three times as many clients as texts fit, for each kind of server in turn."""
     with ExitStack() as stack:
         servers = {k: stack.enter_context(Server(k, turns.quick, app="bench.tokens", width=width)) for k in KINDS}
         for clients in (1, 4) if turns.quick else (1, 16, CAPACITY, 3 * CAPACITY):

@@ -181,9 +181,7 @@ class Memory:
             self.tracked.append((now - self.begun, nbytes))
             self.bar.set_postfix_str(f"{mib(nbytes)} tracked", refresh=False)
             self.bar.update(0)
-            await asyncio.sleep(
-                max(0.01, 20 * (perf_counter() - now))
-            )  # asking takes longer with more in flight
+            await asyncio.sleep(max(0.01, 20 * (perf_counter() - now)))  # asking takes longer with more in flight
 
 
 def main(options: argparse.Namespace) -> None:
@@ -245,9 +243,7 @@ def draw(results: dict[str, Result], title: str, path: str) -> None:
         for way, r in sorted(results.items(), key=lambda item: item[1][peak]):
             times, sizes = np.array(r[kind]).T
             axes.plot(times, sizes / MIB, color=COLOURS[way], linewidth=2 if "bounded" in way else 1.2)
-            at = max(
-                r[peak] / MIB, at + top / 15
-            )  # labels stand above each other, below the curve
+            at = max(r[peak] / MIB, at + top / 15)  # labels stand above each other, below the curve
             risen = times[np.argmax(sizes >= 0.93 * sizes.max())]
             where = max(risen / end, 0.5) - 0.05 if way == "unbounded" else 0.85
             label = {"color": COLOURS[way], "ha": "right", "va": "center" if way == "unbounded" else "bottom"}

@@ -39,11 +39,7 @@ from asyncsched.serving import Problem, Serving
 train_text.CONTEXT, train_text.BATCH = CONTEXT, _ = 256, 8  # longer texts than in `train_text.py`, and fewer at a time
 WIDTH, HEADS, LAYERS = train_text.WIDTH, train_text.HEADS, train_text.LAYERS
 CACHE = LAYERS, 2, HEADS, CONTEXT, WIDTH // HEADS
-BYTES, WAIT, EVERY = (
-    4 * 2 * LAYERS * CONTEXT * WIDTH,
-    2.0,
-    0.25,
-)  # of a cache; seconds for room, and between events
+BYTES, WAIT, EVERY = 4 * 2 * LAYERS * CONTEXT * WIDTH, 2.0, 0.25  # of a cache; seconds for room, between events
 
 
 def line(found: Any) -> str:
@@ -198,9 +194,7 @@ def main(model: Any) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--caches", type=float, default=12, help="most MiB of all caches")
     parser.add_argument("--steps", type=int, default=600, help="of training")
-    parser.add_argument(
-        "--model", metavar="PATH", default="generate.safetensors", help="load the model, or save it there"
-    )
+    parser.add_argument("--model", metavar="PATH", default="generate.safetensors", help="load it there, or save it")
     site = Site(model, parser.parse_args())
     serving = Middleware(Serving, scheduler=lambda: site.scheduler, steppers={"text": site.stepper}, drain_timeout=10.0)
     app = Starlette(routes=site.routes, middleware=[serving], lifespan=site.lifespan)

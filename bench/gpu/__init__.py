@@ -1,10 +1,9 @@
-"""On a card, against plain CuPy: what issuing small operations costs, whether large ones are held up, copies that
-overlap, from the end of a kernel to the end of its await, training within bounds, the loop's lag, captured steps.
+"""On a card, against plain CuPy: the cost of issuing small operations, the time of large ones, copies that overlap, the
+time from the end of a kernel to the end of its await, training within bounds, the loop's lag, captured steps.
 
-Times are the host's, around a synchronise. Limits are taken from what is free.
-The last line says what was not checked. The table is kept in bench/results/gpu-<name of the card>.json, each part when
-it is measured, and each fails alone. Without a card only `--quick` runs, on a fake, so that the programs are known to
-work.
+Times are the host's, around a synchronise. Limits depend on the free memory. The last line says what was not checked.
+The table is kept in bench/results/gpu-<name of the card>.json, each part when it is measured. Each part fails alone.
+Without a card only `--quick` runs, on a fake: it shows that the programs work.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the GPU benchmarks share: which card this is, a gate, and what results say of the card."""
+"""Helpers of the GPU benchmarks: the card's name, a gate, and the facts about the card in results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ extern "C" __global__ void spin(unsigned long long flag) {
 
 @contextmanager
 def around(result: Result) -> Iterator[None]:
-    """What the harness does its measuring in. Results say which card it was, and are kept under its name."""
+    """The context in which the harness measures. Results have the card's name, and are kept under it."""
     with card(result["quick"]) as name:
         import cupy
 
@@ -48,7 +48,7 @@ def around(result: Result) -> Iterator[None]:
 
 @contextmanager
 def card(quick: bool) -> Iterator[str]:
-    """The name of the GPU, for as long as it is used; "fake" where there is none and the run is only for smoke.
+    """The name of the GPU, while it is used; "fake" if there is none and this is a smoke run.
 
     Raises:
         Unavailable: if there is none, and numbers are wanted.
@@ -79,7 +79,7 @@ def device(streams: int = 2, **how: Any) -> CUDADevice:
 
 
 def fitting(side: int, arrays: int) -> int:
-    """The side of square arrays of float32, at most `side`, so many of which fit into half of what is free."""
+    """The side of square arrays of float32, at most `side`, of which this number fits into half of the free memory."""
     import cupy
 
     free = cupy.cuda.runtime.memGetInfo()[0]
@@ -97,7 +97,7 @@ def now() -> float:
 
 
 class Gate:
-    """A kernel that ends when the host says so; on the fake the whole device stands still meanwhile."""
+    """A kernel that ends when the host says so. On the fake the whole device stands still meanwhile."""
 
     def __init__(self) -> None:
         import cupy
@@ -133,7 +133,7 @@ class Gate:
 
 
 def not_checked() -> str:
-    """One line of what neither this nor the tests can check on this machine."""
+    """One line: the things that neither this nor the tests can check on this machine."""
     import cupy
 
     missing = ["copies between two devices"] * (cupy.cuda.runtime.getDeviceCount() < 2)

@@ -1,4 +1,4 @@
-"""Batches copied in, computed on and copied out: the three overlap, so all together take as long as the longest."""
+"""Batches are copied in, computed and copied out. The three overlap, so together they take as long as the longest."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def copies(turns: Turns) -> Iterator[Result]:
 
 
 class Batches:
-    """Square batches of float32, multiplied a few times by a weight: as long as a copy, by a guess."""
+    """Square batches of float32, multiplied a few times by a weight: about as long as a copy, by a guess."""
 
     products = 4
 

@@ -1,4 +1,4 @@
-"""How soon an await returns after its kernel has ended, and how late the loop is while the card is busy."""
+"""The time from the end of a kernel to the end of its await, and the loop's lag while the card is busy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HOW = {"asleep": {}, **WAYS}
 
 
 def latency(turns: Turns) -> Iterator[Result]:
-    """`await` against `event.synchronize()` in a thread, from the moment that a kernel may end."""
+    """`await` against `event.synchronize()` in a thread, from the moment at which a kernel may end."""
     ways: dict[str, Any] = {"event.synchronize() in a thread": _in_thread}
     ways |= {f"await, {name}": partial(_awaited, how) for name, how in _HOW.items()}
     cells = {name: Here(partial(_median, way, 5 if turns.quick else 200)) for name, way in ways.items()}
@@ -83,7 +83,7 @@ def lag(turns: Turns) -> Iterator[Result]:
 
 
 def _lag(seconds: float, side: int, how: dict[str, Any]) -> tuple[float, str]:
-    """The 99th percentile, and what the library's threads cost meanwhile."""
+    """The 99th percentile, and the processor time of the library's threads meanwhile."""
 
     async def saturate() -> None:
         async with asc.Scheduler(device(**how)) as s:

@@ -1,5 +1,5 @@
-"""A function again and again, against plain CuPy on one stream: what issuing costs, whether large operations are held
-up, and what is saved by captured steps, whose elementwise rows are one kernel.
+"""A function again and again, against plain CuPy on one stream: the cost of issuing, the time of large operations, and
+the gain from captured steps, whose elementwise rows are one kernel.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ FUSED_SIDE = 1448  # 8 MiB of float32
 
 @dataclass(frozen=True)
 class Loop:
-    """A function of a namespace and an array, on what it returned before, or each time on the same."""
+    """A function of a namespace and an array: on its last result, or each time on the same array."""
 
     of: Callable[[Any, Any], Any]
     array: Callable[[], Any]
@@ -39,7 +39,7 @@ class Loop:
 
 
 def small(turns: Turns) -> Iterator[Result]:
-    """What issuing costs: the card computes for less time than it takes."""
+    """The cost of issuing: the card computes for less time than that."""
     for name, of in (("add", _add), ("matmul", _square)):
         loop = Loop(of, partial(_filled, 64), 200 if turns.quick else 5_000)
         captured = f"captured, {GRAPH} at a time"
@@ -60,7 +60,7 @@ def large(turns: Turns) -> Iterator[Result]:
 
 
 def fused(turns: Turns) -> Iterator[Result]:
-    """What one kernel saves: passes over memory, and launches."""
+    """The gain from one kernel: fewer passes over memory, and fewer launches."""
     import cupy
 
     side, count = (64, 2) if turns.quick else (FUSED_SIDE, 20)
@@ -122,7 +122,7 @@ def _plain(loop: Loop, step: Callable[[Any], Any]) -> float:
 
 
 def _scheduled(loop: Loop, how: dict[str, Any], captured: int) -> float:
-    """With so many operations in a captured step, or none."""
+    """With this number of operations in a captured step, or without a step."""
 
     async def main() -> float:
         async with asc.Scheduler(device(**how)) as s:

@@ -1,6 +1,6 @@
-"""The perceptron written by hand on a card: what a bound costs in time, and what it saves in memory.
+"""The perceptron written by hand on a card: the cost of a bound in time, and its gain in memory.
 
-`python -m bench.gpu.training STEPS` runs a few bounded steps and no more, for tools that watch every access to memory.
+`python -m bench.gpu.training STEPS` runs only a few bounded steps, for tools that watch every access to memory.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOUNDS: dict[str, dict[str, Any]] = {
 
 
 def train(turns: Turns) -> Iterator[Result]:
-    """Bounded against unbounded, plain CuPy beside them; and the most bytes that each's pool took from the device."""
+    """Bounded against unbounded, beside plain CuPy; and the most bytes that each one's pool took from the device."""
     steps, size = 2 if turns.quick else 300, perceptron.size(turns.quick)
     peaks: dict[str, float] = {}
     cells = {name: Here(partial(_round, steps, size, name, peaks), steps) for name in BOUNDS}

@@ -1,1 +1,1 @@
-"""What all benches have in common: rows, children that take turns, results."""
+"""The base of all benches: rows, children that take turns, results."""

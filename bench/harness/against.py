@@ -1,7 +1,7 @@
 """Two revisions side by side: this working tree, and another that is cloned into a temporary folder.
 
-Every row that asyncsched takes part in is measured with either's package, each in children of its own that take turns
-(A B, B A, ...), by the works of this tree. A work that the other revision has no names for is named and skipped.
+Every row with asyncsched is measured with the packages of both, in children that take turns (A B, B A, ...), by the
+works of this tree. If the other revision does not have the names of a work, the work is named and skipped.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _clone(revision: str) -> Iterator[str]:
 
 
 def _pairs(revision: str, folder: str, subjects: Mapping[str, Sequence[Row | Together]]) -> Iterator[Row]:
-    """What asyncsched does in these rows, once each, as rows of two columns."""
+    """The works of asyncsched in these rows, once each, as rows of two columns."""
     seen = set()
     for subject, rows in subjects.items():
         for row in [row for row in rows if isinstance(row, Row)]:

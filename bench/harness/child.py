@@ -16,12 +16,12 @@ from bench.libraries import LIBRARIES
 from .environments import python_for
 from .rows import ROOT, Unavailable, Who
 
-PATIENCE = 600.0  # seconds that an answer may take
+PATIENCE = 600.0  # most seconds for an answer
 FORCED = ("OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
 
 
 class Child:
-    """Asked a question at a time. Its own BLAS kernels run, whatever the environment forces."""
+    """Answers one question at a time. It runs this processor's BLAS kernels, whatever the environment forces."""
 
     def __init__(self, contestant: str, quick: bool, *, install: bool) -> None:
         who = Who.of(contestant)
@@ -40,16 +40,16 @@ class Child:
             raise
 
     def get_ready(self, work: str) -> None:
-        """Prepare a work. Raises Unavailable where it cannot, as `work` does."""
+        """Prepare a work. Raises Unavailable if it cannot, as `work` does."""
         self._ask({"ready": work})
 
     def work(self, work: str) -> tuple[float, str]:
-        """A round of it: the seconds of one operation, or bytes; and a note."""
+        """A round of a work: the seconds of one operation, or bytes; and a note."""
         value, note = self._ask({"work": work})
         return float(value), note
 
     def forget(self) -> None:
-        """Let go of the works that it is ready for."""
+        """Drop the prepared works."""
         self._ask({"forget": True})
 
     def _ask(self, question: Mapping[str, object]) -> Any:

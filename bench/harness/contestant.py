@@ -23,23 +23,23 @@ from bench.libraries import LIBRARIES, uvloop_factory
 from .rows import Who
 
 Run = Callable[[int], Awaitable[float | tuple[float, str] | None]]
-"""Does a work so many times, up to a barrier; may tell a time, or bytes, of its own, and a note."""
+"""Does a work several times, up to a barrier. It may return a time of its own, or bytes, and a note."""
 Prepare = Callable[..., Awaitable[Run]]
-"""Given the library, and how many operations one time has."""
+"""Takes the library, and how many operations one time has."""
 Timed = Callable[[int], Awaitable[tuple[float, str]]]
 ROUND = 0.2  # seconds that a round takes at least
 
 
 @dataclass(frozen=True)
 class Work:
-    """How it is prepared, and how many operations a time of it counts for. Modules have a table of them, `WORKS`."""
+    """How a work is prepared, and how many operations one time of it has. Modules have a table of works, `WORKS`."""
 
     prepare: Prepare
     ops: int = 1
-    quick: int = 10  # the most of them in a smoke run
-    small: bool = False  # whether what is slow may do fewer operations
-    once: bool = False  # whether a round is one time of it, however short, and what it tells counts for one
-    clock: Callable[[], float] = perf_counter  # what times it, where it does not tell a time of its own
+    quick: int = 10  # the most operations in a smoke run
+    small: bool = False  # whether slow libraries may do fewer operations
+    once: bool = False  # whether a round is one time, however short, and its own result counts for one
+    clock: Callable[[], float] = perf_counter  # the clock, if it does not return a time of its own
 
     def count(self, library: Any) -> int:
         """The operations of one time."""
@@ -49,7 +49,7 @@ class Work:
 
 
 class Contestant:
-    """A library and the works that it was asked for."""
+    """A library and its prepared works."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
@@ -72,7 +72,7 @@ class Contestant:
         return seconds / (ops * count), note
 
     async def _prepared(self, name: str) -> tuple[Timed, int, int]:
-        """Ready, with how many times a round takes."""
+        """A prepared work, with the number of times in a round."""
         module, _, key = name.partition(".")
         work: Work = importlib.import_module(f"bench.{module}").WORKS[key]
         ops = work.count(self.library)
@@ -80,7 +80,7 @@ class Contestant:
         if self.library.quick or work.once:
             return timed, 1 if work.once else ops, 1
         took, _ = await timed(1)
-        if took < ROUND:  # what was slow once is not slow again
+        if took < ROUND:  # first calls are slow
             took, _ = await timed(1)
         if took < ROUND / 10:
             trial = ceil(ROUND / 10 / max(took, 1e-6))
@@ -100,11 +100,11 @@ async def _timed(run: Run, clock: Callable[[], float], count: int) -> tuple[floa
 async def main(library: Any, answers: TextIO) -> None:
     await library.open()
     contestant = Contestant(library)
-    for line in iter(sys.stdin.readline, ""):  # which blocks the loop: between its turns a contestant is still
+    for line in iter(sys.stdin.readline, ""):  # reading blocks the loop: between its turns a contestant is still
         question = json.loads(line)
         try:
             found = {"value": await contestant.answer(question)}
-        except Exception as error:  # whatever a library raises is why it has no number
+        except Exception as error:  # any exception of a library is why it has no number
             contestant.ready.clear()
             found = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
         print(json.dumps(found), file=answers, flush=True)
@@ -113,7 +113,7 @@ async def main(library: Any, answers: TextIO) -> None:
 
 def run(name: str, *options: str) -> None:
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a library prints is no answer
+    os.dup2(2, 1)  # a library's own output is no answer
     who = Who.of(name)
     if who.package is not None:
         sys.path.insert(0, who.package)  # before anything imports asyncsched; `bench` stays this one

@@ -1,4 +1,4 @@
-"""Where each peer runs: in this interpreter if it is installed there, else in an environment of its own.
+"""The interpreter of each peer: this one if the peer is installed here, else one in an environment of its own.
 
 An environment is made once, under `ASYNCSCHED_BENCH_CACHE` (by default `asyncsched/bench` in the user's cache), and
 used again as long as its packages stay the same.
@@ -22,14 +22,14 @@ _OURS = ("numpy>=2.1", "anyio>=4.10", "threadpoolctl>=3.5")
 
 @dataclass(frozen=True)
 class Needs:
-    """What a peer is imported as, what pip installs for it, and the only Pythons that it has wheels for."""
+    """The name by which a peer is imported, its packages for pip, and the only Pythons for which it has wheels."""
 
     module: str
     packages: tuple[str, ...] = ()
     python: tuple[tuple[int, int], ...] = ()
 
 
-# As exact as the wheels demand: another version of PyTorch brings gigabytes of CUDA, MXNet needs the NumPy of its time.
+# Versions are as exact as the wheels demand: others of PyTorch bring gigabytes of CUDA, MXNet needs an old NumPy.
 NEEDS = {
     "numpy": Needs("numpy"),
     "torch": Needs("torch", ("torch==2.13.0", "numpy")),

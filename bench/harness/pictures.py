@@ -1,5 +1,5 @@
-"""Results as pictures: a bar chart with a line per work, ratios on a logarithmic axis, targets marked; and costs as
-work grows, a panel for each kind of growth. As wide as GitHub shows them, with text that can be read there.
+"""Results as pictures. A bar chart has a line for each work, ratios on a logarithmic axis, and marks for targets. Costs
+as work grows have a panel for each kind of growth. Pictures are as wide as GitHub shows them, with readable text.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _save(figure: Figure, path: Path, title: str, result: Result) -> None:
 
 
 def _draw_panel(axes: Any, kind: str, title: str, rows: Sequence[Any]) -> None:
-    """Of processors their ratios, one style for each work; of the others what one costs."""
+    """For processors the ratios, one style for each work; for the others the cost of one thing."""
     scaled, lines = kind == "processors", []
     styles = dict(zip(dict.fromkeys(row["work"].rpartition(", ")[0] for row in rows), _STYLES, strict=False))
     for row in rows:
@@ -117,7 +117,7 @@ def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, 
     for _, cells, style, colour in lines:
         axes.plot(cells.keys(), cells.values(), style, color=colour, markersize=4)
     axes.set(yscale="log", **scales)
-    axes.set_ylim(min(axes.get_ylim()[0], axes.get_ylim()[1] / 10))  # so that what is flat looks flat
+    axes.set_ylim(min(axes.get_ylim()[0], axes.get_ylim()[1] / 10))  # so that flat lines look flat
     (low, high), at, right = map(log, axes.get_ylim()), -inf, axes.get_yaxis_transform()
     for name, cells, _, colour in sorted(lines, key=lambda line: [*line[1].values()][-1]):
         *_, end = cells.items()
@@ -129,7 +129,7 @@ def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, 
     axes.grid(alpha=0.3)
 
 
-# -- what hours of work leave behind ------------------------------------------------------------------------------
+# -- hours of work ------------------------------------------------------------------------------
 
 _CURVES = {
     "MiB": {"resident set": ("resident", 2**-20)},

@@ -1,4 +1,4 @@
-"""What a subject's results are kept and shown as."""
+"""The results of a subject, as JSON, words and tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bench.libraries import cpus
 from .rows import ROOT, Result
 
 RESULTS = ROOT / "bench" / "results"
-_BUSY = 0.5  # a load average at the start that ratios suffer from
+_BUSY = 0.5  # a load average at the start from which ratios suffer
 
 
 def begun(subject: str, rounds: int, quick: bool) -> Result:
@@ -80,7 +80,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def missed(result: Result) -> list[str]:
-    """The cells that miss their target, each with what it was measured at and what the target rests on."""
+    """The cells that miss their target, each with its value, its target, and the reason of the target."""
     return [
         f"{row['work']}, {column}: {_limit(row, t, t['measured'])} against {_limit(row, t, t['limit'])} ({t['why']})"
         for row, column, t in _judged(result)
@@ -89,7 +89,7 @@ def missed(result: Result) -> list[str]:
 
 
 def notes(result: Result) -> list[str]:
-    """Who has no number, and why, said once of each; then what else there is to say."""
+    """Contestants without a number, and why, once each; then notes."""
     texts = [f"{peer}: not measured: {reason}" for peer, reason in result["missing"].items()]
     for row in result["rows"]:
         for column, cell in row["cells"].items():
@@ -115,7 +115,7 @@ Table = list[list[str]]
 
 
 def tables(result: Result) -> list[Table]:
-    """Its rows as cells of text, the heads first: rows in sequence that begin with the same column share a table."""
+    """Its rows as cells of text, heads first. Rows in sequence that begin with the same column share a table."""
     found = [_table(list(rows)) for _, rows in groupby(result["rows"], lambda row: next(iter(row["cells"])))]
     return [table for table in found if len(table[0]) > 1]
 
@@ -161,7 +161,7 @@ def show(result: Result) -> None:
 
 
 def print_table(table: Table) -> None:
-    """With its columns below each other."""
+    """With aligned columns."""
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     for first, *rest in [table[0], ["-" * width for width in widths], *table[1:]]:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]

@@ -1,4 +1,4 @@
-"""What a bench is written in: rows of works, a contestant in each column, and targets that cells are held against."""
+"""The language of benches: rows of works, a contestant in each column, and targets for cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]  # where child processes start, to find this package
+ROOT = Path(__file__).resolve().parents[2]  # child processes start here, to find this package
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20, "bytes": 1.0, "count": 1.0}
 
 
@@ -17,9 +17,9 @@ UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0, "MiB": 2.0**-20, "bytes": 1.0, "count":
 class Who:
     """A contestant by its name: a library, then words.
 
-    "asyncsched streams=1 uvloop", "run_in_executor", "jax jit", "numpy processors=1". Words with small letters and a
-    value are the library's options, but for `processors=` (as many as it may use) and `package=` (the folder that its
-    asyncsched is imported from); those with capitals go into its environment; words alone are flags.
+    "asyncsched streams=1 uvloop", "run_in_executor", "jax jit", "numpy processors=1". Lower-case words with a value are
+    the library's options, except `processors=` (how many it may use) and `package=` (the folder of its asyncsched).
+    Upper-case words go into its environment. Words without a value are flags.
     """
 
     library: str
@@ -47,9 +47,9 @@ class Who:
 
 @dataclass(frozen=True)
 class Target:
-    """What a cell is held against, and why: a ratio to its row's first column, or so many of the row's unit.
+    """The target of a cell, and its reason: a ratio to the row's first column, or an amount in the row's unit.
 
-    It is not judged where the first column has no number.
+    It is not judged if the first column has no number.
     """
 
     limit: float
@@ -59,7 +59,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Here:
-    """A contestant in this process, for what children cannot do: a round returns seconds, or bytes; maybe a note."""
+    """A contestant in this process, for works that children cannot do. A round returns seconds, or bytes, and perhaps a
+    note."""
 
     round: Callable[[], float | tuple[float, str]]
     ops: int = 1
@@ -79,14 +80,14 @@ CONTESTANTS = {
     "with numba": "asyncsched numba",
     "unbounded": "asyncsched max_ops=null max_bytes=null max_pending=null",
 }
-"""By the column that they have, where that has another name."""
+"""Contestants by column, if the column has another name."""
 Cell = tuple[str, str] | Here
 """A contestant's name (see `Who`) and its work (see `contestant.Work`); or one in this process."""
 Result = dict[str, Any]
 
 
 def alike(work: str, *columns: str, words: str = "") -> dict[str, Cell]:
-    """Cells of those who do the same work, each with these words more after its name."""
+    """Cells of contestants that do the same work, each with these words after its name."""
     return {column: (CONTESTANTS.get(column, column) + words, work) for column in columns}
 
 
@@ -96,7 +97,7 @@ def ours(limit: float, why: str, *, absolute: bool = False) -> dict[str, Target]
 
 @dataclass(frozen=True)
 class Row:
-    """A work by those who can do it, by column."""
+    """A work, with the contestants that can do it, by column."""
 
     key: str
     title: str
@@ -113,11 +114,11 @@ class Row:
         *,
         off: bool = False,
     ) -> Result:
-        """What is kept of it: by column, the median and the ratio to the first column that has values.
+        """The kept result: by column, the median and the ratio to the first column that has values.
 
         Args:
-            measured: By column, values in the row's unit, round by round.
-            off: A ratio says how far off a value is, whichever way: it is turned over where it is less than one.
+            measured: by column, values in the row's unit, round by round.
+            off: the ratio says how far off a value is, in either direction: if it is less than one, it is inverted.
         """
         columns = [*dict.fromkeys([*self.cells, *measured, *failed])]
         reference = next((column for column in columns if column in measured), None)
@@ -134,7 +135,7 @@ class Row:
                 cells[column] |= {"note": notes[column]} if notes.get(column) else {}
         targets = {}
         for column, target in self.targets.items():
-            comparable = target.absolute or reference == columns[0]  # what the limit is a ratio to
+            comparable = target.absolute or reference == columns[0]  # the value to which the limit is a ratio
             found = (
                 cells[column]["value" if target.absolute else "ratio"] if column in measured and comparable else None
             )
@@ -145,4 +146,4 @@ class Row:
 
 
 class Unavailable(Exception):
-    """Who or what cannot run here, and why."""
+    """A contestant or subject cannot run here. The message says why."""

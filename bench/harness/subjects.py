@@ -1,4 +1,4 @@
-"""What there is to measure: subjects, and the rows of each by name."""
+"""The subjects, and the rows of each by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SUBJECTS = (
     *("peers", "beside", "growth", "heart", "throughput", "loop_lag", "networks", "pipeline", "loaders", "guests"),
     *("serving", "tokens", "soak", "replan", "dask_threads", "cluster", "gpu"),
 )
-"""Modules, each of which has `ROWS`, and says in its docstring what it measures."""
+"""Modules. Each has `ROWS`, and a docstring that says what it measures."""
 
 
 @dataclass(frozen=True)
 class Together:
-    """Rows that one function measures in a way of its own, or makes when it is called."""
+    """Rows that one function measures in its own way, or makes when it is called."""
 
     key: str
     measure: Callable[[Turns], Iterable[Result]]
@@ -30,10 +30,10 @@ def module_of(subject: str) -> Any:
 
 
 def chosen(names: Sequence[str]) -> dict[str, list[Row | Together]]:
-    """By subject, its rows that are named: "beside" for all of a subject, "beside.softmax" for one.
+    """The named rows, by subject: "beside" for all of a subject, "beside.softmax" for one.
 
     Raises:
-        SystemExit: for a name that there is not.
+        SystemExit: for an unknown name.
     """
     found: dict[str, list[Row | Together]] = {}
     for name in names:

@@ -1,9 +1,9 @@
-"""Contestants take turns, round by round, so that a machine that is shared or changes its clock is the same for all.
+"""Contestants take turns, round by round, so that other load, or a change of the clock rate, is the same for all.
 
-Each lives in a process of its own environment, with the BLAS kernels of this processor whatever the environment
-variables force, and blocks on a pipe between its turns. A round lasts 0.2 s or more; before it 120 ms pass, since the
-threads of OpenBLAS and OpenMP spin on for 25 to 110. The first time is not counted, every other round goes backwards (A
-B, B A), and ratios are taken within a round.
+Each is a process in its own environment, with the BLAS kernels of this processor whatever the environment variables
+force, and blocks on a pipe between its turns. A round lasts 0.2 s or more. Before it there is a pause of 120 ms, since
+the threads of OpenBLAS and OpenMP spin on for 25 to 110 ms. The first time does not count. Every other round goes
+backwards (A B, B A). Ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from .child import Child
 from .rows import UNITS, Cell, Here, Result, Row, Unavailable
 
 PAUSE = 0.12
-FEWER = ((8.0, 2), (1.5, 3), (0.0, 1_000))  # what takes longer than that many seconds has at most so many rounds
-FRESH = 3  # rounds of what needs a new process for each
+FEWER = ((8.0, 2), (1.5, 3), (0.0, 1_000))  # for rounds of more seconds than that, at most so many rounds
+FRESH = 3  # rounds of works that need a new process for each
 
 
 class Turns:
-    """The children of a run, each started when it is first needed, and what is told of them."""
+    """The children of a run, each started when it is first needed, and facts about them."""
 
-    minutes = 10.0  # of what takes as long as it is told
+    minutes = 10.0  # for subjects that run as long as they are told
 
     def __init__(self, *, rounds: int, quick: bool, install: bool, only: frozenset[str] = frozenset()) -> None:
         self.rounds, self.quick = rounds, quick
         self._install = install
-        self._only = only  # contestants, where not all
+        self._only = only  # contestants, if not all
         self._children: dict[str, Child] = {}
         self.facts: dict[str, str] = {}
         self.missing: dict[str, str] = {}
@@ -38,7 +38,7 @@ class Turns:
         failed, notes = dict[str, str](), dict[str, str]()
         cells = [(column, cell) for column, cell in row.cells.items() if self.wanted(cell)]
         rounds = {column: FRESH if row.fresh else self.rounds for column, _ in cells}
-        for number in range(self.rounds + 1):  # in the first all get ready
+        for number in range(self.rounds + 1):  # in the first round all get ready
             for column, cell in reversed(cells) if number and number % 2 == 0 else cells:
                 if column in failed or number > rounds[column] or (row.fresh and not number):
                     continue
@@ -57,11 +57,11 @@ class Turns:
         return row.result({c: values for c, values in measured.items() if c not in failed}, failed, notes)
 
     def wanted(self, cell: Cell) -> bool:
-        """Whether its contestant takes part, whatever package it has."""
+        """Whether its contestant takes part, with any package."""
         return not self._only or isinstance(cell, Here) or cell[0].partition(" package=")[0] in self._only
 
     def _turn(self, cell: Cell, fresh: bool, *, counts: bool) -> tuple[float, str] | None:
-        """A round, if it counts; else getting ready for some."""
+        """A round, if it counts; else preparations."""
         if isinstance(cell, Here):
             return self._turn_here(cell, counts)
         contestant, work = cell
@@ -83,10 +83,10 @@ class Turns:
     def _turn_here(self, cell: Here, counts: bool) -> tuple[float, str] | None:
         if self.quick and not counts:
             return None
-        gc.collect()  # so that nobody pays for what another left behind
+        gc.collect()  # so that no contestant pays for another's leftovers
         try:
             found = cell.round()
-        except Exception as error:  # whatever it raises is why it has no number
+        except Exception as error:  # any exception is why it has no number
             raise Unavailable(f"{type(error).__name__}: {error}".split("\n")[0]) from None
         value, note = found if isinstance(found, tuple) else (found, "")
         return (value / cell.ops, note) if counts else None
@@ -118,5 +118,5 @@ class Turns:
 
 
 def _most(took: float) -> int:
-    """How many rounds what takes that long may have."""
+    """How many rounds a work may have if one takes so long."""
     return next(rounds for seconds, rounds in FEWER if took >= seconds)

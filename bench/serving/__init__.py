@@ -1,7 +1,8 @@
 """A model behind HTTP: capacity, overload, tenants, shutting down. Clients that leave are in `soak`.
 
 Server and load generator are processes of their own, on loopback. BLAS has one thread, so that loop and generator have
-a processor left on a machine with two. (Ray Serve is a cluster of processes, not to be had on a few processors.)
+a processor left on a machine with two. (Ray Serve is left out: it is a cluster of processes, and needs more
+processors.)
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ AT_CAPACITY = "at capacity"
 
 
 def capacity(turns: Turns) -> Iterator[Result]:
-    """As many requests as CONNECTIONS clients can have answered, by each kind of server in turn."""
+    """As many requests as each kind of server can answer for CONNECTIONS clients, in turn."""
     quick = turns.quick
     kinds = ["inline", "executor", OURS]
     if importlib.util.find_spec("litserve") is not None:
@@ -43,7 +44,7 @@ def capacity(turns: Turns) -> Iterator[Result]:
 
 
 def overload(turns: Turns) -> Iterator[Result]:
-    """Three times as many requests as it can answer."""
+    """Three times as many requests as the server can answer."""
     quick = turns.quick
     with Server("asyncsched", quick) as server:
         alone = answer(server.load(seconds=0.2 if quick else 10, connections=CONNECTIONS))
@@ -90,7 +91,7 @@ def overload(turns: Turns) -> Iterator[Result]:
 
 
 def _counts(server: Server) -> Counter[str]:
-    """Requests by status, as the server's metrics have them."""
+    """Requests by status, from the server's metrics."""
     text = server.ask(request("/metrics", b"", method="GET"))[1]
     found: Counter[str] = Counter()
     for status, count in re.findall(r'^asyncsched_requests_total{.*status="(\w+)"} (\S+)$', text, re.MULTILINE):
@@ -107,7 +108,7 @@ def _tasks_of_a_batch(server: Server) -> int:
 
 
 def tenants(turns: Turns) -> Iterator[Result]:
-    """Three tenants at their share of 15% each; a fourth at its share, and at ten times that."""
+    """Three tenants at their share of 15% each, and a fourth at its share, then at ten times that."""
     quick = turns.quick
     p99 = {}
     with Server("asyncsched", quick, max_requests_per_tenant=LIMIT // 8) as server:

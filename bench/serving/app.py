@@ -1,7 +1,8 @@
 """The servers that are compared: `python -m bench.serving.app KIND PORT OPTIONS`, each a process of its own.
 
-All answer POST /predict, JSON in and out, with the same perceptron on one BLAS thread. They differ in who computes:
-the handler itself, on the loop ("inline"); an executor's thread ("executor"); or a batcher on a stream ("asyncsched").
+All answer POST /predict, JSON in and out, with the same perceptron on one BLAS thread. They differ in the place of the
+computation: the handler itself, on the loop ("inline"); an executor's thread ("executor"); or a batcher on a stream
+("asyncsched").
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def row_by_row(width: int, *, in_a_thread: bool) -> App:
 
 
 class Batched:
-    """The asyncsched server, and what it can tell of itself."""
+    """The asyncsched server, and its statistics."""
 
     def __init__(self, width: int, max_bytes: str, **options: Any) -> None:
         self._host = weights(width)
@@ -137,7 +138,7 @@ class Batched:
 
 @asynccontextmanager
 async def in_process(app: App) -> AsyncIterator[int]:
-    """The application, served by this process at the port that is given."""
+    """The application, served by this process at the given port."""
     import uvicorn
 
     server = uvicorn.Server(uvicorn.Config(app, port=(port := free_port()), log_level="critical", backlog=BACKLOG))

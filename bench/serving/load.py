@@ -1,6 +1,7 @@
-"""A load generator, a process of its own: `python -m bench.serving.load '{"port": 8000, ...}'` prints what came back.
+"""A load generator, a process of its own: `python -m bench.serving.load '{"port": 8000, ...}'` prints the answers'
+numbers.
 
-Requests are written, and answers read, with as little work as can be, so that the server gets the processor.
+Requests are written, and answers read, with as little work as possible, so that the server gets the processor.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ import numpy as np
 from bench.libraries import uvloop_factory
 
 BODY = json.dumps({"x": [i / 64 for i in range(64)]}).encode()
-_LATEST = 15.0  # seconds that answers may come after the last request
+_LATEST = 15.0  # seconds in which answers may come after the last request
 _GONE = 0  # the "status" of a request whose connection ended without an answer
 
 
 @dataclass
 class Load:
-    """What to send.
+    """The requests to send.
 
-    With `rate`, that many requests a second, however slow the answers (`connections` of them at most at a time); a
-    latency counts from the moment that the request was due. Without, each connection sends its next request as soon as
-    it has the answer.
+    With `rate`, so many requests a second, however slow the answers are (at most `connections` at a time). A latency
+    counts from the moment at which the request was due. Without `rate`, each connection sends its next request as soon
+    as it has the answer.
     """
 
     port: int
@@ -112,7 +113,7 @@ class Load:
 
 
 def quantiles(seconds: list[float]) -> dict[str, float]:
-    """p50, p99 and max, in seconds; zeros where there is nothing."""
+    """p50, p99 and max, in seconds; zeros if there are no values."""
     p50, p99, most = np.percentile(seconds, (50, 99, 100)) if seconds else (0, 0, 0)
     return {"p50": float(p50), "p99": float(p99), "max": float(most)}
 
@@ -151,7 +152,7 @@ class Connection(asyncio.Protocol):
             self._answer.set_result(status)
 
     async def ask(self, data: bytes) -> int:
-        """The status of the answer, whose text is in `text`; 0 if there was none."""
+        """The status of the answer; 0 if there was none. Its text is in `text`."""
         self.text, self._answer = b"", asyncio.get_running_loop().create_future()
         if self.closed:
             return _GONE

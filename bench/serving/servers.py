@@ -32,7 +32,7 @@ def beside(key: str, title: str, unit: str, of: str, to: float, value: float, ta
 def counted(
     key: str, title: str, value: float, why: str, note: str = "", *, most: float = 0, unit: str = "count"
 ) -> Result:
-    """A row of one value, of which there should be no more."""
+    """A row of one value, with a limit."""
     targets = {OURS: Target(most, why, absolute=True)}
     return Row(key, title, unit, targets=targets).result({OURS: [value]}, notes={OURS: note})
 
@@ -58,7 +58,7 @@ class Server:
         until = time.monotonic() + 60
         while self.process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError):
-                if self.ask(request())[0] == 200:  # which warms it up, too
+                if self.ask(request())[0] == 200:  # this warms it up, too
                     return self
             time.sleep(0.1)
         self.process.kill()
@@ -98,7 +98,7 @@ class Server:
 
 
 def answer(load: subprocess.Popen[str]) -> Found:
-    """What a load generator found, when it is done."""
+    """The result of a load generator, when it is done."""
     found: Found = json.loads(load.communicate()[0])
     return found
 

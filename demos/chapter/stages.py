@@ -20,9 +20,7 @@ from book import HERE, LIGHT, QUICK, show
 
 import asyncsched as asc
 
-MOST, ROUNDS = (
-    (1000, 1) if QUICK else (10_000, 12)
-)  # the quickest counts, since other work only adds time
+MOST, ROUNDS = (1000, 1) if QUICK else (10_000, 12)  # the quickest counts, since other work only adds time
 SHAPES = {(1, 2): MOST, (160, 160): MOST // 4, (1000, 1000): MOST // 20}  # float32: 8 B, 100 KiB, 3.8 MiB
 
 
