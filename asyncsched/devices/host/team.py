@@ -100,6 +100,8 @@ class Team:
 
     def open(self) -> Shared | None:
         """An operation with parts that nobody has begun; None if there is none."""
+        if not self._open:  # as most often
+            return None
         # A list: making a tuple may begin a garbage collection, whose finalisers let other threads change the dict
         # meanwhile.
         return next((shared for shared in list(self._open) if shared.left()), None)
