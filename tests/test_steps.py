@@ -288,27 +288,22 @@ async def test_what_is_left_after_failures_at_random_is_what_the_whole_steps_mak
         assert state == await trained(s, whole, kind), whole
 
 
-async def test_once_it_has_decided_nothing_cancels_a_step():
-    """The gate has run, and the members wait behind a body."""
-    gate, begun = threading.Event(), threading.Event()
-
-    def body() -> None:
-        begun.set()
-        held(gate)
-
-    async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
+async def test_once_it_has_decided_nothing_cancels_a_step(gate):
+    """While its members wait behind a body."""
+    async with asc.Scheduler("cpu", streams=1, max_ops=2) as s:
         p = await s.put(np.ones(3))
         p.requires_grad = True
         optimizer = optim.SGD([p], lr=0.5, momentum=0.9)
         p.sum().backward()
         await p.grad
+        s.submit_nowait(held, gate)
         optimizer.step()
         (commit,) = {task.move.commit for task in s._runtime.engine.root.unfinished() if task.move is not None}
         await until(lambda: commit.decide(True) if commit.gate.state >= 1 else False)
         assert not p.cancel()
+        gate.set()
         assert (await p).tolist() == [0.5] * 3
         assert (await optimizer.state[0]["momentum"]).tolist() == [1] * 3
-        gate.set()
 
 
 async def test_a_gradient_that_failed_skips_steps_until_it_is_dropped(s):
