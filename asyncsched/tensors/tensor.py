@@ -59,7 +59,8 @@ def apply(
     """
     if op.exact is not None and asked():
         op = op.exact
-    if len(operands) == 1 and not options and (result := _apply_to_one(op, operands[0])) is not None:
+    plainly = len(operands) == 1 and not options and not hold and after is None
+    if plainly and (result := _apply_to_one(op, operands[0])) is not None:
         return result
     args: list[Any] = []
     inputs: list[Value] = []
@@ -130,16 +131,17 @@ def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: 
 
 
 def _apply_to_one(op: Op, x: object) -> Tensor | None:
-    """Run a quick operation of one operand by a known plan; None if there is no plan or it must become a task."""
+    """Issue an operation of one operand by a known plan; None if there is none, or the stream is not free to choose."""
     if type(x) is not Tensor or x._node is not None:
         return None
     a = x._value
     found = op.plans.get((a.meta,))
-    if found is None or not found.small:
+    if found is None or (op.resource and not a.device.inline):
         return None
-    made = run_at_once(op, found, a, None, None, None if a.task is None else a.failure, (a.array,))
+    above = None if a.task is None else a.failure
+    made = run_at_once(op, found, a, None, None, above, (a.array,)) if found.small else None
     if made is None:
-        return None
+        made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS)
     result = _new(Tensor)  # without calling the class, which takes half as long again
     result._value = made
     result._node = None

@@ -66,7 +66,7 @@ from .context import CUDAContext
 from .deferred_errors import DeferredError
 from .memory import CUDAMemory
 
-BURST: Final = 8  # tasks at most: an eighth of those in flight by default
+BURST: Final = 32  # tasks at most: half of those in flight by default
 BURST_SECONDS: Final = 1e-4  # a guess: the time for issuing some of them
 
 
