@@ -167,8 +167,9 @@ class GPU:
             if work.run is not None:
                 self._execute(work)
             with fake.lock:
-                queue.work.popleft()
-                if work.signal is not None:
+                if queue.work:  # else the GPU was made to fail meanwhile
+                    queue.work.popleft()
+                if work.signal is not None and not self.fault:
                     work.signal.at = perf_counter()
                     work.signal.done = True
                     fake.launched.notify_all()  # another GPU may wait for it
