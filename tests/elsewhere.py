@@ -210,7 +210,7 @@ async def traced_and_explained(s: asc.Scheduler) -> None:
     try:
         asc.observe.explain_on_signal()
     except RuntimeError as error:
-        assert (SYSTEM, "which Windows has not" in str(error)) == ("windows", True)  # noqa: PT017
+        assert (SYSTEM, "which Windows does not have" in str(error)) == ("windows", True)  # noqa: PT017
         return
     flushed, sys.stderr = threading.Event(), io.StringIO()
     sys.stderr.flush = flushed.set  # type: ignore[method-assign]
