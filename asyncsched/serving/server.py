@@ -33,7 +33,7 @@ class Serving(Service):
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
     pass. Add it last: around it, Starlette's `@app.middleware("http")` would report a client that left as an error, "No
-        response returned".
+    response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):

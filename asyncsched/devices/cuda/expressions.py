@@ -2,9 +2,8 @@
 
 A kernel is written against an array namespace. `Names` is a namespace that computes nothing. Each of its functions
 notes the line of C++ that CuPy's universal function of the same name has for these dtypes. So there is no second table
-of expressions that
-might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has there, and an
-operation of many steps (gelu, a gradient) is the sequence of them that its kernel is made of.
+of expressions that might differ: each line is CuPy's own, each intermediate has the dtype and the rounding that it has
+there, and an operation of many steps (gelu, a gradient) is the sequence of them that its kernel is made of.
 
 CuPy's expressions are not part of its public interface (`cupy_internals`). If a version of CuPy does not have these
 names, or an operation uses a name that is not there, `NotElementwise` is raised, and the operation runs by itself.

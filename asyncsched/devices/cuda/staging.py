@@ -5,10 +5,9 @@ slots, one after the other and then the first again.
 
 Theory of operation. CUDA moves a slot's bytes some time after the transfer was enqueued, and reports no error if they
 are touched too early. So each slot has an event, recorded after its transfer, and the host waits for it before it
-touches the
-slot again: on the way up before it fills the slot with the next part, on the way down before it reads what came. So all
-slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for as long as
-the device is open: CuPy's pool of pinned memory would hand out dropped memory without a look at events.
+touches the slot again: on the way up before it fills the slot with the next part, on the way down before it reads what
+came. So all slots but one may be under way while the host works on that one. The pinned memory belongs to the slots for
+as long as the device is open: CuPy's pool of pinned memory would hand out dropped memory without a look at events.
 
 A source that CuPy or PyTorch has pinned is copied directly. Not taken: pinning the user's own array, which costs more
 than copying it (a guess, from what a page costs to pin), and fails where the memory is mapped from a file.

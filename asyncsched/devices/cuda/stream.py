@@ -13,8 +13,7 @@ So a chain is issued without a round trip to the host. Memory that a kernel stil
 A task may read a value that another stream of the device makes. To wait for that takes two steps, since waiting for a
 CUDA event that was never recorded does nothing. First the issuer waits, on the host, until the producer has been
 *issued*. Then its stream waits for the producer's event, on the device. No lock is taken between the two streams. The
-order of
-writes makes it right:
+order of writes makes it right:
 
 - The producer's issuer puts the recorded event into `recorded` first, and counts the task as issued second. The reader
   waits for the count first and looks into `recorded` second. So an event that it finds was recorded. If it finds none,

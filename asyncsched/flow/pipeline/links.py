@@ -4,10 +4,10 @@ Theory of operation. A stage reserves room in the link behind it *before* it tak
 and a source does so before it is asked for anything. So an item has room from the moment it is read, and a pipeline
 never holds more than the sum of its links. Each room goes round:
 
-    reserve -> put -> take           a stage's result, which the next stage takes reserve -> unreserve             no
-    item came: the items are at their end, or a filter has left it out put -> withdraw                  the stage takes
-    back what nobody has taken take -> put_back                 the next stage returns it: the row is too full until
-    that is taken again
+    reserve -> put -> take           a stage's result, which the next stage takes
+    reserve -> unreserve             no item came: the items are at their end, or a filter has left it out
+    put -> withdraw                  the stage takes back what nobody has taken
+    take -> put_back                 the next stage returns it: the row is too full until that is taken again
 
 The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
 loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
