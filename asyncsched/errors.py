@@ -188,7 +188,7 @@ class DeadlineExceeded(AsyncSchedError, TimeoutError):
     ...         except asc.DeadlineExceeded as error:
     ...             print(error)
     >>> asc.run(main)
-    scope 'request 42' passed its deadline of 0.01 s, and what was unfinished in it was cancelled: ...
+    scope 'request 42' passed its deadline of 0.01 s, and its unfinished tasks were cancelled: ...
     """
 
 

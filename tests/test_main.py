@@ -197,7 +197,7 @@ def test_opening_without_the_compiler_of_kernels(monkeypatch):
 
 # By the numbers of CUDA's errors, the beginning of what is said.
 REFUSED = {
-    2: "the device has no room: end what else uses it: `nvidia-smi` lists that",
+    2: "the device has no room: end other programs that use it: `nvidia-smi` lists them",
     3: "CUDA cannot begin in this process: it was forked",
     46: "another process has the device alone: end it",
     802: "CUDA is not ready yet",
@@ -236,7 +236,7 @@ def test_a_card_without_room_a_mig_slice_and_wsl_are_reported(monkeypatch):
             in line
         )
     with fake_cupy(memory=4 << 20):
-        assert "cuda:0 cannot be used: the device has no room: end what else uses it" in opened()
+        assert "cuda:0 cannot be used: the device has no room: end other programs that use it" in opened()
     monkeypatch.setattr("platform.release", lambda: "5.15.167.4-microsoft-standard-WSL2")
     driver(monkeypatch, 0)
     found = described()

@@ -82,7 +82,7 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: str | None = None, copy: 
     if isinstance(obj, Array):
         return cast(Array, issue(creation.asarray, obj, dtype=dtype, device=device, copy=copy))
     if copy is False:
-        raise ValueError("asarray: what is not the scheduler's yet is always copied, so copy=False cannot be")
+        raise ValueError("asarray: an array from outside the scheduler is always copied, so copy=False is impossible")
     refuse_mask_or_unit(obj)
     found = np.asarray(obj, dtype=dtype)
     if dtype is None and (arrays := find((Array,), obj)):
@@ -96,7 +96,7 @@ def from_dlpack(x: Any, /, *, device: str | None = None, copy: bool | None = Non
     if isinstance(x, Array):
         return cast(Array, issue(creation.asarray, x, device=device, copy=copy))
     if copy is False:
-        raise BufferError("from_dlpack: what is not the scheduler's yet is always copied, so copy=False cannot be")
+        raise BufferError("from_dlpack: an array from outside is always copied, so copy=False is impossible")
     return put(x if hasattr(x, "__dlpack__") else np.from_dlpack(x), device)
 
 
@@ -142,7 +142,7 @@ def reshape(x: Array, /, shape: int | Sequence[int], *, copy: bool | None = None
     def reshaped(tensor: Tensor, shape: int | Sequence[int]) -> Tensor:
         found = manipulation.reshape(tensor, shape, copy=copy or None)
         if copy is False and found._node is None:
-            raise ValueError(f"reshape: {shape} of what lies as this array does needs a copy, so copy=False cannot be")
+            raise ValueError(f"reshape: with this array's layout {shape} needs a copy, so copy=False is impossible")
         return found
 
     if copy is not True:

@@ -81,7 +81,7 @@ def run(task: Task, memory: Memory) -> None:
                 _run_call(task, memory)
     except MustBlock:
         raise
-    except BaseException as error:  # whatever a body raises belongs to whoever awaits it
+    except BaseException as error:  # any exception of a body belongs to its awaiter
         memory.explain(error)
         fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))
         _uncharge(task)  # a signal may come when it already has its charge

@@ -134,7 +134,7 @@ class _Raised:
 def _apply(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     try:
         return fn(*args, **kwargs)
-    except BaseException as error:  # for whoever asks the future, perhaps in another thread
+    except BaseException as error:  # the future's holder gets it, perhaps on another thread
         if isinstance(error, KeyboardInterrupt | SystemExit) or _wrapped(error) is not error:
             return _Raised(error)
         raise

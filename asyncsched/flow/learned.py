@@ -1,4 +1,4 @@
-"""What tasks cost, learned from those before.
+"""The costs of tasks, learned from those before.
 
 Theory of operation. An operation declares how many bytes it takes. A callable does not, and a user who gives `nbytes=`
 has to measure it. So the first calls of each kind are measured as they run: the bytes that PyTorch allocates meanwhile,
@@ -22,7 +22,7 @@ Kind: TypeAlias = tuple[str, tuple[Hashable, ...]]  # a name, and the forms of t
 
 
 class Known(NamedTuple):
-    """What is known of a kind of call, in bytes."""
+    """The known costs of a kind of call, in bytes."""
 
     nbytes: int
     """The most at one time."""
@@ -82,7 +82,7 @@ class LearnedCost:
 
 
 class Lesson:
-    """One call. It is charged by what is known of its kind, and may add to that."""
+    """One call. It is charged by the known costs of its kind, and may add to these."""
 
     def __init__(
         self, all_known: dict[Kind, Known], all_allocated: dict[Kind, int], kind: Kind, first: int | None

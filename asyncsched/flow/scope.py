@@ -148,7 +148,7 @@ class Submitter(Tasks):
             TypeError: if `fn` is no function.
         """
         if not callable(fn):
-            raise TypeError(f"warm_up takes a function, and examples of what it is called with, not {fn!r}")
+            raise TypeError(f"warm_up takes a function, and examples of its arguments, not {fn!r}")
         devices = self._runtime.devices
         async with self.scope(name="warm_up") as scope:
             await _run(scope, fn, examples, max([1, *[len(device.streams) for device in devices if not device.inline]]))
@@ -184,11 +184,11 @@ class Submitter(Tasks):
                 raises QueueFull. It raises QueueFull at once if others wait already and the room would come too late,
                 by the rate at which they are let in. Without `wait`, entering waits for as long as it takes.
             deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
-                the body is cancelled at its `await`, as with `asyncio.timeout`, and with it what is unfinished inside.
+                the body is cancelled at its `await`, as with `asyncio.timeout`, and with it its unfinished tasks.
                 Inside a scope with a deadline only a shorter one makes a difference.
-            tenant: whose work it is, anything hashable. Tenants get equal shares of what is admitted, by bytes and
-                number, however many scopes and tasks each has; the scopes of one alternate. Default: the tenant of
-                the scope around it; a scope without any counts as a tenant of its own.
+            tenant: whose work it is, anything hashable. Tenants get equal shares of admissions, by bytes and number,
+                however many scopes and tasks each has. The scopes of one tenant alternate. Default: the tenant of the
+                scope around it; a scope without any counts as a tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
             priority: the class, an int; use few different ones. A higher class goes first, but a lower one that waits
                 gets every 17th admission or so. Default: that of the scope around it, 0 at first.
@@ -393,7 +393,7 @@ class Scope(Submitter, OnlyAsync):
         finish(core, what, error)
 
     async def _finish_tasks(self, core: CoreScope, what: str, error: BaseException | None) -> None:
-        """Wait for what is unfinished, up to the deadline if there is one."""
+        """Wait for unfinished tasks, up to the deadline if there is one."""
         runtime = self._runtime
         try:
             if error is None and not self._late():
@@ -452,7 +452,7 @@ class Scope(Submitter, OnlyAsync):
             del timeout
         if told:
             raise DeadlineExceeded(
-                f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and what was unfinished in it was"
+                f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and its unfinished tasks were"
                 " cancelled: allow more with `s.scope(deadline=)`, or do less in it"
             ) from error
 

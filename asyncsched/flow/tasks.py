@@ -305,7 +305,7 @@ class Tasks:
         self._runtime.submit(task, bounded=False)
         try:
             if task.state == PENDING and patience == 0:
-                self._take_back(task, "who asked for it, and found no room")
+                self._take_back(task, "its caller, for which there was no room")
                 raise _no_room(what, nbytes, patience, expected)
             if task.state == PENDING:
                 await self._granted(task, patience)

@@ -68,7 +68,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def report(options: Namespace) -> str:
-    """What `python -m asyncsched gpu-check` prints.
+    """The output of `python -m asyncsched gpu-check`.
 
     Raises:
         OSError: if the file cannot be written.

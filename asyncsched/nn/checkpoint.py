@@ -133,7 +133,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
     """
     if isinstance(state, Mapping | list | tuple):
         if any(state is outer for outer in within):
-            raise ValueError(f"{path}: the state contains itself here: save what it is made of")
+            raise ValueError(f"{path}: the state contains itself here: save its parts")
         if len(within) == _MOST_LEVELS:
             raise ValueError(f"{path}: a state is nested at most {_MOST_LEVELS} levels deep: use fewer, longer lists")
         within = (*within, state)

@@ -95,8 +95,8 @@ def watch(loop: asyncio.AbstractEventLoop, thread: int, threshold: float, stoppe
             f"{last.filename}:{last.lineno} in {last.name}" if last else "the scheduler's own" if stack else "C code"
         )
         log.warning(
-            "the event loop is blocked, since %.3f s, at %s\n%sWhat takes long belongs in a task: `await s.call(fn,"
-            " ...)`, or `await asyncio.to_thread(fn, ...)`",
+            "the event loop is blocked, since %.3f s, at %s\n%sPut long work into a task: `await s.call(fn, ...)`,"
+            " or `await asyncio.to_thread(fn, ...)`",
             perf_counter() - asked,
             where,
             "".join(traceback.format_list(stack)),

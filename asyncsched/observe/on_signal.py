@@ -47,9 +47,9 @@ HELP: Final = "an error's cause and cure; or what a process of yours waits for, 
 PRINTS: Final = """\
 Of an error: its part of asyncsched/ERRORS.md.
 
-Of a process: it prints to its own stderr, for each open scheduler, what is awaited and not done, what that
-waits for (a slot, bytes, another task), and so on down to what runs or holds the bytes, each with the
-line that submitted it. Nothing in the process changes. It has to listen: call
+Of a process: it prints to its own stderr, for each open scheduler, the awaited tasks that are not done, the
+things for which they wait (a slot, bytes, another task), and so on down to the tasks that run or the holders
+of the bytes, each with the line that submitted it. Nothing in the process changes. It has to listen: call
 asyncsched.observe.explain_on_signal() at its start.
 """
 _ERRORS: Final = Path(__file__).parents[1] / "ERRORS.md"
@@ -65,10 +65,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def report(arguments: Namespace) -> str:
-    """What `python -m asyncsched explain` prints.
+    """The output of `python -m asyncsched explain`.
 
     Raises:
-        ValueError: for what is neither a number nor an error in `ERRORS.md`.
+        ValueError: if it is neither a number nor an error in `ERRORS.md`.
     """
     what: str = arguments.what
     return ask(int(what)) if what.isdecimal() else cause_and_cure(what)

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def report(options: argparse.Namespace) -> str:
-    """What the command prints.
+    """The output of the command.
 
     Raises:
         ValueError, OSError: for a file that is no trace, or a range that is none.

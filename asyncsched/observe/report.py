@@ -69,7 +69,7 @@ their names as N), of tenants:
   running    how long their bodies ran, added up
   count      how many ran
   each       how long one ran, on average
-and what one did else, on average, one after the other, from its submission on:
+and the other phases of one, on average, one after the other, from its submission on:
 {_COLUMNS}\
 the waits of all tasks together; the critical path, which has the tasks that had to come one after the other;
 the streams:
@@ -86,7 +86,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def report(arguments: Namespace) -> str:
-    """What `python -m asyncsched trace` prints.
+    """The output of `python -m asyncsched trace`.
 
     Raises:
         OSError, ValueError: if the file cannot be read, or is no trace.
@@ -155,9 +155,9 @@ def verdict(found: Analysis) -> str:
     if works and reason in ("loop", "handed over", "awaited"):
         busy = "" if found.loop is None or found.loop < 0.5 else f", whose thread works {found.loop:.0%} of the time"
         return (
-            f"The loop is the bottleneck{busy}: to issue operations of {format_seconds(mean)} each, and to take in"
-            " their ends, takes longer than what they compute. Capture them, `graph = await s.capture(fn, x)`,"
-            " which makes one task of many; or make each larger."
+            f"The loop is the bottleneck{busy}: issuing operations of {format_seconds(mean)} each, and taking in their"
+            " ends, takes longer than computing them. Capture them, `graph = await s.capture(fn, x)`, which makes one"
+            " task of many; or make each larger."
         )
     return (
         f"The streams are idle {1 - found.busy:.0%} of the time, mostly ({found.idle[reason]:.0%}) because"

@@ -99,7 +99,7 @@ class ScopeState(Record):
 
 @dataclass(frozen=True, repr=False)
 class Snapshot(Record):
-    """What `Summary.read()` returns.
+    """The result of `Summary.read()`.
 
     Attributes:
         name: the scheduler's `repr`.

@@ -240,7 +240,7 @@ def in_order(inputs: Sequence[Sequence[int]]) -> list[int]:
     try:
         return list(TopologicalSorter(dict(enumerate(inputs))).static_order())
     except CycleError as error:
-        raise ValueError("the tasks go round in a circle: nothing reads what it leads to") from error
+        raise ValueError("the tasks go round in a circle: no task may read its own result") from error
 
 
 def collapse(nodes: Sequence[Node], order: Sequence[int], most: int) -> tuple[list[Box], int]:

@@ -37,7 +37,7 @@ asc.run(main)
         ),
         (
             {"HOSTCUDA_REFUSES": "2"},
-            "the device has no room: end what else uses it: `nvidia-smi` lists that",
+            "the device has no room: end other programs that use it: `nvidia-smi` lists them",
         ),
         (
             {"HOSTCUDA_REFUSES": "46"},

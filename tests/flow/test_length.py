@@ -34,7 +34,10 @@ UNKNOWN: dict[str, Any] = {
     "iterable": (lambda s: s.pipeline(Counted(3)).batch(2), "object of type 'Counted' has no len"),
     "async": (lambda s: s.pipeline(AsyncCounted(3)), "object of type 'AsyncCounted' has no len"),
     "function": (lambda s: s.pipeline(lambda epoch: [1, 2]), "a function of the epoch makes its source"),
-    "filter": (lambda s: s.pipeline([1]).filter(same).batch(2), "`filter same` tells as it goes which items it keeps"),
+    "filter": (
+        lambda s: s.pipeline([1]).filter(same).batch(2),
+        "`filter same` decides as it goes which items it keeps",
+    ),
 }
 
 

@@ -91,7 +91,7 @@ async def test_leaving_early_closes_what_is_shared(s: asc.Scheduler, kind: type[
     assert source.asked < 200
 
 
-@pytest.mark.parametrize(("source", "told"), [(Mapped, "index 3"), (None, "item 3 of what is shared")])
+@pytest.mark.parametrize(("source", "told"), [(Mapped, "index 3"), (None, "item 3 of the shared items")])
 async def test_an_error_of_the_source_names_the_item_there(s: asc.Scheduler, source: Any, told: str) -> None:
     def generator() -> Any:
         yield from (0, 1, 2)

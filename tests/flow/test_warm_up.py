@@ -104,7 +104,7 @@ async def test_cancelled_it_leaves_the_compiler_alone(s: asc.Scheduler, monkeypa
 
 
 async def test_of_what_is_no_function(s: asc.Scheduler) -> None:
-    with pytest.raises(TypeError, match="warm_up takes a function, and examples of what it is called with, not 3"):
+    with pytest.raises(TypeError, match="warm_up takes a function, and examples of its arguments, not 3"):
         await s.warm_up(3, ROWS)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match=r"`await s.warm_up\(fn, \*examples\)`"):
         s.warmup  # type: ignore[attr-defined]  # noqa: B018

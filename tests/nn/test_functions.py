@@ -169,7 +169,10 @@ async def test_what_does_not_fit_is_refused(s):
         ("must end in normalized_shape", lambda: nn.rms_norm(x, 3)),
         ("needs more than one element", lambda: nn.batch_norm(x[:1], None, None, training=True)),
         ("outside of training it needs", lambda: nn.batch_norm(x, None, None)),
-        ("what its channels have each has shape", lambda: nn.batch_norm(x, None, None, asc.ones(2), training=True)),
+        (
+            "an operand of its channels has shape",
+            lambda: nn.batch_norm(x, None, None, asc.ones(2), training=True),
+        ),
         ("must be .sequences, channels, length.", lambda: nn.conv1d(x, x)),
     ):
         with pytest.raises((ValueError, TypeError), match=message):

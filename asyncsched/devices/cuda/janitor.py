@@ -8,8 +8,8 @@ stream. They drop the array (or the collector does) with that work still queued.
 So the memory of an array that leaves is owned, for CuPy, by a `Lease`. All arrays, views and DLPack capsules of that
 memory keep the lease alive. The lease holds the block.
 
-1. The lease dies, on whatever thread and in the middle of anything. It appends its block to a queue, with the streams
-   it was told of and the one that is current on that thread. It makes no call of CUDA.
+1. The lease dies, on any thread and in the middle of anything. It appends its block to a queue, with the streams it was
+   told of and the one that is current on that thread. It makes no call of CUDA.
 2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
    the device has passed those, and lets go of the blocks.
 3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
@@ -48,7 +48,7 @@ from .untracked import behind
 _AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when the capture has ended
 _NULL = 0
 
-Item = tuple[list[Any], dict[int, Any]]  # what is held, and the streams to wait for, by pointer
+Item = tuple[list[Any], dict[int, Any]]  # held objects, and the streams to wait for, by pointer
 
 
 class Body:

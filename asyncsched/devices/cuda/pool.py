@@ -22,7 +22,7 @@ the thread of a stream that needs room, for itself or for a guest's allocator (`
 janitor's thread.
 
 Not taken: CuPy's pool, which has an arena for each stream (one stream's free memory serves another only through the
-device), frees on whatever thread, with a lock held for which every allocation waits, and is no faster; blocks of fixed
+device), frees on any thread, with a lock held for which every allocation waits, and is no faster; blocks of fixed
 sizes, which either waste memory or serve no other size.
 """
 

@@ -18,7 +18,7 @@ _SMI: Final = "see what `nvidia-smi -L` lists"
 _NO_DEVICE: Final = 100  # cudaErrorNoDevice
 # The errors of CUDA's first calls, by the numbers of cudaError_t in driver_types.h: how they show, and the cure.
 _REFUSALS: Final = {
-    2: ("the device has no room", "end what else uses it: `nvidia-smi` lists that"),
+    2: ("the device has no room", "end other programs that use it: `nvidia-smi` lists them"),
     3: (
         "CUDA cannot begin in this process: it was forked after its parent began to use CUDA",
         "use multiprocessing's 'spawn' method",

@@ -106,7 +106,7 @@ class CUDAStream:
             threads.run(work, f"asyncsched {self.name} {what}")
 
     def close(self) -> None:
-        """Let the threads end once they have run what they were given."""
+        """Let the threads end once they have run all their tasks."""
         self._queue.put(None)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
@@ -118,7 +118,7 @@ class CUDAStream:
         return number
 
     def offload(self, job: Job) -> None:
-        """Run a job on the issuer's thread, behind what is queued."""
+        """Run a job on the issuer's thread, behind the queued tasks."""
         self._queue.put(job)
 
     # -- issuing ------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ SECONDS = 5e-4
 _HALF = 5e-7  # a microsecond: CPython cuts off fractions of one
 
 _lock = Lock()
-_wanted: dict[object, float] = {}  # by who holds it
+_wanted: dict[object, float] = {}  # by owner
 _before = _ours = 0.0  # the interval that somebody else set, and the one set here
 
 

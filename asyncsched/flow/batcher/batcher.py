@@ -46,7 +46,7 @@ class BatcherStatistics(Record):
     waiting: int
     """Items in the queue."""
     waiting_cost: float
-    """What the items in the queue cost, added up."""
+    """The cost of the items in the queue, added up."""
     computing: int
     """Items in batches that have begun and not ended."""
     largest_batch: int
@@ -128,7 +128,7 @@ class Batcher(Generic[Item, Result]):
         check_int("max_queue", max_queue, none="no bound")
         check_int("concurrency", concurrency)
         if scheduler is not None:
-            find(scheduler)  # raises for what is none
+            find(scheduler)  # raises if it is none
         self.reserve: int | None = None if reserve is None else parse_bytes(reserve, "reserve")
         if self.reserve is not None:
             check_reserve(self.reserve, _limit(scheduler), "a batch (reserve=)")

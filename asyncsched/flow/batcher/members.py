@@ -61,7 +61,7 @@ class Seat(Entry):
     left: bool = False  # its block is being left
     begun: bool = False  # it has had an output
     error: BaseException | None = None  # to be raised once
-    future: asyncio.Future[None] | None = None  # of who reads, or leaves
+    future: asyncio.Future[None] | None = None  # of a reader, or of the coroutine that leaves
 
     @property
     def paused(self) -> bool:
@@ -78,7 +78,7 @@ class Seat(Entry):
         self.ended_step(self, late(STEP))
 
     def give_up(self) -> None:
-        self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as where the event loop ends"))
+        self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as when the event loop ends"))
 
     def awaited(self) -> asyncio.Future[None] | None:
         return self.future

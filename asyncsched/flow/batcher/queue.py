@@ -144,8 +144,8 @@ class Waiting(Entry):
 def late(words: Words) -> DeadlineExceeded:
     """The error for a caller whose deadline has passed."""
     return DeadlineExceeded(
-        f"the deadline of the scope that this was started in passed before a {words.batch} had room for its"
-        f" {words.item}: allow more with `s.scope(deadline=)`, or start what outlives a scope outside of it"
+        f"the deadline of the scope in which this was started passed before a {words.batch} had room for its"
+        f" {words.item}: allow more with `s.scope(deadline=)`, or start longer work outside of the scope"
     )
 
 
@@ -159,13 +159,13 @@ def own(error: BaseException) -> BaseException:
     try:
         return _own(error)
     except Exception:
-        return RuntimeError(f"{type(error).__name__} came of a batch, which does not let itself be passed on")
+        return RuntimeError(f"a batch raised {type(error).__name__}, which cannot be copied for each caller")
 
 
 def _own(error: BaseException) -> BaseException:
     """A copy. It never is an exception that ends the caller's task in silence, or the event loop."""
     if issubclass(type(error), KeyboardInterrupt | SystemExit):
-        told = RuntimeError(f"{error!r} is what came of a batch: raised here, it would end the event loop")
+        told = RuntimeError(f"a batch raised {error!r}, which would end the event loop if it were raised here")
         told.__cause__ = error
         return told
     copy = copied(error, error.__traceback__, error.__context__, notes_of(error))

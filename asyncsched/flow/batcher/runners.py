@@ -75,8 +75,8 @@ class Runners:
             if self._loop is not None:
                 if not self._loop.is_closed():
                     raise RuntimeError(
-                        f"{self.name}: what gathers {self._words.batches} belongs to the event loop that used it first,"
-                        " until that is closed: make one for each loop"
+                        f"{self.name} belongs to the event loop that used it first, until that is closed: make one for"
+                        " each loop"
                     )
                 self._queue.empty()  # nobody waits for items that may be left
                 self._begin_anew()

@@ -154,8 +154,8 @@ class Outputs(Generic[Output]):
             await seat.changed()
         if seat.left:
             raise RuntimeError(
-                "outputs are read inside `async with stepper.join(member)`, and that block was left: let the block be"
-                " around what reads them, inside the generator of a response, say"
+                "outputs are read inside `async with stepper.join(member)`, and that block was left: put the block"
+                " around the code that reads them, for instance into a response's generator"
             )
         if not seat.unread:
             error, seat.error = seat.error, None
@@ -278,7 +278,7 @@ class Stepper(Generic[Member, Output]):
             raise TypeError(f"a stepper takes a function of a list of members, not {type(step).__name__}")
         check_int("ahead", ahead)
         if scheduler is not None:
-            find(scheduler)  # raises for what is none
+            find(scheduler)  # raises if it is none
         check_wait(wait, reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         self._wait = wait
@@ -379,7 +379,7 @@ class Stepper(Generic[Member, Output]):
         """A member has more bytes, and may wait for a step. Or it will not get them."""
         seat.growing = None
         self._runners.growing.pop(seat, None)
-        told = TaskCancelled("the wait for more bytes was cancelled, as where the event loop ends")
+        told = TaskCancelled("the wait for more bytes was cancelled, as when the event loop ends")
         error = told if task.cancelled() else task.exception()
         seat.reserved += more
         self._settle(seat, SKIP if error is None else error)

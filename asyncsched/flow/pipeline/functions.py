@@ -241,5 +241,5 @@ def checked(result: Any) -> Any:
     """The result of a plain function. Raises if it is a coroutine."""
     if type(result) is types.CoroutineType:
         result.close()
-        raise TypeError("the function returned a coroutine: pass the coroutine function, not one around it")
+        raise TypeError("the function returned a coroutine: pass the coroutine function itself, not a wrapper")
     return result

@@ -123,7 +123,7 @@ class Link:
         return self.items.popleft()
 
     def withdraw(self) -> None:
-        """Drop what was put and not taken, as if it had not been."""
+        """Drop the items that were put and not taken, as if they had never been put."""
         self._room += len(self.items)
         self.count -= len(self.items)
         self.items.clear()

@@ -64,7 +64,7 @@ class Arranged:
 
 
 class Strided:
-    """The share of what is read in a row."""
+    """The share of items that are read in a row."""
 
     def __init__(self, iterable: Any, shard: Shard) -> None:
         self.iterable = iterable
@@ -75,7 +75,7 @@ class Strided:
 
     def place(self, number: int) -> str:
         """The name of an item by its number in the share."""
-        return f"item {self.shard.index + number * self.shard.count} of what is shared"
+        return f"item {self.shard.index + number * self.shard.count} of the shared items"
 
     def __iter__(self) -> Iterator[Any]:
         shard, iterator, mine = self.shard, iter(self.iterable), None

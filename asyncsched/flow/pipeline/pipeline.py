@@ -93,8 +93,8 @@ class Pipeline(Generic[T]):
 
         def __aiter__(self) -> NoReturn:
             raise TypeError(
-                "a pipeline is read in a block, at whose end its threads end: `async with pipe.open() as items:`, and"
-                " in it `async for item in items:`"
+                "read a pipeline in a block, at the end of which its threads end: `async with pipe.open() as items:`,"
+                " and in it `async for item in items:`"
             )
 
         __iter__ = __aenter__ = __aexit__ = __aiter__
@@ -210,7 +210,7 @@ class Pipeline(Generic[T]):
         if index >= count:
             raise ValueError(f"index is that of one of {count} shares, from 0 to {count - 1}, not {index}")
         if self._plan.stages or self._plan.epochs != 1:
-            raise ValueError("a share is of what is read, so it stands first: `s.pipeline(source).shard(index, count)`")
+            raise ValueError("`.shard` comes first, right behind the source: `s.pipeline(source).shard(index, count)`")
         return self._with(shards=(*self._plan.shards, Shard(index, count, drop_last)))
 
     @naming_arguments

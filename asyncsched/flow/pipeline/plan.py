@@ -52,12 +52,12 @@ class Plan(NamedTuple):
         by_index = is_in_memory(iterable) or is_map(iterable)
         if received and by_index and received > (count := len(iterable)):
             raise ValueError(
-                f"the position that was loaded is one behind {received} items, and the source has {count}: load"
-                " what `state_dict()` gave of a pipeline with the same source"
+                f"the loaded position is behind {received} items, and the source has {count}: load the `state_dict()`"
+                " of a pipeline with the same source"
             )
 
     def readable(self, epoch: int) -> Any:
-        """The number of items, if that does not take making a source, which may wait. Raises TypeError if it does."""
+        """As `read`, if that does not take making a source, which may wait. Raises TypeError if it does."""
         if not is_iterable(self.source):
             raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
         return self.read(epoch)
@@ -92,4 +92,4 @@ def _through(stages: Iterable[StagePlan], count: int) -> int:
 
 def unknown_after(label: str, items: int) -> int:
     """The length behind a filter."""
-    raise TypeError(f"{_UNKNOWN}: `{label}` tells as it goes which items it keeps")
+    raise TypeError(f"{_UNKNOWN}: `{label}` decides as it goes which items it keeps")

@@ -220,7 +220,7 @@ def _examples(name: str, x: Tensor, *by_channel: Tensor | None) -> tuple[int, ..
         raise ValueError(f"{name}: shape {shape} must be (examples, channels, ...)")
     for one in by_channel:
         if one is not None and one.shape != shape[1:2]:
-            raise ValueError(f"{name}: x has shape {shape}, and what its channels have each has shape {one.shape}")
+            raise ValueError(f"{name}: x has shape {shape}, and an operand of its channels has shape {one.shape}")
     return shape
 
 
