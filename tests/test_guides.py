@@ -99,8 +99,11 @@ async def test_the_guests_of_the_guide_train(s: asc.Scheduler) -> None:
 async def test_the_server_of_the_guide_answers() -> None:
     pytest.importorskip("fastapi", reason="asyncsched[test]")
     httpx = pytest.importorskip("httpx", reason="asyncsched[test]")
-    names: dict[str, Any] = {}
-    for cell in needing("asyncsched/serving", "fastapi"):
+    names: dict[str, Any] = {"asc": asc, "np": np}
+    (cell,) = [cell for cell in needing("asyncsched/serving") if "class Text" in cell.code]
+    declared = cell.code.partition("\n\nasync with")[0].replace('"64 KiB", wait=2', '"2 GiB", wait=0')
+    server, stream = needing("asyncsched/serving", "fastapi")
+    for cell in (server, Block(declared, []), stream):
         await run(cell, names)
     async with (
         lifespan(names["app"]) as started,
@@ -108,6 +111,11 @@ async def test_the_server_of_the_guide_answers() -> None:
     ):
         answer = await client.post("/predict", json=[0.0, 2.0, 1.0])
         refused = await client.post("/predict", json=[0.0])
+        # There is room for one text at a time, and no patience.
+        texts = [client.get("/tokens", params={"prompt": 40, "length": 200}) for _ in range(2)]
+        first, second = sorted(await asyncio.gather(*texts), key=lambda text: text.status_code)
+    assert first.text == 199 * "data: token\n\n" + "data: end\n\n"
+    assert (second.status_code, int(second.headers["retry-after"]) >= 1) == (503, True)
     assert (answer.status_code, answer.json()) == (200, {"class": 1})
     assert (refused.status_code, refused.json()["detail"]) == (422, "A row has 3 numbers, not 1.")
 

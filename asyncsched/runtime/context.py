@@ -106,7 +106,8 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
             if not (here.passing or here.left()):
                 raise SchedulerClosed(
                     f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
-                    "wait for such coroutines inside the scope, or submit through another scope"
+                    "wait for such coroutines inside the scope, or start them outside of it, by "
+                    "`asyncio.create_task(..., context=contextvars.Context())`"
                 )
         here = here.outer
     return runtime.engine.root

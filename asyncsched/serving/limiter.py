@@ -1,10 +1,11 @@
 """The requests that are let in, and when others may come back.
 
 Theory of operation. A request beyond a limit is refused at once, before its body is read, with an estimate of when to
-come back: the number of requests in progress over the rate at which requests ended lately. There is no semaphore to
-wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload would answer each
-request just when its client has given up. The estimate leaves out other refused clients, so clients that come back
-together may be refused again.
+come back: the number of requests in progress over the rate at which requests ended lately, but at most what a request
+took lately. For the rate of a server that was not full is what its clients asked for, not what it can do. There is no
+semaphore to wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload
+would answer each request just when its client has given up. The estimate leaves out other refused clients, so clients
+that come back together may be refused again.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Limiter:
         # For each request, a function that ends it early. As an attribute of the exchange it would make a cycle.
         self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
         self._of_tenant: Counter[Hashable] = Counter()
-        self._rate = Rate()
+        self._rate, self._taken = Rate(), Rate()
         self._since = 0.0
         self._empty: asyncio.Event | None = None  # there while someone waits for it
 
@@ -46,7 +47,8 @@ class Limiter:
 
     def estimated_wait(self) -> float | None:
         """Seconds until the requests in progress will be done, by the measured rate; None before the first is done."""
-        return self._rate.seconds_for(len(self))
+        wait, taken = self._rate.seconds_for(len(self)), self._taken.seconds_for(1)
+        return wait if wait is None or taken is None else min(wait, taken)
 
     @contextmanager
     def admit(self, exchange: Exchange, end: Callable[[Exception], None]) -> Iterator[None]:
@@ -60,9 +62,11 @@ class Limiter:
         if not len(self):
             self._since = perf_counter()
         self._in_progress[exchange] = end
+        began = perf_counter()
         try:
             yield
         finally:
+            self._taken.add(1, perf_counter() - began)
             if exchange in self._in_progress:
                 self._answered(exchange)
                 self._leave(exchange)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.serving import limiter
 from asyncsched.serving.http import ASGIScope, Problem, Receive, Send
 from tests.waiting import turns, until
 
@@ -59,6 +60,25 @@ async def test_full() -> None:
         assert [(await call.answer())[0] for call in inside] == [200, 200]
         assert (await Call(server).feed().answer())[0] == 200
         assert server.limiter.refused == 1
+
+
+async def test_when_to_come_back_to_a_server_that_was_not_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One request at a time took 5 s. That says nothing against eight at a time, so it takes no 40 s until there is
+    room."""
+    now, held = 0.0, Held()
+    monkeypatch.setattr(limiter, "perf_counter", lambda: now)
+    async with opened(held, max_requests=8) as server:
+        for inside in (1, 8):
+            held.gate.clear()
+            calls = [Call(server).feed() for _ in range(inside)]
+            await until(lambda inside=inside: len(server.limiter) == inside)
+            if inside == 8:
+                refused = Call(server)
+                assert (await refused.answer())[0] == 503
+                assert refused.headers["retry-after"] == "5"
+            now += 5.0
+            held.gate.set()
+            assert [(await call.answer())[0] for call in calls] == [200] * inside
 
 
 async def test_a_tenants_quota() -> None:
