@@ -207,7 +207,8 @@ class Scheduler(Submitter, OnlyAsync):
                 function of the epoch's number, from 0, that returns one of these. The source is read ahead: do not
                 write to arrays that it has returned. An iterator with a `close` or `aclose` is closed at the end, as
                 generators are.
-            buffer: how many items may be read ahead of the first stage.
+            buffer: how many items may be read ahead of the first stage. They are on the host, and the scheduler's limit
+                on bytes does not hold for them: give 1 if they are large.
             order: the indices of the items to read, in order, for a source with a length and items by index: an
                 iterable, as PyTorch's samplers are, or a function of the epoch's number that returns one. To shuffle
                 everything, use `lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(source))`. A resumed

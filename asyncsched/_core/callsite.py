@@ -22,7 +22,7 @@ def line_of(site: CallSite | None) -> str:
         return "an unknown line"
     code, lasti = site
     if _drives(code.co_filename):
-        return "the start of an asyncio task of its own"
+        return "an asyncio task without a line of yours, such as a pipeline's"
     line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)
     return f"{code.co_filename}:{line or code.co_firstlineno} in {code.co_name}"
 

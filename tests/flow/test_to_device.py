@@ -32,6 +32,17 @@ async def test_arrays_in_containers_become_tensors(s: asc.Scheduler) -> None:
     assert isinstance(found["named"], Pair)
 
 
+async def test_tensors_of_pytorch_are_put_too_as_a_data_loader_gives_them(s: asc.Scheduler, torch: Any) -> None:
+    data = torch.utils.data.TensorDataset(torch.ones(4, 3), torch.arange(4))
+    loader = torch.utils.data.DataLoader(data, batch_size=2)
+    batches = await drain(s.pipeline(loader).to_device())
+    found = [[(t.shape, t.dtype.name) for t in batch] for batch in batches]
+    assert found == [[((2, 3), "float32"), ((2,), "int64")]] * 2
+    assert await asc.sum(batches[1][1]).item() == 5
+    again = await drain(s.pipeline([batches[0]]).to_device())  # ours are there already
+    assert again[0][0] is batches[0][0]
+
+
 async def test_items_without_arrays_come_as_they_are(s: asc.Scheduler) -> None:
     assert await drain(s.pipeline(range(3)).to_device()) == [0, 1, 2]
     assert await drain(s.pipeline([(), {"name": "a"}]).to_device()) == [(), {"name": "a"}]

@@ -29,10 +29,10 @@ from collections import deque
 from typing import Any
 
 import anyio
-import numpy as np
 
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
+from ...tensors.handles import Handle
 from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
@@ -103,11 +103,11 @@ class DeviceStage(Stage):
 
     async def _put(self, item: Any) -> Any:
         memory = self._runtime.device(self._device).memory
-        arrays = [leaf for leaf in leaves(item) if isinstance(leaf, np.ndarray)]
+        arrays = [leaf for leaf in leaves(item) if _is_array(leaf)]
         nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
         async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
             tensors = iter(await put_all(scope, arrays, self._device))
-        return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, np.ndarray) else leaf, item)
+        return map_leaves(lambda leaf: next(tensors) if _is_array(leaf) else leaf, item)
 
     def _drop_taken(self) -> None:
         """Drop the host's arrays of batches that the consumer has taken."""
@@ -146,3 +146,9 @@ class DeviceStage(Stage):
         self.source.put_back(self._ahead)
         self._ahead.clear()
         self._caution = CAUTION
+
+
+def _is_array(leaf: Any) -> bool:
+    """Whether this is an array of NumPy or of another library, such as PyTorch's tensors, but no tensor of ours."""
+    kind = type(leaf)
+    return hasattr(kind, "__dlpack__") and hasattr(kind, "nbytes") and not isinstance(leaf, Handle)

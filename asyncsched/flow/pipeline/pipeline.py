@@ -127,7 +127,8 @@ class Pipeline(Generic[T]):
             workers: how many items are worked on at once.
             ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
             processes: run a plain function in processes.
-            buffer: how many finished items may wait for the next stage, besides those that are worked on.
+            buffer: how many finished items may wait for the next stage, besides those that are worked on. The
+                scheduler's limit on bytes does not hold for them: give 1 if they are large.
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
 
@@ -283,6 +284,8 @@ class Pipeline(Generic[T]):
     @naming_arguments
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does, also those in tuples, lists and dicts.
+
+        Arrays of other libraries are put, too: what PyTorch's DataLoader gives becomes tensors.
 
         The scheduler's limit on bytes holds. A batch is put when there is room for all of it, in the scope that is
         ambient where the pipeline is opened. If the scheduler is stuck and others wait for bytes, the batches ahead go
