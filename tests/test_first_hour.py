@@ -142,3 +142,41 @@ async def test_an_argument_without_tensors_is_passed_as_it_is(s):
     arrays = await s.call(lambda both: (type(both[0]), both[1] is heap), given)
     assert arrays == (np.ndarray, True)
     assert isinstance(given[0], asc.Tensor)
+
+
+async def test_a_step_written_by_hand_as_in_pytorch_is_told_how_to_be_written(s):
+    w = asc.ones(3)
+    w.requires_grad = True
+    (w * w).sum().backward()
+    with asc.no_grad():
+        moved = w
+        moved -= 0.25 * w.grad
+    with pytest.raises(
+        RuntimeError, match=r"`t -= ...` makes a new tensor, .* `with asc.no_grad\(\): t\[...\] = t - ...`"
+    ):
+        moved.grad = None
+    with asc.no_grad():
+        w[...] = w - 0.25 * w.grad
+    w.grad = None
+    assert (await w).tolist() == [0.5, 0.5, 0.5]
+    assert w.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("slip", "error", "message"),
+    [
+        (lambda o: asc.nn.Linear(6 / 2, 2), TypeError, "cannot be interpreted as an integer"),
+        (lambda o: asc.nn.Embedding(10.0, 2), TypeError, "cannot be interpreted as an integer"),
+        (lambda o: asc.optim.schedules.StepLR(o, 0), ValueError, "step_size must be at least 1, not 0"),
+        (
+            lambda o: asc.optim.schedules.CosineAnnealingLR(o, 0),
+            ValueError,
+            "T_max must be a finite number of steps above",
+        ),
+    ],
+)
+async def test_a_wrong_size_raises_at_its_line(s, slip, error, message):
+    optimizer = asc.optim.SGD(asc.nn.Linear(1, 1, rng=0).parameters(), lr=0.1)
+    with pytest.raises(error, match=message):
+        slip(optimizer)
+    await s.barrier()

@@ -230,7 +230,10 @@ def set_grad(tensor: Tensor, gradient: Tensor | None) -> None:
     """Carry out `tensor.grad = gradient`."""
     node = tensor._node
     if node is None or not node.leaf:
-        raise RuntimeError("only a tensor with requires_grad set has a gradient: set `t.requires_grad = True` first")
+        raise RuntimeError(
+            "only a tensor with requires_grad set has a gradient: set `t.requires_grad = True` first. `t -= ...` makes"
+            " a new tensor, without it: to change `t`, write `with asc.no_grad(): t[...] = t - ...`"
+        )
     if gradient is not None:
         check_like(gradient, tensor._value.meta)
         gradient = gradient.detach()

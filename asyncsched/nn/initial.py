@@ -14,6 +14,7 @@ from ..runtime.context import find
 from ..runtime.runtime import Runtime
 from ..tensors.arguments import dtype_of
 from ..tensors.functions import full
+from ..tensors.functions._common import lengths
 from ..tensors.tensor import Tensor, apply
 
 Rng: TypeAlias = "np.random.Generator | int | None"  # as text, since naming NumPy's `random` imports it
@@ -67,7 +68,7 @@ class Initial:
         return full(shape, value, dtype=self._dtype if dtype is None else dtype, **self._where)
 
     def _drawn(self, name: str, shape: tuple[int, ...], **options: float) -> Tensor:
-        form = {"shape": shape, "dtype": self._dtype}
+        form = {"shape": lengths(shape), "dtype": self._dtype}
         seed = draw_seed(self.rng, find(self._where["scheduler"]), "a layer's initial values")
         return _parameter(apply(TABLE[name], (seed,), form | options, **self._where))
 

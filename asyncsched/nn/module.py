@@ -7,6 +7,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from .._instead import MODULE, naming_arguments, no_attribute
+from ..tensors.arguments import kind_of
 from ..tensors.tensor import Tensor
 
 P = ParamSpec("P")
@@ -248,7 +249,9 @@ def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
 
 def _check_fits(parameter: Tensor, given: object, name: str) -> None:
     if not isinstance(given, Tensor):
-        raise TypeError(f"{name}: a state holds tensors, not {type(given).__name__}: `await s.put(a)` makes one")
+        raise TypeError(
+            f"{name}: a state holds the scheduler's tensors, not {kind_of(given)}: `await s.put(a)` makes one"
+        )
     if given.shape != parameter.shape or given.dtype != parameter.dtype:
         raise ValueError(
             f"{name}: the state has {given.shape} in {given.dtype}, the module {parameter.shape} in {parameter.dtype}"

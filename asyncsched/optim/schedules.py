@@ -19,6 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from .._arguments import check_int, check_number
 from ..tensors.tensor import Tensor
 from .optimizer import Optimizer
 
@@ -100,6 +101,7 @@ class StepLR(Schedule):
     """
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1) -> None:
+        check_int("step_size", step_size)
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer)
@@ -176,6 +178,7 @@ class CosineAnnealingLR(Schedule):
     """
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0) -> None:
+        check_number("T_max", T_max, "steps")
         self.T_max = T_max
         self.eta_min = eta_min
         super().__init__(optimizer)

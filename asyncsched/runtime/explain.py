@@ -266,7 +266,7 @@ class _Chain:
 
 
 def _label(task: Task) -> str:
-    return f"{task.name} #{task.seq} ({line_of(task.site)})"
+    return f"{task.name} #{task.seq}" + (f" ({line_of(task.site)})" if task.site else "")  # none once it has ended
 
 
 def _state(task: Task) -> str:

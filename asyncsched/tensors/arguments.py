@@ -38,7 +38,7 @@ def scalar(operand: object) -> Any:
         if isinstance(operand, kind):
             return kind(operand)
     cure = _cure(operand) or "use a Tensor, a Python number or a NumPy scalar"
-    raise TypeError(f"{_kind(operand)} is no operand: {cure}")
+    raise TypeError(f"{kind_of(operand)} is no operand: {cure}")
 
 
 def declined(other: object) -> Any:
@@ -48,7 +48,7 @@ def declined(other: object) -> Any:
         TypeError: for arrays, lists and objects that were not awaited, with the cure.
     """
     if cure := _cure(other):
-        raise TypeError(f"{_kind(other)} is no operand: {cure}")
+        raise TypeError(f"{kind_of(other)} is no operand: {cure}")
     return NotImplemented
 
 
@@ -67,7 +67,7 @@ def _cure(operand: object) -> str:
     return ""
 
 
-def _kind(thing: object) -> str:
+def kind_of(thing: object) -> str:
     return f"{type(thing).__module__}.{type(thing).__name__}".removeprefix("builtins.")
 
 

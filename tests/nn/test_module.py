@@ -126,7 +126,7 @@ async def test_names_that_do_not_fit_are_refused_and_nothing_is_set(s, missing, 
     [
         (np.zeros(3, np.float32), ValueError, r"bias: the state has \(3,\) in float32, the module \(2,\)"),
         (np.zeros(2), ValueError, "bias: the state has .* in float64, the module .* in float32"),
-        (None, TypeError, "bias: a state holds tensors, not ndarray: `await s.put"),
+        (None, TypeError, "bias: a state holds the scheduler's tensors, not numpy.ndarray: `await s.put"),
     ],
 )
 async def test_a_tensor_that_does_not_fit_is_named_and_nothing_is_set(s, bias, error, message):
