@@ -268,7 +268,7 @@ def _run_call(task: Task, memory: Memory) -> None:
     value.block = ()
     # An owner of its memory that nobody else holds (there are the variable and the list) is no argument's.
     if type(result) in memory.arrays and result.base is None and references([result], 0) <= 2:
-        charge = made = memory.footprint(result.nbytes)
+        charge = made = memory.footprint(held_bytes(result))
         value.block = ((result, charge),)
     elif isinstance(result, _WEIGHTLESS):
         pass  # it need not be charged
