@@ -32,10 +32,7 @@ _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
 _LONGEST: Final = 300  # characters of an exception's text
 _LONGEST_NAME: Final = 80  # letters of the expression that names a result
-_NOBODY: Final = (
-    "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else "
-    "(a queue, an event, a lock)"
-)
+_NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
 Holders = Callable[[Account], Iterable[str]]  # lines that name the holders of an account's bytes
 

@@ -152,7 +152,7 @@ async def test_a_position_behind_the_end_of_the_source_is_that_of_another_pipeli
 ) -> None:
     pipe = s.pipeline(list(range(12))).shard(0, 2).map(same_in_thread)
     pipe.load_state_dict({"epoch": 3, **state})
-    with pytest.raises(ValueError, match="is one behind 7 items, and the source has 6: load what `state_dict"):
+    with pytest.raises(ValueError, match="is behind 7 items, and the source has 6: load the `state_dict"):
         await drain(pipe)
     pipe.load_state_dict({"epoch": 3, "taken": 6, "ahead": []})
     assert not await drain(pipe)

@@ -119,5 +119,5 @@ async def test_what_is_refused(s: asc.Scheduler) -> None:
         with pytest.raises(error, match=text):
             pipe.shard(*args)  # type: ignore[arg-type]
     for late in (pipe.map(same), pipe.repeat(2)):
-        with pytest.raises(ValueError, match="it stands first"):
+        with pytest.raises(ValueError, match="comes first"):
             late.shard(0, 2)
