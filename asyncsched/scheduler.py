@@ -38,7 +38,8 @@ T = TypeVar("T")
 async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:
     """Open a scheduler, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
 
-    It is closed when the interpreter ends, without waiting for running tasks; or by `await s.aclose()`. In programs use
+    Keep it as long as you use its tensors. It is closed by `await s.aclose()`; and when nobody has it any more, as when
+    the cell that opens it runs again, or the interpreter ends: these do not wait for running tasks. In programs use
     `async with asc.Scheduler()`.
 
     >>> async def main():
@@ -395,5 +396,6 @@ class Scheduler(Submitter, OnlyAsync):
     def __del__(self) -> None:
         runtime = getattr(self, "_runtime", None)
         if runtime is not None and runtime.life in (Life.OPEN, Life.CLOSING):
-            runtime.stop_devices()
-            warnings.warn(f"{self!r} was never closed: use `async with`", ResourceWarning, source=self, stacklevel=2)
+            told = f"{self!r} was never closed: use `async with`"
+            runtime.dropped() if runtime.life is Life.OPEN else runtime.stop_devices()
+            warnings.warn(told, ResourceWarning, source=self, stacklevel=2)

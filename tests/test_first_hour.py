@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import gc
 import heapq
 import subprocess
 import sys
@@ -78,6 +79,27 @@ async def test_a_scheduler_that_is_opened_stays_open():
     assert (await asc.arange(3)).tolist() == [0, 1, 2]  # found, being the only one on this loop
     await s.aclose()
     with pytest.raises(asc.SchedulerClosed):
+        asc.arange(3)
+
+
+@pytest.mark.filterwarnings("ignore:.*never closed:ResourceWarning")
+async def test_a_cell_that_opens_a_scheduler_may_run_again(gate):
+    """The first scheduler is dropped, and closes. Its tensors say so, and nothing waits for ever."""
+    s = await asc.open("cpu")
+    x, slow = asc.arange(300_000), await s.submit(held, gate)
+    waiting = asyncio.ensure_future(slow)
+    assert (await x).sum() == 300_000 * 299_999 // 2
+    s = await asc.open("cpu")
+    gc.collect()
+    with pytest.raises(asc.SchedulerClosed, match="nobody had it any more.* Keep the variable that has it"):
+        x + 1
+    with pytest.raises(asc.SchedulerClosed, match="nobody had it any more"):
+        await waiting
+    gate.set()
+    assert (await x)[-1] == 299_999
+    assert (await (asc.arange(3) + 1)).tolist() == [1, 2, 3]  # the only one that is open
+    await s.aclose()
+    with pytest.raises(asc.SchedulerClosed, match="no scheduler is open on this loop|nobody had it any more"):
         asc.arange(3)
 
 

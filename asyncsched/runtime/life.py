@@ -33,6 +33,10 @@ class Life(Enum):
 OPEN: Final = "`async with asyncsched.Scheduler() as s`, or in a notebook `s = await asyncsched.open()`"
 _CLOSED: Final = f"the scheduler is closed: open another by {OPEN}"
 _INTERRUPTED: Final = "{} came in the middle of the scheduler's own bookkeeping"
+DROPPED: Final = (
+    "the scheduler was open, and nobody had it any more, so it has closed: unfinished work is lost, results that are"
+    f" done can be read. Keep the variable that has it as long as you use its tensors, and open another by {OPEN}"
+)
 _CLOSES: Final = (
     "So it has closed: unfinished work is lost, results that are done can be read. `await s.aclose()` it or leave its"
     " block, and open another"

@@ -29,10 +29,10 @@ from .._core.refcounts import require_gil
 from .._log import Log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
-from ..errors import TaskCancelled
+from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .late_finalisers import watch_for_signals
-from .life import InlineMode, Life, OnOneLoop, running_loop
+from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .room import Room
 from .threads import in_thread, to_its_end
@@ -261,6 +261,18 @@ class Runtime(OnOneLoop, Host):
             if not future.done():
                 future.set_exception(failure.exception)
         self.close()
+
+    def dropped(self) -> None:
+        """Close, since the users' object is gone. What is unfinished fails at the loop's next turn.
+
+        It may be called on any thread, and in the middle of anything.
+        """
+        self.interrupted = Failure(SchedulerClosed(DROPPED), "the scheduler", None)
+        self._move_on(Life.CLOSED)
+        self.stop_devices()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            assert self.loop is not None
+            self.loop.call_soon_threadsafe(self.on_interrupted, self.interrupted.exception)
 
     def _stop_wakeup(self) -> None:
         """Wake the loop by `call_soon_threadsafe` from now on.
