@@ -43,7 +43,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
 
     Args:
         path: of the file.
-        state: tensors, arrays and values that JSON can hold, in lists and in dicts with text for keys.
+        state: a dict of tensors, arrays and values that JSON can hold, also in lists and in dicts with text for keys.
             Tuples come back as lists.
 
     Raises:
@@ -67,8 +67,10 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     """
     if not isinstance(path, str | bytes | os.PathLike):
         raise TypeError(f"save takes the path first, not {type(path).__name__}: `await asc.save(path, state)`")
-    if hasattr(state, "state_dict"):
-        raise TypeError(f"save takes a state, not {type(state).__name__}: `await asc.save(path, it.state_dict())`")
+    if not isinstance(state, Mapping):  # such a file could not be loaded
+        cure = "it.state_dict()" if hasattr(state, "state_dict") else '{"it": it}'
+        kind = type(state).__name__
+        raise TypeError(f"save takes a state, which is a dict, not {kind}: `await asc.save(path, {cure})`")
     require_package("asyncsched.save", "safetensors", "safetensors")
     leaves: dict[str, Any] = {}
     layout = _layout(state, "", leaves, ())

@@ -81,12 +81,22 @@ async def test_a_module_is_no_state_and_no_path(s, path):
     model = asc.nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"the path first, not Linear: `await asc.save\(path, state\)`"):
         await asc.save(model, path)
-    with pytest.raises(TypeError, match=r"takes a state, not Linear: .*state_dict\(\)"):
+    with pytest.raises(TypeError, match=r"takes a state, which is a dict, not Linear: .*state_dict\(\)"):
         await asc.save(path, model)
     with pytest.raises(TypeError, match=r"model: a state .* not Linear"):
         await asc.save(path, {"model": model})
-    with pytest.raises(TypeError, match=r"^a state holds .* not object"):
-        await asc.save(path, object())
+    with pytest.raises(TypeError, match=r"^a: a state holds .* not object"):
+        await asc.save(path, {"a": object()})
+
+
+async def test_what_is_no_dict_is_refused_and_the_file_stays(s, path):
+    """Such files were written, and could not be loaded."""
+    x = await s.put(np.arange(3))
+    await asc.save(path, {"x": x})
+    for state in (x, [x], (x, 1), [], np.arange(3), 3, None, object()):
+        with pytest.raises(TypeError, match=r"a dict, not \w+: `await asc.save\(path, {\"it\": it}\)`"):
+            await asc.save(path, state)
+    assert (await (await asc.load(path))["x"]).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
