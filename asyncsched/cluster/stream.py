@@ -149,11 +149,12 @@ class DaskStream:
             remote.become(standing(task.inputs[0]), view)
             execution.finish(task, task.value, remote, 0)
             return
-        for before in (self._before(task), None):
+        for again in (False, True):
+            before = None if again else self._before(task)
             async with self._slots if before is None else nullcontext():
                 if self._not_wanted(task):
                     return
-                call = await self._packed(task, remote, before)
+                call = await self._packed(task, remote, before, alone=again)
                 error = await self._called(task, remote, call)
             await _all_over(task.inputs)  # Dask fails it for an input: that settles first
             if self._not_wanted(task):
@@ -165,9 +166,9 @@ class DaskStream:
             if mine and not remote.kept:  # only the next one read it, and that has failed
                 error = None
                 break
-        if error is not None:
-            raise error
-        if remote.kept:
+        if error is not None:  # not raised: some would mean something else here, and a traceback would hold this frame
+            execution.fail(task, Failure.of(error, task.name, task.site))
+        elif remote.kept:
             await self._finish(task, remote, call)
 
     async def _called(self, task: Task, remote: Remote, call: Call) -> BaseException | None:
@@ -204,8 +205,10 @@ class DaskStream:
         most = MOST_TOGETHER if isinstance(task.call, Op) else self._chunksize
         return most if most and _small(task, call) else 0
 
-    async def _packed(self, task: Task, remote: Remote, before: Call | None) -> Call:
-        """Submit a task whose operands were submitted: as a new call, or as the next work of a call."""
+    async def _packed(self, task: Task, remote: Remote, before: Call | None, *, alone: bool) -> Call:
+        """Submit a task whose operands were submitted: as a new call, or as the next work of a call.
+
+        `alone`: no other task may join the new call."""
         gpu, operands = self._connection.gpu, [] if before is None else before.operands
         reads: list[int] = []
         views: list[tuple[Step | Item, ...]] = []
@@ -224,7 +227,8 @@ class DaskStream:
                 operands.append(_for_card(found) if gpu else found)
         work = _work(task, tuple(reads), tuple(views), gpu)
         if before is None:
-            call = self._connection.submit(task.name, remote.home, work, operands, task, self._most(task, None))
+            most = 0 if alone else self._most(task, None)
+            call = self._connection.submit(task.name, remote.home, work, operands, task, most)
             if call.small:
                 self._connection.small[self._alike(task)] = call
         else:

@@ -108,6 +108,8 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
         return made if all_of_them else made[-1]
     except BaseException as error:
         failed = card.told(error) if work.gpu else error
+        if isinstance(error, SystemExit | KeyboardInterrupt):  # Dask would end this worker, and then try others
+            failed = RuntimeError(f"the task raised {error!r}, which would end its worker")
     add_note(failed, f"raised on the worker {_worker()}")
     setattr(failed, _FAILED, (key, number))
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -173,6 +174,45 @@ async def test_functions_go_together_where_the_user_says_so(address, monkeypatch
 
 
 @pytest.mark.one_loop
+async def test_who_is_called_again_is_joined_by_nobody(address, monkeypatch):
+    async with asc.Scheduler(DaskDevice(address, workers=1, chunksize=8)) as s:
+        way, later = s.devices[0].connection, []
+        outcome = way.outcome
+
+        async def and_another_fails(call: Any) -> BaseException | None:
+            error = await outcome(call)
+            if call.last and len(later) < 3:
+                later.append(s.submit_nowait(math.sqrt, -4.0, shape=(), dtype=float))
+            return error
+
+        monkeypatch.setattr(way, "outcome", and_another_fails)
+        roots = [s.submit_nowait(math.sqrt, float(i), shape=(), dtype=float) for i in (4, -1, 9)]
+        assert [float(a) for a in await asc.gather(roots[0], roots[2])] == [2, 3]
+        for task in (roots[1], *later):
+            with pytest.raises(ValueError, match="math domain error|nonnegative"):
+                await task
+
+
+class Lookalike(asyncio.CancelledError):
+    pass
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("kind", [StopIteration, asyncio.CancelledError, Lookalike])
+async def test_what_would_mean_something_else_to_a_coroutine_is_a_failure(d, kind):
+    def broken(a):
+        raise kind("it")
+
+    x = await d.put(A)
+    failed = d.submit_nowait(broken, x, shape=(), dtype=float)
+    with pytest.raises(RuntimeError, match=f"the task raised {kind.__name__}, which cannot pass") as caught:
+        await failed
+    assert repr(caught.value.__cause__) == repr(kind("it"))
+    del x, failed
+    await until(lambda: not d.statistics().bytes_retained)
+
+
+@pytest.mark.one_loop
 async def test_a_step_that_fails_within_one_is_named(d):
     x = await d.put(np.zeros((2, 2)))
     y = asc.linalg.inv(x + 0) * 2 + 1
@@ -239,6 +279,8 @@ async def test_functions_run_there_and_what_they_raise_says_where(d):
     assert "reached through add <- " in told
     with pytest.raises(ValueError, match="read-only"):
         await d.call(lambda a: a.fill(0), x)
+    with pytest.raises(RuntimeError, match=r"the task raised SystemExit\(2\), which would end its worker"):
+        await d.call(sys.exit, 2)
     with pytest.raises(ValueError, match="declare what the function returns"):
         await d.submit_nowait(np.sum, x, shape=(3,), dtype=float)
 
