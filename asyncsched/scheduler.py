@@ -38,9 +38,9 @@ T = TypeVar("T")
 async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:
     """Open a scheduler, for notebooks: `s = await asc.open()` in one cell, tensors in the next ones.
 
-    Keep it as long as you use its tensors. It is closed by `await s.aclose()`; and when nobody has it any more, as when
-    the cell that opens it runs again, or the interpreter ends: these do not wait for running tasks. In programs use
-    `async with asc.Scheduler()`.
+    Keep it as long as you use its tensors. `await s.aclose()` closes it. It also closes when nothing refers to it any
+    more (as when the cell that opens it runs again), and when the interpreter ends: these two do not wait for running
+    tasks. In programs use `async with asc.Scheduler()`.
 
     >>> async def main():
     ...     s = await asc.open("cpu")

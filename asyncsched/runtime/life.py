@@ -34,8 +34,8 @@ OPEN: Final = "`async with asyncsched.Scheduler() as s`, or in a notebook `s = a
 _CLOSED: Final = f"the scheduler is closed: open another by {OPEN}"
 _INTERRUPTED: Final = "{} came in the middle of the scheduler's own bookkeeping"
 DROPPED: Final = (
-    "the scheduler was open, and nobody had it any more, so it has closed: unfinished work is lost, results that are"
-    f" done can be read. Keep the variable that has it as long as you use its tensors, and open another by {OPEN}"
+    "nothing referred to the open scheduler any more, so it has closed: unfinished work is lost, results that are done"
+    f" can be read. Keep the variable that holds it as long as you use its tensors, and open another by {OPEN}"
 )
 _CLOSES: Final = (
     "So it has closed: unfinished work is lost, results that are done can be read. `await s.aclose()` it or leave its"

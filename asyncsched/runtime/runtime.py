@@ -263,9 +263,9 @@ class Runtime(OnOneLoop, Host):
         self.close()
 
     def dropped(self) -> None:
-        """Close, since the users' object is gone. What is unfinished fails at the loop's next turn.
+        """Close, since the users' object is gone. Unfinished tasks fail at the loop's next turn.
 
-        It may be called on any thread, and in the middle of anything.
+        May be called on any thread, and between any two lines.
         """
         self.interrupted = Failure(SchedulerClosed(DROPPED), "the scheduler", None)
         self._move_on(Life.CLOSED)
