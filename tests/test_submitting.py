@@ -19,6 +19,7 @@ from tests.validate import validate
 from tests.waiting import held, turns, until
 
 BLOCK = np.ones((200, 200))
+KEPT: dict[str, Any] = {}
 
 
 async def test_put_copies(s: asc.Scheduler) -> None:
@@ -222,6 +223,34 @@ async def test_recursive_and_deep_structures_are_passed_as_they_are(s: asc.Sched
     del made
     gc.collect()
     assert s.statistics().bytes_retained == BLOCK.nbytes
+
+
+@pytest.mark.parametrize(
+    ("fn", "charged"),
+    [
+        (np.ones_like, 1),
+        (lambda x: KEPT.setdefault("result", np.ones_like(x)), 1),
+        (lambda x: x, 0),
+        (lambda x: x[1:], 0),
+        (lambda x: x.base, 0),
+        (lambda x: [x, np.ones_like(x)], 1),
+        (lambda x: np.ones((2, *x.shape))[1], 2),
+        (lambda x: np.broadcast_to(np.ones(x.shape[1:]), x.shape), 1 / 200),
+    ],
+    ids=["new", "kept", "an argument", "a part of it", "its owner", "in a list", "a part", "repeated"],
+)
+async def test_a_result_is_charged_unless_it_is_an_arguments_memory(
+    s: asc.Scheduler, fn: Callable[[Any], Any], charged: float
+) -> None:
+    """Whether its function, its caller or nobody else holds it."""
+    own = BLOCK.copy()
+    try:
+        result = await s.call(fn, own[:])
+        assert s.statistics().bytes_retained == charged * BLOCK.nbytes
+        del result
+    finally:
+        KEPT.clear()
+    assert s.statistics().bytes_retained == 0
 
 
 async def test_submit_refuses_anything_but_a_plain_callable(s: asc.Scheduler) -> None:
