@@ -189,7 +189,7 @@ async def dot_in_a_thread(library: Library, n: int) -> Run:
     return run
 
 
-# -- pending operations ----------------------------------------------------------------------------------------------
+# -- pending operations -------------------------------------------------------------------------------------------
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ in flight, and the first task in the order has no room, it is admitted all the s
 charged. (The watch over stalls calls `_go_first`, as it calls others that can free bytes.) The log says so afterwards.
 
 Tasks that take less time than a task of the scheduler costs are run several to a task, in their order, once that is
-known of their kind. They make a number of numbers that others like them made. So none keeps others waiting.
+known of their kind. Each makes a number from numbers that similar tasks made. So none keeps others waiting.
 
 Results are handed on themselves, as Dask's own threads do, and not as read-only views: they are no tensors, and a
 graph's functions may write to their results.

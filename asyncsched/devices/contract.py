@@ -128,7 +128,7 @@ class Device(Protocol):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         """Start the streams. On the loop's thread, so it must not block."""
 
-    # -- a task, in the order of the calls ----------------------------------------------------------------
+    # -- a task, in the order of the calls --------------------------------------------------------------------------
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over an array of another library that is not on the host, by DLPack, to be put."""

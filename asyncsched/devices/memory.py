@@ -102,7 +102,8 @@ class Memory:
         return plan.workspace
 
     def may_recycle(self, value: Value) -> bool:
-        """Whether the buffer of a value, done or not, may be written over once nobody else holds it."""
+        """Whether a result may certainly be written over a value's buffer, once nobody else holds it. The value may be
+        pending."""
         return False
 
     def reclaim(self, value: Value) -> None:

@@ -293,7 +293,7 @@ class Scope(Submitter, OnlyAsync):
         it is needed, so more sequences fit than if each reserved its maximum. (A stepper does so for its members
         between their steps: see its `reserve`.)
 
-        Scopes that grow may come to wait for each other. When this scope and all others that have grown wait to grow
+        Scopes under one limit that grow may come to wait for each other. When all of them that have grown wait to grow
         further, the youngest gets Preempted at once. It gives its pages back by leaving its scope. The youngest is the
         one of the lowest priority class whose reserve was granted last: it mostly has least to lose. It gets Preempted
         also when another of them goes on, if a quarter of a second brings no room. Older scopes are preempted later. So

@@ -113,7 +113,7 @@ def _arrays(report: Report, dtype: str) -> list[Any]:
     return list(np.random.default_rng(0).uniform(0.05, 0.95, (3, *[report.size(320, 64)] * 2)).astype(dtype))
 
 
-# -- other probes ----------------------------------------------------------------------------------------------------
+# -- other probes -----------------------------------------------------------------------------------------------------
 
 
 async def captured(report: Report) -> None:

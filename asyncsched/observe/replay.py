@@ -117,7 +117,7 @@ class Replay(Host):
         self._events = deque(program.events)
         self._waited = 0.0
 
-    # -- the program --------------------------------------------------------------------------------------
+    # -- the program ------------------------------------------------------------------------------------------------
 
     def submit(self, record: TaskRecord) -> None:
         """A task joins the backlog."""
@@ -163,7 +163,7 @@ class Replay(Host):
             number = scopes[number].parent
         return self._scopes.get(number, self.engine.root)
 
-    # -- the streams ----------------------------------------------------------------------------------------
+    # -- the streams ------------------------------------------------------------------------------------------------
 
     def _lanes_of(self, record: TaskRecord) -> list[Lane]:
         """The lanes on which a task may run: those of its device. A trace names only lanes that were used."""
@@ -250,8 +250,7 @@ class Replay(Host):
         return Outcome(self._limits, self._count, finished, seconds, peak, self._waited, busy, why)
 
 
-# -- the program's actions, from the recording
-# ---------------------------------------------------------------------------
+# -- the program's actions, from the recording ----------------------------------------------------------------------
 
 
 @dataclass(slots=True)

@@ -197,7 +197,7 @@ class Trace(Instrument):
             self._notes.append((Events.scope_opened, opened))
         return found
 
-    # -- waits, and the counters --------------------------------------------------------------------------------
+    # -- waits, and the counters ----------------------------------------------------------------------------------
 
     def wait_began(self, tasks: Sequence[Task]) -> None:
         if tasks:

@@ -208,7 +208,7 @@ class Events:
         texts.append(_event("e", task.name, ts=round(task.done * 1e6, 1), **where))
         return "".join(texts)
 
-    # -- the rest ---------------------------------------------------------------------------------------------------
+    # -- the rest -------------------------------------------------------------------------------------------------
 
     def released(self, times: Sequence[float], seqs: Sequence[int], nbytes: Sequence[int]) -> str:
         """The bytes that results gave back: for each the time, the number of its task, and the bytes."""

@@ -129,7 +129,7 @@ def _draw_lines(axes: Any, lines: Iterable[tuple[str, Mapping[int, float], str, 
     axes.grid(alpha=0.3)
 
 
-# -- hours of work ------------------------------------------------------------------------------
+# -- hours of work ------------------------------------------------------------------------------------------------
 
 _CURVES = {
     "MiB": {"resident set": ("resident", 2**-20)},

@@ -109,8 +109,7 @@ class CUDAContext:
             if self.runtime.deviceCanAccessPeer(self.number, other):
                 self.runtime.deviceEnablePeerAccess(other)
 
-    # -- the device that is current on a thread, which it must not stay across an `await`
-    # --------------------------------------
+    # -- a thread's current device, which must be set back before an `await` ------------------------------------------
 
     def current(self) -> Any:
         """A context manager in which this is CUDA's current device."""
@@ -154,7 +153,7 @@ class CUDAContext:
                 stream.end_capture()
         return True
 
-    # -- events: making one takes long, so events that the host has seen are used again --------------------------------
+    # -- events: making one takes long, so events that the host has seen are used again -------------------------------
 
     def take_event(self) -> Any:
         """An event, perhaps one that was given back."""

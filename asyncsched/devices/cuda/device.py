@@ -136,7 +136,7 @@ class CUDADevice(Device):
             if self._running:
                 return
         if self.context.fault is not None:
-            self.context.fault = None  # its error holds, by its traceback, the frames of the last task that failed
+            self.context.fault = None  # its error holds, by its traceback, frames of the last one to get it
             self.memory.pool.abandon()
         else:
             for graph in list(self._graphs):

@@ -107,8 +107,7 @@ class Names:
         found: str = private(self._cupy, "typename")(np.dtype(dtype))
         return found
 
-    # -- functions of kernels that are not universal functions
-    # ------------------------------------------------------------
+    # -- functions of kernels that are not universal functions ------------------------------------------------------
 
     def where(self, condition: Any, x: Any, y: Any) -> Element:
         return self.call(private(self._cupy, "where"), condition.astype(bool), x, y)
@@ -129,7 +128,7 @@ class Names:
     def full_like(self, x: Element, value: Any) -> Element:
         return self.element(self.number(value, x.dtype), x.dtype)
 
-    # -- operations ---------------------------------------------------------------------------------------------------
+    # -- operations -------------------------------------------------------------------------------------------------
 
     def call(self, ufunc: Any, *args: Any, out: Element | None = None, dtype: Any = None) -> Element:
         """Note the lines of a universal function."""

@@ -234,7 +234,7 @@ class CUDAMemory(Memory):
         if nbytes > free:
             self.pool.make_room(nbytes - free - cached(self.number))
 
-    # -- arrays that leave --------------------------------------------------------------------------------------------
+    # -- arrays that leave --------------------------------------------------------------------------------------
 
     def share(self, array: Any) -> Any:
         if not array.nbytes or not self._here(array):
