@@ -218,3 +218,20 @@ async def test_one_that_is_dropped_frees_its_moments_and_parameters_at_once(s: a
         moved.clear()
         del optimizer
         assert s.statistics().bytes_retained == 0
+
+
+async def test_a_parameter_that_is_frozen_stays_and_moves_again_later(s):
+    model = asc.nn.Sequential(asc.nn.Linear(3, 4, rng=0), asc.nn.Linear(4, 2, rng=1))
+    optimizer = Adam(model.parameters(), lr=0.1)
+    frozen, x = list(model[0].parameters()), asc.ones((2, 3), dtype=np.float32)
+    before = await model[0].weight.numpy()
+    for wanted in (True, False, False, True):
+        kept = await model[0].weight.numpy()
+        for p in frozen:
+            p.requires_grad = wanted
+        model(x).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        assert np.array_equal(await model[0].weight.numpy(), kept) == (not wanted)
+    assert not np.array_equal(await model[0].weight.numpy(), before)
+    assert all(p.grad is None for p in optimizer.parameters)

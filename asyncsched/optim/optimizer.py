@@ -216,7 +216,8 @@ class Optimizer:
         if set_to_none is not True:
             raise ValueError("zero_grad drops gradients, and writes no zeros: leave `set_to_none` out")
         for parameter in self.parameters:
-            parameter.grad = None
+            if parameter.grad is not None:  # one that is frozen has none, and takes none
+                parameter.grad = None
 
     if not TYPE_CHECKING:  # for which any name would be there then
 
