@@ -45,6 +45,17 @@ async def test_keywords_of_the_function_are_bound_first(s):
     assert await s.call(partial(np.linalg.norm, ord=1), x) == 7.0
 
 
+async def test_a_call_in_place_of_a_function_is_told_to_be_taken_apart(s):
+    async def load() -> int:
+        return 1
+
+    coroutine = load()
+    for called in (coroutine, sum([1, 2])):
+        with pytest.raises(TypeError, match=r"write `s.submit\(fn, x\)`, without calling `fn`"):
+            await s.call(called)
+    assert await coroutine == 1
+
+
 async def test_an_asyncio_task_of_a_tensor(s):
     x = await s.put(np.arange(3.0))
     with pytest.raises(TypeError, match="a coroutine was expected"):  # which asyncio says, and we cannot

@@ -373,7 +373,8 @@ def _make_call(
     """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
     shape, dtype, nbytes, workspace, name, device, resource = given
     if not callable(fn):
-        raise TypeError(f"submit takes a callable, not {type(fn).__name__}")
+        kind = type(fn).__name__
+        raise TypeError(f"submit takes a callable, not {kind}: write `s.submit(fn, x)`, without calling `fn`")
     if is_coroutine_function(fn):
         raise TypeError(
             f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"

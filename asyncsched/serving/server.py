@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from .._arguments import check_int, check_number, parse_bytes
+from .._arguments import check_int, check_number, is_coroutine_function, parse_bytes
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
@@ -122,7 +122,7 @@ class Serving(Service):
         drain_on_sigterm: bool = True,
         warm_up: Callable[[Scheduler], Awaitable[object]] | None = None,
     ) -> None:
-        if not callable(scheduler):
+        if not callable(scheduler) or is_coroutine_function(scheduler):
             raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
         if tenant is not None and not callable(tenant):
             raise TypeError(
@@ -133,6 +133,9 @@ class Serving(Service):
             raise TypeError(
                 f"warm_up takes a function of the scheduler, such as `lambda s: s.warm_up(fn, x)`, not {warm_up!r}"
             )
+        for name, shown in (("batchers", batchers), ("steppers", steppers)):
+            if not isinstance(shown, Mapping | None):
+                raise TypeError(f"{name} takes them in a dict, by name, not in a {type(shown).__name__}")
         check_int("max_requests", max_requests)
         check_int("max_requests_per_tenant", max_requests_per_tenant, none="no bound")
         if max_requests_per_tenant is not None and tenant is None:

@@ -230,9 +230,23 @@ async def test_bad_arguments(wrong: dict[str, Any]) -> None:
         serving(echo, **wrong)
 
 
-def test_a_tenant_is_told_by_a_function() -> None:
-    with pytest.raises(TypeError, match=r"^tenant takes a function of ASGI's scope, .* not 'x-key'$"):
-        serving(echo, tenant="x-key")
+async def _no_scheduler() -> None:
+    """A coroutine function."""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tenant": "x-key"}, r"^tenant takes a function of ASGI's scope, .* not 'x-key'$"),
+        ({"make": _no_scheduler}, r"^scheduler makes one, once per start: `lambda: Scheduler\(...\)`, not <function"),
+        ({"batchers": [asc.Batcher(list)]}, "^batchers takes them in a dict, by name, not in a list"),
+        ({"steppers": asc.Stepper(list)}, "^steppers takes them in a dict, by name, not in a Stepper"),
+    ],
+    ids=lambda given: next(iter(given)),
+)
+def test_arguments_of_a_wrong_kind(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        serving(echo, **wrong)
 
 
 class Blocked:
