@@ -4,7 +4,7 @@ them."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Self
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 import anyio.lowlevel
 import numpy as np
 
-from .._arguments import check_number, is_coroutine_function, parse_bytes
+from .._arguments import check_number, label_of, parse_bytes
 from .._core.audit import growths
 from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
@@ -145,7 +145,7 @@ class Submitter(Tasks):
 
         Raises:
             Exception: whatever `fn` raises, or a task that it submits.
-            TypeError: if `fn` is no function.
+            TypeError: if `fn` is no function, or returns a generator.
         """
         if not callable(fn):
             raise TypeError(f"warm_up takes a function, and examples of its arguments, not {fn!r}")
@@ -235,8 +235,10 @@ async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], ti
         given += [await scope.put(example) if isinstance(example, np.ndarray) else example for example in examples]
         for _ in range(times):
             found.append(fn(*given))
-            if is_coroutine_function(fn):
+            if isinstance(found[-1], Coroutine):  # also where a plain function is around it
                 found[-1] = await found[-1]
+            elif isinstance(found[-1], Generator | AsyncGenerator):
+                raise TypeError(f"{label_of(fn)} gives a generator, of which nothing has run: warm up what reads it")
         if tensors := tensors_in(found):
             await gather(*tensors)
     finally:

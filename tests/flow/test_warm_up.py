@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -48,8 +48,10 @@ async def test_of_a_coroutine_function_and_of_what_it_only_submits(s: asc.Schedu
         return int(await x.sum().item())
 
     async with s.scope() as scope:
-        await scope.warm_up(request, ROWS)
-        assert ended.is_set()
+        for one in (request, lambda x: request(x)):
+            await scope.warm_up(one, ROWS)
+            assert ended.is_set()
+            ended.clear()
     await s.warm_up(lambda: None)
     assert s.statistics().bytes_retained == 0
 
@@ -108,6 +110,19 @@ async def test_of_what_is_no_function(s: asc.Scheduler) -> None:
         await s.warm_up(3, ROWS)  # type: ignore[arg-type]
     with pytest.raises(AttributeError, match=r"`await s.warm_up\(fn, \*examples\)`"):
         s.warmup  # type: ignore[attr-defined]  # noqa: B018
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["generator", "async generator"])
+async def test_a_generator_would_run_nothing(s: asc.Scheduler, later: bool) -> None:
+    def tokens(x: asc.Tensor) -> Iterator[asc.Tensor]:
+        yield x + 1
+
+    async def tokens_later(x: asc.Tensor) -> AsyncIterator[asc.Tensor]:
+        yield x + 1
+
+    with pytest.raises(TypeError, match="gives a generator, of which nothing has run: warm up what reads it"):
+        await s.warm_up(tokens_later if later else tokens, ROWS)
+    await s.warm_up(lambda x: list(tokens(x)), ROWS)
 
 
 async def test_of_a_closed_scheduler() -> None:
