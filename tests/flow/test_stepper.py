@@ -708,6 +708,16 @@ async def test_a_cache_grows_page_by_page(limited: asc.Scheduler, pages: Stepper
     assert used(limited) == 0
 
 
+async def test_one_that_began_with_no_reserve_does_not_grow(limited: asc.Scheduler) -> None:
+    stepper: Stepper[Text, int] = Stepper(advance, reserve=lambda text: 1000 if text.step else None)  # type: ignore[arg-type,return-value]
+    got = list[int]()
+    async with stepper.join(Text(3)) as outputs:
+        with pytest.raises(ValueError, match="a member reserved nothing as it joined, and 1,000 bytes now: begin with"):
+            async for output in outputs:
+                got.append(output)
+    assert got == [0]
+
+
 async def test_who_waits_to_grow_holds_up_nobody_else(limited: asc.Scheduler, pages: Stepper[Pages, int]) -> None:
     async with limited.scope(reserve=7000):
         with outside():

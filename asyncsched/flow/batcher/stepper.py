@@ -368,6 +368,8 @@ class Stepper(Generic[Member, Output]):
         """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         if seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
+            if not seat.reserved:
+                raise ValueError(f"a member reserved nothing as it joined, and {more:,} bytes now: begin with a few")
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
             task.add_done_callback(partial(self._grown, seat, more))
             seat.going = True
