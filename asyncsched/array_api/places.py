@@ -231,7 +231,7 @@ class Place:
 
 
 def placed(tensor: Tensor) -> Tensor:
-    """The result of an operation, for an array. One element by numbers alone is a copy, as in NumPy, and no view."""
+    """The result of an operation, for an array. One element by plain numbers is a copy, as in NumPy, and no view."""
     place = tensor._node
     if place is None or not place.path:
         return tensor

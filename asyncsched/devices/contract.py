@@ -151,7 +151,7 @@ class Device(Protocol):
         """Run a job on a stream for copies, and tell the completions of its end."""
 
     def fetch(self, array: Any) -> Any:
-        """A host copy of an array of this device. May block: called on worker threads alone, unless `inline`."""
+        """A host copy of an array of this device. May block: called only on worker threads, unless `inline`."""
 
     # -- a captured step --------------------------------------------------------------------------------------------
 

@@ -199,7 +199,7 @@ def fits(value: Value, form: Meta) -> bool:
 
 
 def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
-    """The input whose buffer the output may take: this task alone holds it, and it is one of those `wanted`.
+    """The input whose buffer the output may take: only this task holds it, and it is one of those `wanted`.
 
     A ufunc may write over any of its inputs; other operations only over the first.
 

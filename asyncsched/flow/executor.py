@@ -164,7 +164,7 @@ class _Work:
         return _apply(fn, args, kwargs)
 
     def __reduce__(self) -> Any:
-        """Another process gets the function alone. The future stays here, and `end` tells it."""
+        """Another process gets only the function. The future stays here, and `end` tells it."""
         return partial, (_apply, self._fn)
 
     def end(self, task: asyncio.Task[Any]) -> None:

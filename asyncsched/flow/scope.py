@@ -447,7 +447,7 @@ class Scope(Submitter, OnlyAsync):
         try:
             await timeout.__aexit__(None if error is None else type(error), error, None)
             if late and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too
-                await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio's takes its own cancellation alone
+                await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio takes only its own cancellation
         except TimeoutError:
             told = True
         finally:

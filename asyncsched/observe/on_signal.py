@@ -102,7 +102,7 @@ def explain_on_signal() -> None:
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     _pipe.extend((reading, writing))
-    # All threads: for the current one alone, it writes nothing if a thread gets the signal that is not Python's.
+    # All threads: with only the current one, nothing is written if a thread gets the signal that is not Python's.
     faulthandler.register(_SIGNAL, file=writing, all_threads=True)
     thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
     thread.start()

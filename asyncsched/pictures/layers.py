@@ -8,7 +8,7 @@ All readers of a box share its bends. Then come sweeps, to the right and to the 
 boxes towards the mean place of their neighbours along edges, as far as the other boxes let them. In the first half of
 the sweeps it sorts them by that place, too.
 
-A picture is to be wider than tall, and a page scrolls downwards. So layers are folded into as many rows as leave it
+A picture should be wider than tall, since a page scrolls downwards. So layers are folded into as many rows as leave it
 wider than tall. An edge to the next row leaves at the right, runs back between the rows, and enters at the left. The
 topmost edge is outside, so edges that keep their order do not cross.
 """

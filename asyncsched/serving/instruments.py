@@ -42,7 +42,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._registry.register(cast(Any, self))  # a Collector by its method alone: the class is not imported here
+        self._registry.register(cast(Any, self))  # a Collector only by its method: the class is not imported here
 
     @contextmanager
     def __call__(self, exchange: Exchange) -> Iterator[None]:

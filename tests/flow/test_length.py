@@ -95,7 +95,7 @@ async def test_a_bar_knows_its_total(s: asc.Scheduler) -> None:
         bar = tqdm(items, file=io.StringIO(), mininterval=0)
         assert bar.total == 4
         assert len([batch async for batch in bar]) == bar.n == 4
-        with pytest.raises(TypeError, match="`async for item in items`; of tqdm"):
+        with pytest.raises(TypeError, match="`async for item in items`; with tqdm"):
             list(items)  # type: ignore[call-overload]  # as mypy knows, too
     assert tqdm(pipe.open(), file=io.StringIO()).total == 4
     assert tqdm(pipe.filter(same).open(), file=io.StringIO()).total is None

@@ -89,7 +89,7 @@ class Lease:
         current = self.janitor.current_stream()
         if self._streams or self._body is None or not self._body.orders(current):
             held = [self.held]
-            del self.held  # the list alone holds it now, and the janitor empties that
+            del self.held  # now only the list holds it, and the janitor empties that
             self.janitor.take(held, {**self._streams, current.ptr: current})
 
 

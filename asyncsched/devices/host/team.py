@@ -14,7 +14,7 @@ looks for sleepers second. The other says first that it is about to sleep, and l
 A helper drops its part before it reports the end, as a stream does with a task: reference counts decide which task may
 write over which buffer.
 
-Not taken: a pool of threads for parts alone. It would compete with the streams for the processors, as the threads of a
+Not taken: a pool of threads only for parts. It would compete with the streams for the processors, as the threads of a
 BLAS do, which spin for 25 to 100 ms after each product. (With several streams BLAS has one thread for each.)
 """
 

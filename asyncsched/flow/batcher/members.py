@@ -15,7 +15,7 @@ once. So that they do not wait for ever if there is none, one goes first after `
 out.
 
 Alternatives. The oldest first, as with a batcher's items: then long prompts go before the tokens of others, whose gaps
-grow. Shares of cost alone: then of prompts that come together each goes before the tokens of those that went first. The
+grow. Only shares of cost: if prompts come together, each then goes before the tokens of those that went first. The
 cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted: members
 come back at each step, so it costs less to sort those that are there.
 """

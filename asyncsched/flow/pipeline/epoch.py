@@ -104,7 +104,7 @@ class Items(AsyncIterator[T], OnlyAsync):
     if not TYPE_CHECKING:  # with it, type checkers would take this for iterable
 
         def __iter__(self) -> NoReturn:
-            raise TypeError("items come as they are made: `async for item in items`; of tqdm, tqdm.asyncio's does so")
+            raise TypeError("items come one by one: `async for item in items`; with tqdm, use tqdm.asyncio's")
 
     async def __aenter__(self) -> Self:
         if self._state != "not open yet":

@@ -145,7 +145,7 @@ def check_order(order: Any) -> None:
 
 
 def is_iterable(source: Any) -> bool:
-    """Whether it can be iterated, also asynchronously, or by `__getitem__` alone."""
+    """Whether it can be iterated, also asynchronously, or only by `__getitem__`."""
     return any(hasattr(source, name) for name in ("__aiter__", "__iter__", "__getitem__"))
 
 

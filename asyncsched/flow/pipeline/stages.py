@@ -79,7 +79,7 @@ class Stage:
         return max(0.0, self.workers * (min(now, self.ended) - self.started) - waiting)
 
     async def ready(self) -> bool:
-        """Wait for room, and take it, and for an item. False if no more items are to be taken."""
+        """Wait for room, and take it, and for an item. False if it takes no more items."""
         if self.error is not None:
             return False
         if not self.out.try_reserve():
