@@ -120,11 +120,11 @@ class Submitter(Tasks):
         return graph
 
     async def warm_up(self, fn: Callable[..., Any], *examples: Any) -> None:
-        """Run `fn` on examples and drop its results, so that all that is slow only once is over before it counts.
+        """Run `fn` on examples and drop its results, so that slow first calls are over before time counts.
 
-        On CUDA these are the kernels that CuPy compiles (and keeps in `~/.cupy/kernel_cache` for later processes), the
-        handles of libraries, and the first memory. There `fn` runs once for each stream, all at the same time. On the
-        CPU these are the loops that numba compiles, where it is installed; `fn` runs once. Anything that `fn` changes
+        On CUDA a first call compiles CuPy's kernels (which stay in `~/.cupy/kernel_cache` for later processes), makes
+        handles of libraries, and takes the first memory. There `fn` runs once for each stream, all at the same time. On
+        the CPU a first call compiles numba's loops, where it is installed; `fn` runs once. Anything that `fn` changes
         (weights, a generator's position) stays changed. A captured step needs no warm-up.
 
         If it is cancelled, it raises when the tasks that run have ended, as a scope does. numba's compiler goes on.
@@ -138,9 +138,8 @@ class Submitter(Tasks):
         31400
 
         Args:
-            fn: a plain function or a coroutine function of tensors, such as a module or what answers a request, called
-                on the event loop's thread. Tensors that it returns are waited for, and so are all tasks that it
-                submits.
+            fn: a plain function or a coroutine function of tensors, such as a module or a request's handler, called on
+                the event loop's thread. Tensors that it returns are waited for, and so are all tasks that it submits.
             examples: tensors, or arrays that are put, of the shapes and dtypes to come; anything else as it is.
 
         Raises:
