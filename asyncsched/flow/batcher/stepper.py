@@ -155,7 +155,7 @@ class Outputs(Generic[Output]):
         if seat.left:
             raise RuntimeError(
                 "outputs are read inside `async with stepper.join(member)`, and that block was left: put the block"
-                " around the code that reads them, for instance into a response's generator"
+                " around the code that reads them; in FastAPI into a dependency that yields the outputs"
             )
         if not seat.unread:
             error, seat.error = seat.error, None
