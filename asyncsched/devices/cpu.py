@@ -209,6 +209,8 @@ class CPUDevice(HostDevice):
         self._running = [*self.streams, self.copier]
 
     def run_here(self, task: Task) -> None:
+        if task.plan.seconds and self._team is not None:
+            self._team.before_launch(task)  # the loop's next turn is told of: see `Runtime.spend`
         execute(task, self.memory)
         self.memory.completions.ending = False
 

@@ -193,12 +193,23 @@ class Runtime(OnOneLoop, Host):
         if not self._held_for:
             assert self.loop is not None
             try:
-                self.loop.call_soon(self._allow_inline)
+                self.loop.call_soon(self._on_turn)
             except RuntimeError:  # the loop is closed and will not turn: `done()` takes in later ends
                 self.inline = InlineMode.NEVER
         self._held_for += seconds
         if self._held_for > INLINE_BUDGET:
             self.inline = InlineMode.NEVER
+
+    def _on_turn(self) -> None:
+        self._allow_inline()
+        if not self.ledger.unfinished:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is left to run."""
+        for device in self.devices:
+            if device.rest is not None:
+                device.rest()
 
     def _set_default_limit(self) -> None:
         """Take the smallest limit that a device asks for, so that no device is overfilled."""
@@ -392,9 +403,7 @@ class Runtime(OnOneLoop, Host):
         if self.meter.since is not None:
             self.meter.sample(self.ledger.unfinished > 0)
             if not self.ledger.unfinished:
-                for device in self.devices:
-                    if device.rest is not None:
-                        device.rest()
+                self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if self.stall_watch is not None:

@@ -11,7 +11,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from math import inf
+from time import perf_counter
+from typing import Any, Final
 
 import numpy as np
 
@@ -24,6 +26,7 @@ from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..errors import CaptureError
+from ..ops.cost_model import INLINE_SECONDS
 from ..ops.meta import Meta, meta
 from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
@@ -37,6 +40,9 @@ from .issue import issue
 from .tensor import Tensor, apply
 
 _number = itertools.count(1)
+# Seconds. A longer replay goes to a stream, whatever its operations are: the hop costs 25 to 120 us, which is little
+# beside it. A guess, well below the time that quick operations may take of a turn of the loop (`INLINE_BUDGET`).
+_INLINE_MOST: Final = 4e-4
 
 
 class Graph:
@@ -90,6 +96,8 @@ class Graph:
         self._order = _results_apart(self._program, donate, name, remote=self._device.remote)
         self._metas = [self._program.form(slot) for slot in self._program.outputs]
         self._owns = self._device.owns_captures and not donate
+        # A replay may run on the event loop's thread if its operations could, one by one.
+        self._pace, self._quick = Pace(), min(INLINE_SECONDS * len(self._program.steps), _INLINE_MOST)
         self._name = f"{name} (captured, {next(_number)})"  # a unique name, since devices learn durations by name
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
@@ -113,14 +121,19 @@ class Graph:
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
         self._starts = starts
 
-        donate, own = self.donate, self._owns
+        donate, own, pace = self.donate, self._owns, self._pace
+        clock = perf_counter if self._device.inline else None
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
+            began = 0.0 if clock is None else clock()
             if out is not None:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
-                return out
-            results = run(xp, arrays)
-            return _standalone(results[0], arrays, donate) if single else pack(xp, results, starts, nbytes)
+            else:
+                results = run(xp, arrays)
+                out = _standalone(results[0], arrays, donate) if single else pack(xp, results, starts, nbytes)
+            if clock is not None:
+                pace.learn(clock() - began)
+            return out
 
         checks = any(step.op.checks for step in self._program.steps)
         self._op = op = Op(self._name, kernel, _no_rule, out=not own, checks=checks, blas=Blas.INSIDE)
@@ -172,6 +185,8 @@ class Graph:
 
     def _issued(self, values: list[Value], takes: Sequence[tuple[int, Value]]) -> Value:
         reads = (*values, *self._constants)
+        self._plan.seconds = seconds = self._pace.seconds
+        self._plan.small = seconds <= self._quick
         return issue(
             self._runtime, self._device, self._op, self._plan, reads, None, NO_OPTIONS, lanes=self._lanes, takes=takes
         )
@@ -184,6 +199,20 @@ class Graph:
 
     def __repr__(self) -> str:
         return f"Graph({self._name}, {len(self._program.steps)} operations, {self._device.name})"
+
+
+class Pace:
+    """The time of a replay, by the quickest ones lately: other work beside a replay makes it slower, never quicker.
+
+    The kernel learns it, and the plan leads to the kernel. So it is not kept in the plan, which would be a cycle.
+    """
+
+    seconds = inf
+
+    def learn(self, seconds: float) -> None:
+        """A replay took so many seconds."""
+        before = self.seconds
+        self.seconds = seconds if seconds < before else before + (seconds - before) / 8
 
 
 class Recorder:

@@ -12,8 +12,11 @@ from numpy.testing import assert_allclose
 
 import asyncsched as asc
 from asyncsched.autograd import grad
+from asyncsched.devices.host import blas
 from asyncsched.devices.memory import owner_of
+from asyncsched.ops.cost_model import INLINE_SECONDS
 from asyncsched.optim import SGD
+from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.fake_cupy import fake_cupy
 from tests.waiting import held, until
 
@@ -336,3 +339,98 @@ async def test_replays_on_the_host_are_spread_over_its_streams(gate: threading.E
         await asc.gather(*busy)
         for replay in replays:
             assert (await replay == 3).all()
+
+
+# -- where a replay runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def takes(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What a replay takes from now on, in seconds by the clock."""
+    seconds, now = [0.0], [0.0]
+
+    def clock() -> float:
+        now[0] += seconds[0]
+        return now[0]
+
+    monkeypatch.setattr("asyncsched.tensors.capture.perf_counter", clock)
+    return seconds
+
+
+async def busy_streams(s: asc.Scheduler, gate: threading.Event) -> list[Any]:
+    return [s.submit_nowait(held, gate) for _ in s._runtime.devices[0].streams]
+
+
+def assigned(x: asc.Tensor) -> asc.Tensor:
+    x[0] = x[1] @ x
+    return x
+
+
+@pytest.mark.parametrize("donate", [(), (0,)], ids=["", "donated"])
+async def test_one_that_is_quick_runs_on_the_loops_thread(takes: list[float], gate: Any, donate: Any) -> None:
+    async with asc.Scheduler("cpu", streams=2) as s:
+        graph = await s.capture(assigned, await s.put(W), donate=donate)
+        await graph(await s.put(W))  # from now on it is known
+        x, busy = await s.put(W), await busy_streams(s, gate)
+        before = s.statistics().peak_bytes
+        y = graph(x)
+        assert y.done()
+        assert s.statistics().peak_bytes <= before + W.nbytes
+        want = W.copy()
+        want[0] = W[1] @ W
+        assert_allclose(await y, want)
+        takes[0] = 1.0
+        late = [graph(await s.put(W)) for _ in range(2)]  # nobody knows that the first takes long
+        assert [one.done() for one in late] == [True, False]
+        gate.set()
+        await asc.gather(*busy, *late)
+        assert not blas._computing or s.statistics().tasks_in_flight
+        takes[0] = 0.0
+        await graph(await s.put(W))  # one that was quick shows what it may take
+        assert graph(await s.put(W)).done()
+
+
+async def test_what_fails_there_fails_at_its_await(takes: list[float], gate: Any) -> None:
+    async with asc.Scheduler("cpu") as s:
+        x, at = await s.put(A), await s.put(np.array([1, 2]))
+        graph = await s.capture(lambda x, at: asc.take(x, at, axis=0) * 2, x, at)
+        busy = await busy_streams(s, gate)
+        wrong = graph(x, await s.put(np.array([1, 99])))
+        assert wrong.done()
+        with pytest.raises(IndexError, match="99") as told:
+            await wrong
+        assert any("captured operation 'take'" in note for note in told.value.__notes__)
+        assert np.array_equal(await graph(x, at), A[[1, 2]] * 2)
+        gate.set()
+        await asc.gather(*busy)
+
+
+async def test_together_they_hold_the_loop_for_no_longer_than_others(takes: list[float], gate: Any) -> None:
+    def many(x: asc.Tensor) -> asc.Tensor:
+        for _ in range(30):
+            x = x + 1
+        return x
+
+    async with asc.Scheduler("cpu") as s:
+        takes[0] = INLINE_BUDGET * 0.3
+        x, graph = await s.put(A), await s.capture(many, await s.put(A))
+        busy, replays = await busy_streams(s, gate), [graph(x)]
+        while replays[-1].done():
+            replays.append(graph(x))
+        assert len(replays) == 5
+        gate.set()
+        await asc.gather(*busy, *replays)
+        assert graph(x).done()
+
+
+async def test_a_long_one_goes_to_a_stream_whatever_it_is_made_of(takes: list[float], gate: Any) -> None:
+    async with asc.Scheduler("cpu") as s:
+        takes[0] = INLINE_SECONDS * 4
+        x = await s.put(A)
+        short = await s.capture(lambda x: (x + 1) * 2 - 1, x)
+        longer = await s.capture(lambda x: (x + 1) * 2 - x * x + x, x)
+        busy = await busy_streams(s, gate)
+        one, other = short(x), longer(x)
+        assert (one.done(), other.done()) == (False, True)  # of 3 operations, and of 5
+        gate.set()
+        await asc.gather(*busy, one)

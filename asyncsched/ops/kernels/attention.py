@@ -72,7 +72,8 @@ def _parts(packed: Any, shapes: Any) -> list[Any]:
 
 
 def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
-    """Keys, values and a mask up to the last key that any query attends to, as with masked sequence lengths.
+    """Keys, values and a mask up to the last key that any query attends to, as with masked sequence lengths; and no mask
+    if every query attends to all of these.
 
     The other keys have no weight. (On a GPU, the question would wait for the device.)
     """
@@ -80,9 +81,12 @@ def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
         return k, v, mask
     if mask.shape[-1:] != k.shape[-2:-1]:
         return k, v, mask
-    seen = np.logical_or.reduce(mask, tuple(range(mask.ndim - 1)))
+    alone = mask.size == mask.shape[-1]
+    seen = mask.reshape(-1) if alone else np.logical_or.reduce(mask, tuple(range(mask.ndim - 1)))
     count = len(seen) - int(seen[::-1].argmax())
-    return (k, v, mask) if count == len(seen) else (k[..., :count, :], v[..., :count, :], mask[..., :count])
+    if count < len(seen):
+        k, v, mask = k[..., :count, :], v[..., :count, :], mask[..., :count]
+    return k, v, 0 if np.count_nonzero(mask) == mask.size else mask
 
 
 def _for_products(xp: Any, array: Any) -> Any:
