@@ -247,15 +247,37 @@ class Tasks:
         context = _context_of(self._runtime, args)
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:
+            return await self._result(task, handle)
+        finally:
+            del task, handle  # as in `put`
+
+    async def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> T:
+        """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
+        no arguments, and no line of a program submits it."""
+        runtime, core = self._runtime, self._core()
+        device = runtime.devices[0]
+        value = new_value(core.account, device, None)
+        task = CoreTask(core, plan, value, fn, (), (), None, runtime.lanes[device].compute, 0)
+        task.context = _context_of(runtime, ())
+        handle: Task[T] = Task(value, plan.name)
+        del value
+        runtime.submit(task, bounded=False)
+        try:
+            return await self._result(task, handle)
+        finally:
+            del task, handle
+
+    async def _result(self, task: CoreTask, handle: Task[T]) -> T:
+        """Wait for a task. If the wait is cancelled, so is the task."""
+        try:
             if task.state == PENDING:
                 await self._admitted(task)
-            result: T = await handle
-            return result
+            return await handle
         except (asyncio.CancelledError, GeneratorExit):
             self._take_back(task, "the coroutine that awaited it, which was cancelled")
             raise
         finally:
-            del task, handle  # as in `put`
+            del task, handle
 
     async def _admitted(self, task: CoreTask) -> None:
         """Wait until a task is launched or settled. If this is cancelled before, take the task back."""

@@ -15,7 +15,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from typing import Any, ClassVar, Final, NamedTuple
 
 from ..._arguments import check_number
@@ -194,7 +194,7 @@ class Queue:
         self.refused: int = 0
         self.waited: float = 0.0  # seconds until their batch, all items together
         self._cost = cost
-        self._items: OrderedDict[Entry, None] = OrderedDict()  # by arrival
+        self._items: dict[Entry, None] = {}  # by arrival
         self._groups: dict[float, Group] = {}  # by level
 
     def __len__(self) -> int:
@@ -212,7 +212,7 @@ class Queue:
         """
         words, most = self.words, self.max_batch_cost
         cost = 1.0 if self._cost is None else float(self._cost(item))
-        if self._cost is not None:
+        if not 0 <= cost < inf:
             check_number(f"the cost of {words.an_item}", cost, zero=True)
         if cost > most:
             raise TaskTooLarge(

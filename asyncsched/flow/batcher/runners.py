@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any
 
 from ..._arguments import counted, is_coroutine_function, label_of
+from ..._core.model import CallPlan
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.awaiting import place_of
@@ -40,6 +41,7 @@ class Runners:
         scheduler: Submitter | None,
     ) -> None:
         self.name: str = label_of(fn)
+        self._plan = CallPlan(self.name)
         self.batches: int = 0
         self.retries: int = 0
         self.answered: int = 0
@@ -249,7 +251,7 @@ class Runners:
         def compute() -> Answered:
             return self._on_stream(batch)
 
-        return await scope.call(compute, name=self.name)
+        return await scope._call_again(compute, self._plan)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
         """The result of an async function, or the exception that it raised, returned: some exceptions of a task end the

@@ -34,7 +34,7 @@ from ...runtime.threads import outlast
 from ...runtime.waiting import checkpoint
 from ..scope import Scope, Submitter, check_wait
 from .members import NOBODY, MemberQueue, Seat
-from .queue import STEP, is_error, own
+from .queue import STEP, own
 from .runners import Runners
 
 Member = TypeVar("Member")
@@ -405,10 +405,10 @@ class Stepper(Generic[Member, Output]):
         """A step that had a member has ended, or will never run. Take its output."""
         seat.going = False
         if not seat.left:
-            now = monotonic()
-            if type(result) is Last:
-                seat.ended, result = True, result.value
-            if is_error(result):
+            now, kind = monotonic(), type(result)
+            if kind is Last:
+                seat.ended, result, kind = True, result.value, type(result.value)
+            if issubclass(kind, BaseException):
                 self._end(seat, result)
             elif result is not SKIP:
                 seat.unread.append(result)
@@ -426,7 +426,8 @@ class Stepper(Generic[Member, Output]):
         self._outputs += 1
         if seat.begun:
             self._gap_seconds += seconds
-            self._longest_gap = max(self._longest_gap, seconds)
+            if seconds > self._longest_gap:
+                self._longest_gap = seconds
         else:
             seat.begun = True
             self._begun += 1
