@@ -25,10 +25,11 @@ from bench.harness.subjects import Together
 from bench.perceptron import resident
 from bench.serving.app import forward, weights
 from bench.serving.load import many_files, request, run
-from bench.serving.servers import Server, beside, counted
+from bench.serving.servers import Server, beside, counted, with_litserve
 
 many_files()  # a thousand clients, here and in the server
 CACHE, CAPACITY, ROOM, CHUNK, LENGTH = 1 << 16, 64, 1 << 22, 16, 100  # bytes of a text, texts, bytes of all, tokens
+ASK = b"POST /predict?%d+%d HTTP/1.0\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
 
 
 def advance(text: list[int]) -> Any:
@@ -44,7 +45,7 @@ def step(texts: list[list[int]]) -> list[Any]:
 
 
 LAYERS, running, engine, room = list[Any](), list[Any](), list[Any](), asyncio.Semaphore(CAPACITY)
-stepper = asc.Stepper(step, max_cost=CAPACITY + CHUNK, cost=lambda text: min(text[0], CHUNK), reserve=CACHE)
+stepper = asc.Stepper(step, max_cost=CAPACITY * CHUNK, reserve=CACHE)  # all go, as by hand
 
 
 async def stepped(text: list[int], send: Any) -> None:
@@ -100,19 +101,24 @@ def serve(kind: str, port: str, options: str) -> None:
 
 
 async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool = False) -> dict[str, Any]:
-    """The answers to clients that ask for a text each, the first with a prompt of `long` tokens. If `leave`, a third
-    leave."""
-    first, gap, started = list[float](), list[float](), perf_counter()
+    """The answers to clients that ask for a text each. If `leaving`, a third leave. A client with a long prompt comes
+    when the others have begun, and the gaps are those from then on."""
+    first, gap, started, begun = list[float](), list[float](), perf_counter(), asyncio.Event()
 
     async def one(number: int) -> None:
+        if not number and long > CHUNK:
+            await begun.wait()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /?%d+%d HTTP/1.0\r\n\r\n" % (CHUNK if number else long, LENGTH))
+        writer.write(ASK % (CHUNK if number else long, LENGTH))
         last, got = perf_counter(), 0
         while got < (number % LENGTH if leaving and number % 3 == 0 else LENGTH):
             if (await reader.readline()).startswith(b"data"):
                 now = perf_counter()
                 (gap if got else first).append(now - last)
                 last, got = now, got + 1
+                if long > CHUNK and len(first) == clients - 1 and not begun.is_set():
+                    gap.clear()
+                    begun.set()
         writer.transport.abort()
 
     await asyncio.gather(*map(one, range(clients)))
@@ -122,17 +128,18 @@ async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool
 def streams(size: str, width: int, least: float, rounds: int, turns: Any) -> Iterator[Result]:
     """With 1, 16, 64 and three times as many clients as texts fit, for each kind of server in turn."""
     with ExitStack() as stack:
-        servers = {k: stack.enter_context(Server(k, turns.quick, app="bench.tokens", width=width)) for k in KINDS}
+        kinds, missing = with_litserve(KINDS, turns)
+        servers = {k: stack.enter_context(Server(k, turns.quick, app="bench.tokens", width=width)) for k in kinds}
         for clients in (1, 4) if turns.quick else (1, 16, CAPACITY, 3 * CAPACITY):
             found: dict[str, dict[str, list[float]]] = {}
-            for kind in [*KINDS, *reversed(KINDS)] * (1 if turns.quick else rounds):
+            for kind in [*kinds, *reversed(kinds)] * (1 if turns.quick else rounds):
                 got = run(partial(read, servers[kind], clients))
                 for what, p in (("time per token", 50), ("first", 50), ("first", 99), ("gap", 50), ("gap", 99)):
                     key, value = f"{size}, {clients} clients, {what}, p{p}", float(np.percentile(got[what], p)) * 1e3
                     found.setdefault(key, {}).setdefault(kind, []).append(value)
             for key, values in found.items():
                 targets = {OURS: Target(1 / least if "time" in key else 1.1, "as by hand")}
-                yield Row(key, key, "ms", targets=targets).result({kind: values[kind] for kind in KINDS})
+                yield Row(key, key, "ms", targets=targets).result({kind: values[kind] for kind in kinds}, missing)
 
 
 def leaving(turns: Any) -> Iterator[Result]:

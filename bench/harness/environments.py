@@ -40,6 +40,7 @@ NEEDS = {
     "ray": Needs("ray", ("ray", "numpy"), tuple((3, minor) for minor in range(10, 14))),
     "numba": Needs("numba", (*_OURS, "numba")),
     "loaders": Needs("grain", ("torch==2.13.0", "torchdata", "spdl", "grain", "numpy")),
+    "litserve": Needs("litserve", ("litserve>=0.2.12", *_OURS)),
     "guest": Needs("torch", ("torch==2.13.0", *_OURS, "pillow", "scikit-learn", "tqdm")),
 }
 

@@ -27,7 +27,7 @@ class Turns:
 
     def __init__(self, *, rounds: int, quick: bool, install: bool, only: frozenset[str] = frozenset()) -> None:
         self.rounds, self.quick = rounds, quick
-        self._install = install
+        self.install = install
         self._only = only  # contestants, if not all
         self._children: dict[str, Child] = {}
         self.facts: dict[str, str] = {}
@@ -95,7 +95,7 @@ class Turns:
         if contestant in self.missing:
             raise Unavailable(self.missing[contestant])
         try:
-            child = Child(contestant, self.quick, install=self._install)
+            child = Child(contestant, self.quick, install=self.install)
         except Unavailable as error:
             self.missing[contestant] = str(error)
             raise

@@ -7,7 +7,6 @@ processors.)
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import signal
 import time
@@ -19,7 +18,7 @@ from bench.harness.subjects import Together
 from bench.harness.turns import Turns
 
 from .load import request
-from .servers import CONNECTIONS, DRAIN, LIMIT, Found, Server, answer, beside, counted
+from .servers import CONNECTIONS, DRAIN, LIMIT, Found, Server, answer, beside, counted, with_litserve
 
 AT_CAPACITY = "at capacity"
 
@@ -27,9 +26,7 @@ AT_CAPACITY = "at capacity"
 def capacity(turns: Turns) -> Iterator[Result]:
     """As many requests as each kind of server can answer for CONNECTIONS clients, in turn."""
     quick = turns.quick
-    kinds = ["inline", "executor", OURS]
-    if importlib.util.find_spec("litserve") is not None:
-        kinds.append("litserve")
+    kinds, missing = with_litserve(["inline", "executor", OURS], turns)
     found: dict[str, list[Found]] = {kind: [] for kind in kinds}
     for _ in range(min(turns.rounds, 3)):
         for kind in kinds:
@@ -37,7 +34,6 @@ def capacity(turns: Turns) -> Iterator[Result]:
                 found[kind].append(answer(server.load(seconds=0.2 if quick else 6, connections=CONNECTIONS)))
     times = {kind: [1e3 / max(one["per_second"], 1e-9) for one in all_] for kind, all_ in found.items()}
     p99 = {kind: [one["good"]["p99"] * 1e3 for one in found[kind]] for kind in ("executor", "inline", *kinds[2:])}
-    missing = {} if "litserve" in kinds else {"litserve": "not installed (`pip install litserve`)"}
     batched, queued = {OURS: Target(0.5, "batches")}, {OURS: Target(1.0, "no queue in front of a lock")}
     yield Row("capacity-time", "time per answer of a model of 5 ms a row", "ms", targets=batched).result(times, missing)
     yield Row("capacity-p99", "the same, 99th percentile of latency", "ms", targets=queued).result(p99, missing)
@@ -64,16 +60,10 @@ def overload(turns: Turns) -> Iterator[Result]:
     per_second = f"{found['per_second']:.0f} per second of {rate:.0f}; {heard}; {found['unsent']} unsent"
     most = f"max {found['refused']['max'] * 1e3:.0f} ms"
     soon, late = Target(50, "it is told at once", absolute=True), Target(10, "nothing blocks it", absolute=True)
-    time, slow = 1e3 / max(found["per_second"], 1e-9), alone["good"]["p99"] * 1e3
+    time, before_it = [1e3 / max(one["per_second"], 1e-9) for one in (found, alone)]
+    slow = alone["good"]["p99"] * 1e3
     for key, title, to, value, target, note in (
-        (
-            "time",
-            "time per good answer",
-            1e3 / alone["per_second"],
-            time,
-            Target(1 / 0.95, "5% for refusals"),
-            per_second,
-        ),
+        ("time", "time per good answer", before_it, time, Target(1 / 0.95, "5% for refusals"), per_second),
         ("p99", "p99 of the accepted", slow, found["good"]["p99"] * 1e3, Target(2.0, "the queue is bounded"), ""),
         ("refusals", "p99 of refusals", slow, found["refused"]["p99"] * 1e3, soon, most),
         ("healthz", "p99 of /healthz", slow, found["healthz"]["p99"] * 1e3, soon, ""),

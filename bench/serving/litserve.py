@@ -1,22 +1,26 @@
-"""The same perceptron behind LitServe: `python -m bench.serving.litserve PORT WIDTH`.
+"""The same perceptron behind LitServe: `python -m bench.serving.litserve APP PORT OPTIONS`.
 
 A module of its own, since LitServe's worker process imports the class by name.
 """
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import litserve as ls
 import numpy as np
 
+from bench import tokens
+
 from .app import BATCH, forward, weights
 
 
 class Digits(ls.LitAPI):  # type: ignore[misc]
-    def __init__(self, width: int) -> None:
-        super().__init__(max_batch_size=BATCH, batch_timeout=0.005)
+    def __init__(self, width: int, most: int = BATCH, **options: bool) -> None:
+        super().__init__(max_batch_size=most, batch_timeout=0.005, **options)
         self.width = width
 
     def setup(self, device: object) -> None:
@@ -38,6 +42,29 @@ class Digits(ls.LitAPI):  # type: ignore[misc]
         return {"digit": digit}
 
 
+class Texts(Digits):
+    """Streams of tokens, as in `bench.tokens`: of texts that come together, and end together."""
+
+    def setup(self, device: object) -> None:
+        tokens.LAYERS.extend(weights(self.width))
+
+    def decode_request(self, request):  # type: ignore[no-untyped-def]  # as above
+        return [tokens.CHUNK, tokens.LENGTH]
+
+    def predict(self, texts: Any) -> Iterator[list[str]]:
+        for _ in range(tokens.LENGTH):
+            tokens.step(texts)
+            yield ["data: 1\n\n"] * len(texts)
+
+    def unbatch(self, outputs: Any) -> Any:
+        yield from outputs
+
+    encode_response = unbatch
+
+
 if __name__ == "__main__":
-    server = ls.LitServer(Digits(int(sys.argv[2])), accelerator="cpu")
-    server.run(host="127.0.0.1", port=int(sys.argv[1]), log_level="error", generate_client_file=False)
+    app, port, options = sys.argv[1:]
+    width = json.loads(options)["width"]
+    api = Texts(width, tokens.CAPACITY, stream=True) if app == "bench.tokens" else Digits(width)
+    server = ls.LitServer(api, accelerator="cpu")
+    server.run(host="127.0.0.1", port=int(port), log_level="error", generate_client_file=False)

@@ -11,9 +11,12 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from typing import Any
 
-from bench.harness.rows import OURS, ROOT, Result, Row, Target
+from bench.harness.environments import python_for
+from bench.harness.rows import OURS, ROOT, Result, Row, Target, Unavailable
+from bench.harness.turns import Turns
 
 from .load import connect, request, run
 
@@ -37,6 +40,15 @@ def counted(
     return Row(key, title, unit, targets=targets).result({OURS: [value]}, notes={OURS: note})
 
 
+def with_litserve(kinds: Iterable[str], turns: Turns) -> tuple[list[str], dict[str, str]]:
+    """These kinds of servers, and LitServe's; or why there is none of those."""
+    try:
+        python_for("litserve", install=turns.install)
+    except Unavailable as error:
+        return [*kinds], {"litserve": str(error)}
+    return [*kinds, "litserve"], {}
+
+
 class Server:
     """A server's process."""
 
@@ -46,11 +58,11 @@ class Server:
         more = {"max_bytes": MEMORY, "max_requests": LIMIT, "drain_timeout": DRAIN} if kind == "asyncsched" else {}
         given = json.dumps({"width": width, **more, **options})
         ours = [app, kind, str(self.port), given]
-        peer = ["bench.serving.litserve", str(self.port), str(width)]
+        peer = ["bench.serving.litserve", app, str(self.port), given]
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         quiet = subprocess.DEVNULL if kind == "litserve" else None
         self.process = subprocess.Popen(
-            [sys.executable, "-m", *(peer if kind == "litserve" else ours)],
+            [python_for("litserve"), "-m", *peer] if kind == "litserve" else [sys.executable, "-m", *ours],
             cwd=ROOT, env=environment, stdout=quiet, stderr=quiet, start_new_session=True,
         )  # fmt: skip
 

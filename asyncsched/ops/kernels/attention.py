@@ -72,8 +72,8 @@ def _parts(packed: Any, shapes: Any) -> list[Any]:
 
 
 def _attended(xp: Any, k: Any, v: Any, mask: Any) -> Any:
-    """Keys, values and a mask up to the last key that any query attends to, as with masked sequence lengths; and no mask
-    if every query attends to all of these.
+    """Keys, values and a mask up to the last key that any query attends to, as with masked sequence lengths. If every
+    query attends to all of these there is no mask.
 
     The other keys have no weight. (On a GPU, the question would wait for the device.)
     """
