@@ -80,7 +80,7 @@ async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: 
         task = asyncio.create_task(refresh())
     left.set()
     later()
-    with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
+    with pytest.raises(asc.DeadlineExceeded, match="start longer work outside"):
         await task
     assert batcher.statistics().dropped == 1
 
@@ -101,7 +101,7 @@ async def test_a_deadline_that_passes_before_the_stream_is_free_is_told(one_stre
     later()
     gate.set()
     assert await busy
-    with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
+    with pytest.raises(asc.DeadlineExceeded, match="start longer work outside"):
         await task
     assert batcher.statistics().dropped == 1
 

@@ -233,7 +233,7 @@ async def test_a_deadline_that_passes_between_two_parts_is_told(s: asc.Scheduler
     await until(lambda: model.batches)
     later()
     for task in hurried:
-        with pytest.raises(asc.DeadlineExceeded, match="outlives a scope"):
+        with pytest.raises(asc.DeadlineExceeded, match="start longer work outside"):
             await task
     assert await asyncio.gather(*patient) == [4, 6]
     assert batcher.statistics().dropped == 2
