@@ -134,16 +134,17 @@ async def test_a_coroutine_function_is_refused(s):
             s.as_executor().submit(fn)
 
 
-async def test_a_failing_scope_fails_its_futures(s, gate):
-    with pytest.raises(LookupError):
-        async with s.scope():
-            executor = s.as_executor()  # used here, in the scope
-            first = executor.submit(held, gate)
-            await until(first.running)
-            second = executor.submit(int)
-            await until(lambda: s.statistics().tasks_submitted == 2)
-            asyncio.get_running_loop().call_soon(gate.set)
-            fail()
+async def test_a_failing_scope_fails_its_futures(gate):
+    async with asc.Scheduler("cpu", streams=1) as s:
+        with pytest.raises(LookupError):
+            async with s.scope():
+                executor = s.as_executor()  # used here, in the scope
+                first = executor.submit(held, gate)
+                await until(first.running)
+                second = executor.submit(int)
+                await until(lambda: s.statistics().tasks_submitted == 2)
+                asyncio.get_running_loop().call_soon(gate.set)
+                fail()
     with pytest.raises((asc.TaskCancelled, CancelledError)):
         await asyncio.wrap_future(second)
     with pytest.raises((asc.TaskCancelled, CancelledError)):

@@ -137,15 +137,16 @@ async def test_dependents_are_cancelled_too(max_ops: int, gate: Gate) -> None:
         assert idle(s)
 
 
-async def test_a_later_reader_of_a_cancelled_value_is_cancelled(s: asc.Scheduler, gate: Gate) -> None:
-    s.submit_nowait(gate)
-    x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
-    x.cancel()
-    later = [x + 1, s.submit_nowait(int, x)]
-    gate.opened.set()
-    for handle in (*later, x + 2):
-        with pytest.raises(asc.TaskCancelled):
-            await handle
+async def test_a_later_reader_of_a_cancelled_value_is_cancelled(gate: Gate) -> None:
+    async with asc.Scheduler("cpu", streams=1) as s:
+        s.submit_nowait(gate)
+        x = s.submit_nowait(np.ones, 3, shape=3, dtype=float)
+        x.cancel()
+        later = [x + 1, s.submit_nowait(int, x)]
+        gate.opened.set()
+        for handle in (*later, x + 2):
+            with pytest.raises(asc.TaskCancelled):
+                await handle
 
 
 async def test_a_cancelled_await_leaves_the_task_and_its_other_waiters(s: asc.Scheduler, gate: Gate) -> None:
