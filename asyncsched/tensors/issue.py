@@ -124,13 +124,17 @@ def run_at_once(
     if runtime.inline is not _ALWAYS or runtime.thread != thread:
         return None
     observer = ledger.observer
+    if above is None:  # asked even if all tasks have ended: a finaliser may have taken that in since the caller looked
+        if plan.pair:
+            if a is None or b is None:
+                return None
+        else:
+            for arg in args:
+                if arg is None:
+                    return None
     if unfinished:
         if ledger.free <= 0:
             return None
-        if above is None:
-            for arg in (a, b) if plan.pair else args:
-                if arg is None:
-                    return None
         in_flight += ledger.in_flight
     else:
         completions = runtime.completions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
@@ -199,6 +200,30 @@ async def test_a_finaliser_cancels_tasks_while_others_are_launched(own: bool, ga
                 else:
                     await t
             gate.clear()
+
+
+@pytest.mark.parametrize("function", [lambda x: x == 1, lambda x: x == x, asc.isnan, asc.sum])
+async def test_an_operand_is_read_though_a_finaliser_takes_in_that_it_came(function: Any, gate: Any) -> None:
+    """In the middle of the operation, which had looked for it before."""
+    a = np.arange(4.0)
+    async with asc.Scheduler("cpu") as s:
+        expected = await function(await s.put(a))
+        for number in count():
+            x = s.submit_nowait(held, gate, a, shape=4, dtype=float)
+
+            def look(x: asc.Tensor = x) -> None:
+                gate.set()
+                while not s._runtime.completions.items:
+                    os.sched_yield()
+                x.done()
+
+            calls, y = at_calls({number: look}, partial(function, x))
+            gate.set()
+            assert (await y).tolist() == expected.tolist(), number
+            gate.clear()
+            if number >= calls:
+                break
+        assert number > 3
 
 
 def assigned(y: asc.Tensor) -> asc.Tensor:
