@@ -21,7 +21,9 @@ PROGRAM = """
 import asyncio, logging, sys
 import numpy as np
 import asyncsched as asc
+from asyncsched.observe import on_signal
 
+on_signal._PATIENCE = 25.0  # of a loop that is not blocked, on a machine that is busy
 logging.disable()  # of the stall, which is told there, too
 
 async def main():
@@ -34,6 +36,7 @@ async def main():
             await asyncio.sleep(0)
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.readline)
+        on_signal._PATIENCE = 0.1
         print("blocks", flush=True)
         sys.stdin.readline()  # the line that blocks
         del kept
