@@ -112,7 +112,7 @@ OPS = (
     with_out(full, filled_rule, "One value throughout.", Cost.SHORT, launches=1),
     with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT, launches=1),
     Op("listed", listed, filled_rule, doc="Numbers that are known one by one, such as an index's."),
-    Op("arange", "arange", arange_rule, doc="Evenly spaced by a step."),
+    Op("arange", "arange", arange_rule, launches=1, doc="Evenly spaced by a step."),
     Op("linspace", "linspace", linspace_rule, doc="A number of evenly spaced values."),
-    Op("eye", eye, eye_rule, doc="Ones on a diagonal."),
+    Op("eye", eye, eye_rule, launches=2, doc="Ones on a diagonal."),
 )

@@ -223,8 +223,8 @@ OPS = (
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     Op("real", real, view_rule, view=True, doc="The real part: a view; for real numbers the tensor itself."),
     Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; for real numbers new zeros."),
-    Op("tril", "tril", tril_rule, doc="The lower triangle, zeros above diagonal k."),
-    Op("triu", "triu", tril_rule, doc="The upper triangle, zeros below diagonal k."),
+    Op("tril", "tril", tril_rule, launches=2, doc="The lower triangle, zeros above diagonal k."),
+    Op("triu", "triu", tril_rule, launches=2, doc="The upper triangle, zeros below diagonal k."),
 )  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 

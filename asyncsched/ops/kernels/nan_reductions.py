@@ -142,13 +142,19 @@ def _copied(found: Inferred, operand: Operand) -> Inferred:
 
 
 OPS = (
-    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum"),
-    with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod"),
-    with_out(extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax"),
-    with_out(extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin"),
-    with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION),
-    with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION),
-    with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION),
+    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum", launches=4),
+    with_out(
+        filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod", launches=4
+    ),
+    with_out(
+        extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax", launches=7
+    ),
+    with_out(
+        extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin", launches=7
+    ),
+    with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION, launches=8),
+    with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION, launches=16),
+    with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION, launches=17),
     with_out(
         arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", name="nanargmax", checks=True
     ),
