@@ -190,7 +190,8 @@ def _forward(name: str) -> _Operator:
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
-            number = second if a.device.inline else other  # arrays of other libraries need the Python number
+            # Arrays of other libraries take NumPy's scalars, and no arrays of NumPy's.
+            number = second if a.device.inline or second is other else second[()]
             args = template  # read once: a scheduler on another thread may be here, too
             if args[1] is not number:
                 args = template = (_FIRST, number)

@@ -7,6 +7,7 @@ fake, which computes by NumPy, some of them run by default.
 from __future__ import annotations
 
 import warnings
+from operator import add, eq, lt, mul, sub
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,23 @@ async def test_rows_equal_numpy(card, names):
     if wrong and all(map(absent, wrong)):
         pytest.skip(f"not there in host memory: {wrong[0]}")
     assert not wrong, "\n".join([f"{len(wrong)} of {len(cases)} cases", *wrong[:40]])
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "float16", "float32", "float64"])
+async def test_numbers_beside_a_tensor_count_as_in_numpy(card, dtype):
+    """By operators, which are issued in another way than functions."""
+    array, wrong = np.array([[0, 1, 5], [2, 100, 3]], dtype), []
+    async with asc.Scheduler("cuda") as s:
+        x = await s.put(array)
+        for operator in (add, sub, mul, lt, eq):
+            for number in (2, 0, 0.1, -0.0, 1e300, float("nan"), float("inf"), True):
+                with np.errstate(all="ignore"):
+                    expected = operator(array, number)
+                for _ in range(2):
+                    found = await operator(x, number).numpy()
+                    if (found.dtype, str(found.tolist())) != (expected.dtype, str(expected.tolist())):  # of any NaN
+                        wrong.append((operator.__name__, number, found, expected))
+    assert not wrong
 
 
 def _eager(name: str, case: Case) -> Any:
