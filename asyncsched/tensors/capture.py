@@ -42,7 +42,7 @@ from .tensor import Tensor, apply
 _number = itertools.count(1)
 # Seconds. A longer replay goes to a stream, whatever its operations are: the hop costs 25 to 120 us, which is little
 # beside it. A guess, well below the time that quick operations may take of a turn of the loop (`INLINE_BUDGET`).
-_INLINE_MOST: Final = 4e-4
+_INLINE_MOST: Final = 5e-4
 
 
 class Graph:
@@ -97,7 +97,7 @@ class Graph:
         self._metas = [self._program.form(slot) for slot in self._program.outputs]
         self._owns = self._device.owns_captures and not donate
         # A replay may run on the event loop's thread if its operations could, one by one.
-        self._pace, self._quick = Pace(), min(INLINE_SECONDS * len(self._program.steps), _INLINE_MOST)
+        self._pace, self._quick = Pace(), min(INLINE_SECONDS * (1 + len(self._program.steps)), _INLINE_MOST)
         self._name = f"{name} (captured, {next(_number)})"  # a unique name, since devices learn durations by name
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
@@ -136,7 +136,10 @@ class Graph:
             return out
 
         checks = any(step.op.checks for step in self._program.steps)
-        self._op = op = Op(self._name, kernel, _no_rule, out=not own, checks=checks, blas=Blas.INSIDE)
+        plain = all(step.op.blas is Blas.NONE for step in self._program.steps)
+        self._op = op = Op(
+            self._name, kernel, _no_rule, out=not own, checks=checks, blas=Blas.NONE if plain else Blas.INSIDE
+        )
         self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:

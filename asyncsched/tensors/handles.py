@@ -44,14 +44,14 @@ class Handle(Generic[T]):
         task = value.task
         try:
             # `reach`, written out: one frame less in the most frequent wait
-            if task is None or task.failure is not None:
+            if task is None or task.state >= DONE or task.failure is not None:
                 if value.account.runtime.life is FORKED:
                     value.account.runtime.refuse()
                 yield
             else:
                 yield from wait(value.account.runtime, (task,))
-                if task.state == DONE:
-                    value.task = None
+            if task is not None and task.state == DONE:
+                value.task = None
             if value.device.remote and value.failure is None:
                 return cast(T, (yield from copy_out(value.account.runtime, value).__await__()))
             result: T = deliver(value)
@@ -194,7 +194,7 @@ def runtime_of(value: Value) -> Runtime:
 def reach(value: Value) -> Generator[Any, None, None]:
     """Wait until `value` is there; if it is, pass through the loop once."""
     task = value.task
-    if task is None or task.failure is not None:
+    if task is None or task.state >= DONE or task.failure is not None:
         if value.account.runtime.life is FORKED:  # from Python 3.14 on, its loop would go on with nothing
             value.account.runtime.refuse()
         yield

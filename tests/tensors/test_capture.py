@@ -426,7 +426,7 @@ async def test_together_they_hold_the_loop_for_no_longer_than_others(takes: list
 
 async def test_a_long_one_goes_to_a_stream_whatever_it_is_made_of(takes: list[float], gate: Any) -> None:
     async with asc.Scheduler("cpu") as s:
-        takes[0] = INLINE_SECONDS * 4
+        takes[0] = INLINE_SECONDS * 5
         x = await s.put(A)
         short = await s.capture(lambda x: (x + 1) * 2 - 1, x)
         longer = await s.capture(lambda x: (x + 1) * 2 - x * x + x, x)
