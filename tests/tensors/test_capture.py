@@ -435,3 +435,43 @@ async def test_a_long_one_goes_to_a_stream_whatever_it_is_made_of(takes: list[fl
         assert (one.done(), other.done()) == (False, True)  # of 3 operations, and of 5
         gate.set()
         await asc.gather(*busy, one)
+
+
+KEYS: dict[str, Any] = {
+    "a tensor": lambda t, m: t,
+    "a number and a tensor": lambda t, m: (1, t),
+    "a slice and a tensor": lambda t, m: (slice(1, 9, 2), t),
+    "a tensor without axes": lambda t, m: (t[0], t),
+    "tensors without axes": lambda t, m: (t[0], t[1]),
+    "a strided tensor": lambda t, m: t[::-2],
+    "two tensors": lambda t, m: (t, t),
+    "a mask": lambda t, m: m,
+    "an ellipsis and a tensor": lambda t, m: (..., t),
+    "no tensor": lambda t, m: (slice(2, 5), 1),
+    "numbers": lambda t, m: (2, 3),
+    "an ellipsis": lambda t, m: (..., 3),
+    "a new axis and a tensor": lambda t, m: (None, t),
+}
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("donate", [(), (0,)], ids=["", "donated"])
+async def test_assignments_of_every_kind_are_numpys(key: str, donate: Any) -> None:
+    """Where several go to one place, the last in C order stays."""
+
+    def assign(x: Any, t: Any, m: Any, v: Any) -> Any:
+        at = KEYS[key](t, m)
+        if key != "a mask":
+            v = v[: len(t)] if key == "a tensor" else v[:2, : x.shape[1]] if key == "a strided tensor" else v[0, 0]
+            x[at] = v
+        else:
+            x[at] = 3.0
+        return x
+
+    x, v = np.arange(144.0).reshape(12, 12), -np.arange(1.0, 145).reshape(12, 12)
+    t, m = np.array([3, 1, 3, 7]), np.arange(144).reshape(12, 12) % 5 == 0
+    async with asc.Scheduler("cpu") as s:
+        given = [await s.put(a) for a in (x, t, m, v)]
+        graph = await s.capture(assign, *given, donate=donate)
+        for _ in range(3):
+            assert np.array_equal(await graph(await s.put(x), *given[1:]), assign(x.copy(), t, m, v))

@@ -281,6 +281,7 @@ class Stepper(Generic[Member, Output]):
             find(scheduler)  # raises if it is none
         check_wait(wait, reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
+        self._grows = callable(reserve)
         self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
@@ -367,7 +368,7 @@ class Stepper(Generic[Member, Output]):
     def _go(self, seat: Seat, now: float) -> None:
         """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
-        if seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
+        if self._grows and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             if not seat.reserved:
                 raise ValueError(f"a member reserved nothing as it joined, and {more:,} bytes now: begin with a few")
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
