@@ -217,3 +217,22 @@ async def test_a_wrong_size_raises_at_its_line(s, slip, error, message):
     with pytest.raises(error, match=message):
         slip(optimizer)
     await s.barrier()
+
+
+LOSSES = (
+    "binary_cross_entropy_with_logits", "cross_entropy", "kl_div", "l1_loss", "mse_loss", "nll_loss", "smooth_l1_loss"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+async def test_a_loss_of_what_is_no_tensor_names_put(s, loss):
+    loss, x = getattr(asc.nn, loss), asc.zeros((2, 3), dtype=np.float32)
+    for other in ([0, 1], np.zeros(2, int)):
+        for operands in ((x, other), (other, x)):
+            with pytest.raises(TypeError, match=r"no operand: `x = await s.put\(a\)` makes it a tensor"):
+                loss(*operands)
+    for other in (None, 1, "a"):
+        with pytest.raises(
+            TypeError, match="NoneType is no operand|takes tensors, not int: `x = await|str is no operand"
+        ):
+            loss(x, other)

@@ -8,6 +8,7 @@ from ..._instead import naming_arguments
 from ...tensors.functions import moveaxis
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
+from .common import check_tensors
 
 
 def relu(x: Tensor) -> Tensor:
@@ -98,6 +99,7 @@ def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
 
 
 def _along(x: Tensor, axis: int, *, log: bool) -> Tensor:
+    check_tensors("log_softmax" if log else "softmax", x)
     if axis in (-1, x.ndim - 1):
         return op("softmax", x, log=log)
     return moveaxis(op("softmax", moveaxis(x, axis, -1), log=log), -1, axis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
+from ...tensors.arguments import kind_of, scalar
 from ...tensors.functions import full
 from ...tensors.functions._common import lengths
 from ...tensors.handles import runtime_of
@@ -36,6 +37,14 @@ def _sizes(size: Size) -> tuple[int, ...]:
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:
     """A constant tensor, with the dtype and the device of `x`."""
     return full(shape, value, dtype=x.dtype, device=x.device, scheduler=runtime_of(x._value))
+
+
+def check_tensors(name: str, *operands: object) -> None:
+    """Refuse lists, arrays, numbers and None, with the cure."""
+    for operand in operands:
+        if not isinstance(operand, Tensor):
+            scalar(operand)  # raises for all but numbers
+            raise TypeError(f"{name} takes tensors, not {kind_of(operand)}: `x = await s.put(a)` makes one")
 
 
 def same_dtype(name: str, x: Tensor, *others: Tensor | None) -> None:

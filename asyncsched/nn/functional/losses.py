@@ -12,7 +12,7 @@ from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, squar
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
 from .activations import log_softmax, softplus
-from .common import Reduction, reduced, same_dtype
+from .common import Reduction, check_tensors, reduced, same_dtype
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
@@ -122,6 +122,7 @@ def nll_loss(
 
     Raises:
         IndexError: where the loss is awaited, for a target outside the classes."""
+    check_tensors("nll_loss", x, target)
     rows, numbers = _rows("nll_loss", x, target)
     each, counts = _picked("nll_loss", rows, numbers, weight, index(ignore_index), 0.0)
     return _weighted("nll_loss", each, counts, reduction, target)
@@ -155,6 +156,7 @@ def cross_entropy(
     name, smoothing = "cross_entropy", float(label_smoothing)
     if not 0 <= smoothing <= 1:
         raise ValueError(f"{name}: label_smoothing={label_smoothing} must be from 0 to 1")
+    check_tensors(name, logits, target)
     if target.dtype.kind == "f" and target.shape == logits.shape:
         return _of_probabilities(logits, target, weight, reduction, smoothing)
     rows, numbers = _rows(name, logits, target)
@@ -231,6 +233,7 @@ def _rows(name: str, x: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _alike(name: str, x: Tensor, target: Tensor, *more: Tensor | None) -> None:
+    check_tensors(name, x, target)
     same_dtype(name, x, target, *more)
     if x.shape != target.shape:
         raise ValueError(f"{name}: the shapes {x.shape} and {target.shape} must be equal; `reshape` makes them so")
