@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -94,6 +95,36 @@ async def test_each_member_gets_its_outputs_in_order(s: asc.Scheduler, step: Any
     assert told.first_seconds > 0
     assert told.gap_seconds >= told.longest_gap > 0
     assert repr(stepper).endswith("0 members: 0 in a step, 0 paused)")
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+async def test_tasks_may_be_eager(limited: asc.Scheduler, step: Any) -> None:
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    try:
+        for reserve in (None, lambda text: 1000 + 500 * text.step):
+            stepper: Stepper[Text, int] = Stepper(step, reserve=reserve)
+            assert await read(stepper, Text(3)) == [0, 1, 2]
+    finally:
+        loop.set_task_factory(None)
+
+
+async def test_a_task_factory_that_fails_leaves_nobody_in_the_queue(s: asc.Scheduler) -> None:
+    def no_tasks(loop: Any, coro: Any, **_: Any) -> Any:
+        coro.close()
+        raise LookupError("no tasks")
+
+    stepper: Stepper[Text, int] = Stepper(advance)
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(no_tasks)
+    try:
+        with pytest.raises(LookupError):
+            await read(stepper, Text(3))
+    finally:
+        loop.set_task_factory(None)
+    told = stepper.statistics()
+    assert (told.members, told.stepping, told.waiting) == (0, 0, 0)
+    assert await read(stepper, Text(3)) == [0, 1, 2]
 
 
 async def test_members_join_and_leave_between_steps(s: asc.Scheduler) -> None:

@@ -375,8 +375,12 @@ class Stepper(Generic[Member, Output]):
             task.add_done_callback(partial(self._grown, seat, more))
             seat.going = True
             return
-        self._runners.wake(seat.loop)
-        self._queue.join(seat, cost, now)
+        self._queue.join(seat, cost, now)  # first, since an eager task begins at once, and would find nothing
+        try:
+            self._runners.wake(seat.loop)
+        except BaseException:
+            seat.going = not self._queue.drop(seat)
+            raise
 
     def _grown(self, seat: Seat, more: int, task: asyncio.Task[None]) -> None:
         """A member has more bytes, and may wait for a step. Or it will not get them."""
