@@ -174,11 +174,11 @@ class Graph:
                 olds.append(args[place]._value)
                 args[place]._value = gone  # type: ignore[assignment]  # no finaliser finds it there any more
                 values[place] = olds[-1]  # a finaliser may have assigned to the tensor before
+            if self._device.remote:  # a cluster writes over no array
+                return self._issued(values, ()), []
             for place in self.donate:
                 if not _is_sole_holder(values, place):
                     values[place] = apply(TABLE["copy"], (Tensor(values[place]),))._value
-            if self._device.remote:
-                return self._issued(values, ()), []
             news = [new_value(old.account, old.device, old.meta, old.nbytes, old.site) for old in olds]
             return self._issued(values, tuple(zip(self.donate, news, strict=True))), news
         except BaseException:

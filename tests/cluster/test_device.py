@@ -398,6 +398,27 @@ async def test_a_captured_step_is_one_task_of_dasks(d):
 
 
 @pytest.mark.one_loop
+@pytest.mark.parametrize("done", [False, True])
+async def test_a_captured_step_takes_donated_arguments(d, done):
+    def step(cache: asc.Tensor, row: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        cache[1] = row
+        return cache.sum(axis=0), cache
+
+    cache, row = await d.put(A), await d.put(np.ones(4))
+    kept, graph, expected = cache[1:], await d.capture(step, cache, row, donate=0), A.copy()
+    for i in range(3):
+        given = cache
+        total, cache = graph(given, row * i)
+        expected[1] = i
+        if done:
+            assert np.array_equal(await total, expected.sum(axis=0))
+        with pytest.raises(RuntimeError, match="donated"):
+            given + 1
+    assert np.array_equal(await cache, expected)
+    assert np.array_equal(await kept, A[1:])
+
+
+@pytest.mark.one_loop
 async def test_a_client_is_used_as_it_is_and_left_open(address):
     from distributed import Client
 
