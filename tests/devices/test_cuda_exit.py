@@ -86,6 +86,7 @@ async def main(how):
     fake.paused = True  # for ever
     before = sum(stream.issued.count for stream in s.devices[0].streams)
     waiting = [asyncio.ensure_future((graph(x) + i).numpy()) for i in range(20)]
+    await asyncio.sleep(0)  # now they wait
     s.submit_nowait(threading.Event().wait)
     while sum(stream.issued.count for stream in s.devices[0].streams) < before + 8:
         await asyncio.sleep(0)
