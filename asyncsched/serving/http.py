@@ -60,11 +60,13 @@ class Exchange:
         """The first header of this name, which is in lower case; None if there is none."""
         return next((value for key, value in self.scope["headers"] if key == name), None)
 
-    async def send(self, message: Message) -> None:
+    def send(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, for the application."""
         if self.left:
             raise OSError("the request was answered when it was cut short, and takes nothing more")
-        await self._pass(message)
+        if message["type"] == "http.response.body" and message.get("more_body", False):
+            return self._send(message)  # most messages of a stream: there is nothing to take note of
+        return self._pass(message)
 
     async def _pass(self, message: Message) -> None:
         """ASGI's `send`, which also notes the state of the response."""
