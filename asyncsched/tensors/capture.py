@@ -9,7 +9,7 @@ task, with elementwise operations in blocks (`ops.fused`).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from time import perf_counter
@@ -336,7 +336,7 @@ def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> 
 
 def _places(donate: int | Sequence[int], count: int) -> tuple[int, ...]:
     """The positions of the donated arguments, among `count`."""
-    places = (donate,) if isinstance(donate, int) else tuple(donate)
+    places = tuple(donate) if isinstance(donate, Iterable) else (donate,)
     for place in places:
         check_int("a position in donate", place, 0)
         if place >= count:

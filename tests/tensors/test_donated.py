@@ -302,7 +302,14 @@ async def test_an_update_that_cannot_be_in_place_is_refused_at_the_capture(body:
 
 @pytest.mark.parametrize(
     ("donate", "error"),
-    [(3, ValueError), ((0, 7), ValueError), (-1, ValueError), (("cache",), TypeError), ((0.0,), TypeError)],
+    [
+        (3, ValueError),
+        ((0, 7), ValueError),
+        (-1, ValueError),
+        (("cache",), TypeError),
+        ((0.0,), TypeError),
+        (None, TypeError),
+    ],
 )
 async def test_bad_places(donate: Any, error: type[Exception]) -> None:
     async with asc.Scheduler("cpu") as s:
