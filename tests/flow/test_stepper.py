@@ -216,6 +216,7 @@ async def test_what_a_step_raises_ends_its_members_and_no_others(
         ([1, 2, 3], ValueError, "2 members and returned 3 outputs"),
         (None, TypeError, "a list of outputs, one per member, not NoneType"),
         (np.array(1.0), TypeError, "not a single number"),
+        ([asc.Last, asc.Last], TypeError, "the class Last: use `asc.Last(output)`"),
         ([StopIteration(1), StopIteration(1)], RuntimeError, "StopIteration"),
         ([asyncio.CancelledError(), asyncio.CancelledError()], RuntimeError, "CancelledError"),
     ],

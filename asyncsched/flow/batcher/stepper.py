@@ -413,6 +413,8 @@ class Stepper(Generic[Member, Output]):
             now, kind = monotonic(), type(result)
             if kind is Last:
                 seat.ended, result, kind = True, result.value, type(result.value)
+            elif result is Last:
+                kind, result = TypeError, TypeError("the step returned the class Last: use `asc.Last(output)`")
             if issubclass(kind, BaseException):
                 self._end(seat, result)
             elif result is not SKIP:
