@@ -210,7 +210,7 @@ class Pace:
     The kernel learns it, and the plan leads to the kernel. So it is not kept in the plan, which would be a cycle.
     """
 
-    seconds = inf
+    seconds: float = inf
 
     def learn(self, seconds: float) -> None:
         """A replay took so many seconds."""
