@@ -62,7 +62,8 @@ def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
             raise ValueError(f'{name}={size!r} is no size: use an int of bytes or text such as "256 MiB" or "1.5 GB"')
         size = int(float(match[1]) * unit)
     if size <= 0:
-        raise ValueError(f"{name} must be positive, not {size}: use None for no bound")
+        cure = ": use None for no bound" if name.startswith("max_") else ""
+        raise ValueError(f"{name} must be positive, not {size}{cure}")
     return size
 
 

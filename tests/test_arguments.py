@@ -101,6 +101,11 @@ async def test_shapes_that_make_no_sense(s: asc.Scheduler, shape: Any) -> None:
             ValueError,
             "weight must be a finite number of shares above 0, not nan",
         ),
+        (
+            lambda: asc.Scheduler("cpu", max_bytes=0),
+            ValueError,
+            "max_bytes must be positive, not 0: use None for no bound",
+        ),
         (lambda: asc.Batcher(list, max_batch_cost="8"), TypeError, "max_batch_cost must be a number, not str"),
         (
             lambda: asc.Batcher(list, max_queue=0),
@@ -123,3 +128,8 @@ def test_an_argument_out_of_range_is_refused_by_name(
     with pytest.raises(error) as caught:
         make()
     assert message in str(caught.value)
+
+
+def test_a_reserve_of_nothing_is_refused_without_talk_of_bounds() -> None:
+    with pytest.raises(ValueError, match="reserve must be positive, not 0$"):
+        asc.Stepper(list, reserve=0)
