@@ -36,10 +36,11 @@ wait.
 Which task fails. One failure may free the bytes that all others wait for: its awaiter unwinds, and drops what it held.
 So the oldest stuck task fails, and further ones only as long as no waiter was woken and no bytes came free: of eighty
 tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once, with their
-number. The awaiter may go on without releasing anything (it gathers exceptions, or tries the next task). Then it is the
-same stall: it is looked at soon, `stall_timeout` counts from its beginning, and each look fails twice as many of the
-tasks that waited then. So n of them fail in log n looks. If callers of a batcher keep reserves, the last of them gets
-the error instead, and the batch goes on.
+number. If nobody awaits a task that fails, its bytes may let the program go on to the next such stall, and so on to its
+end, without a word: so that is logged, at most every `NEXT_LOG`. The awaiter may go on without releasing anything (it
+gathers exceptions, or tries the next task). Then it is the same stall: it is looked at soon, `stall_timeout` counts
+from its beginning, and each look fails twice as many of the tasks that waited then. So n of them fail in log n looks.
+If callers of a batcher keep reserves, the last of them gets the error instead, and the batch goes on.
 
 Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and does not name the cause; it exists, off
 by default. An up-to-date graph of who holds what and who waits for whom would show a deadlock at once, but would have
@@ -100,6 +101,7 @@ class StallWatch:
         self._wasted = 0.0  # seconds that the last whole collection took, if it freed nothing
         self._patience = inf  # seconds of a stall before a whole collection, if sooner than the first thorough look
         self._searching = False  # on another thread
+        self._unseen = 0.0  # when a failure that nobody awaits may be logged again
         self._overdue: asyncio.TimerHandle | None = None  # set while scopes wait to grow
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -399,6 +401,9 @@ class StallWatch:
             engine.drain()
             if more <= 0 or account.used < used:
                 break
+        if more == self._at_a_time and perf_counter() >= self._unseen:
+            self._unseen = perf_counter() + NEXT_LOG
+            log.warning("%s\nnobody awaits the tasks that fail: a window in the loop that makes them raises it", error)
         self._failed_in[account] = used, before
         self._at_a_time *= 2
         self._runtime.dispatch()

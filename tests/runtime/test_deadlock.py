@@ -588,6 +588,22 @@ async def test_after_stall_timeout_all_waiters_fail(
     assert re.search(rf"in an awaited array, created at {__file__}:\d+", text)
 
 
+async def test_a_deadlock_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Each task that fails frees its input, so the loop goes on to the next one, and awaits none of the failed."""
+    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+        kept = []
+        with caplog.at_level(logging.WARNING, "asyncsched"):
+            for _ in range(8):
+                kept.append(asc.concat([await s.put(BLOCK[:50])] * 2))
+        told = [record.getMessage() for record in caplog.records]
+        kept.clear()
+        with pytest.raises(ExceptionGroup):
+            await s.barrier()
+    assert len(told) == 1
+    assert "variable 'kept'" in told[0]
+    assert "nobody awaits" in told[0]
+
+
 async def test_slices_of_awaited_arrays_are_logged(
     looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
