@@ -114,6 +114,8 @@ async def test_the_server_of_the_guide_answers() -> None:
         # There is room for one text at a time, and no patience.
         texts = [client.get("/tokens", params={"prompt": 40, "length": 200}) for _ in range(2)]
         first, second = sorted(await asyncio.gather(*texts), key=lambda text: text.status_code)
+        none = await client.get("/tokens", params={"prompt": 40, "length": 0})
+    assert none.text == "data: end\n\n"
     assert first.text == 199 * "data: token\n\n" + "data: end\n\n"
     assert (second.status_code, int(second.headers["retry-after"]) >= 1) == (503, True)
     assert (answer.status_code, answer.json()) == (200, {"class": 1})
