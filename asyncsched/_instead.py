@@ -425,6 +425,9 @@ UTILS = {
 OPTIM = {
     **dict.fromkeys(("LBFGS", "Adagrad", "Adadelta", "Adamax", "NAdam", "RAdam", "Rprop"), "it is not here"),
     "lr_scheduler": "`optim.schedules` has StepLR, CosineAnnealingLR, OneCycleLR, ...",
+    **dict.fromkeys(("StepLR", "MultiStepLR", "ExponentialLR", "CosineAnnealingLR"), "it is in `optim.schedules`"),
+    **dict.fromkeys(("LinearLR", "OneCycleLR", "LambdaLR", "SequentialLR"), "it is in `optim.schedules`"),
+    "ReduceLROnPlateau": "it is in `optim.schedules`",
 }
 
 TENSOR = {
