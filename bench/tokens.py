@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 from typing import Any
 
 import numpy as np
@@ -149,6 +149,7 @@ def leaving(turns: Any) -> Iterator[Result]:
         for _ in range(3):
             run(partial(read, server, clients, leaving=True))
             sizes.append(resident("VmRSS", server.process.pid) / 2**20)
+        sleep(1.0)  # the server hears of the last client's leaving
         found = json.loads(server.ask(request("/statusz", b"", method="GET"))[1])["statistics"]
         gap = [run(partial(read, server, 33, long=long))["gap"] for long in (CHUNK, 480)]
     left = found["bytes_reserved"] + found["bytes_retained"] + found["bytes_in_flight"]
