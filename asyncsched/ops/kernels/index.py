@@ -7,7 +7,6 @@ count the elements that a mask selects. If the result's shape is known without t
 from __future__ import annotations
 
 from functools import partial
-from itertools import repeat
 from math import prod
 from operator import itemgetter
 from typing import Any
@@ -129,35 +128,6 @@ def setitem(
         at = decode_key(key, indices)
         part[at if any(map(np.ndim, indices)) or Ellipsis in key else (*at, Ellipsis)] = value
     return out
-
-
-def _assignment(options: Options) -> Kernel:
-    """`setitem` of NumPy's arrays with these options, for a captured step, which calls it often."""
-    if options.get("path") or options.get("op"):
-        return partial(setitem, np, **options)
-    key: Key = options["key"]
-    known, at = decode_key(key, repeat(None)), [place for place, part in enumerate(key) if part == TENSOR]
-    view = (*known, Ellipsis)  # as in `setitem`
-    if Ellipsis in key:
-        view = known
-
-    def assign(x: Any, value: Any, *indices: Any, out: Any = None) -> Any:
-        if out is None:
-            out = x.copy(order="K")
-        elif out is not x:
-            into(np, out, x)
-        if not at:
-            out[view] = value
-            return out
-        parts = list(known)
-        for place, index in zip(at, indices, strict=True):
-            if not (index.ndim and index.flags.c_contiguous):
-                return setitem(np, out, value, *indices, key=key, out=out)
-            parts[place] = index
-        out[tuple(parts)] = value
-        return out
-
-    return assign
 
 
 def last_written(xp: Any, *indices: Any, shape: Any, key: Key) -> Any:
@@ -367,10 +337,7 @@ def check_value(value: tuple[int, ...], target: Shape) -> None:
 OPS = (
     Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
     Op("getitem_advanced", getitem_advanced, getitem_advanced_rule, checks=True, doc="An index with tensors: a copy."),
-    with_out(
-        setitem, setitem_rule, "A new version with a part assigned.",
-        inplace=True, assigns=True, checks=True, fixed=_assignment,
-    ),
+    with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, assigns=True, checks=True),
     Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are the last to their places."),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
     Op("take_along_axis", take_along_axis, take_along_axis_rule, checks=True, doc="An element for each index."),

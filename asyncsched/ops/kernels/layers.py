@@ -17,7 +17,6 @@ from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
 
-_FEW = 16  # rows
 _SMALL = 8192  # elements: of fewer most of the time is Python's
 _FAR = 64  # the square of the mean over the variance; up to this, the mean is accurate enough
 
@@ -92,12 +91,9 @@ def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any
 
 def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
     """x weight^T + bias."""
-    if out is None and x.ndim == 2:
-        out = rows = matmul(xp, x, weight.T)
-    else:
-        out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
-        rows = as_matrix(out)
-        matmul(xp, as_matrix(x), weight.T, out=rows)
+    out = xp.empty((*x.shape[:-1], len(weight)), x.dtype) if out is None else out
+    rows = as_matrix(out)
+    matmul(xp, as_matrix(x), weight.T, out=rows)
     with unbuffered(xp, len(weight)):
         for one in bias:
             rows += one
@@ -134,18 +130,12 @@ def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
     xp.subtract(rows, mean[:, None], out=y)
     scale = vecdot(xp, y, y)
     scale /= width
-    if xp is not np or _any_far(mean, scale):  # on a GPU, the question would wait for the device
-        y -= xp.where(mean * mean > _FAR * scale, totals(xp, y) / width, 0).astype(y.dtype, copy=False)[:, None]
+    far = mean * mean > _FAR * scale
+    if xp is not np or np.count_nonzero(far):  # on a GPU, the question would wait for the device
+        y -= xp.where(far, totals(xp, y) / width, 0).astype(y.dtype, copy=False)[:, None]
         scale = vecdot(xp, y, y) / width
     scale += eps
     return y, xp.reciprocal(xp.sqrt(scale, out=scale), out=scale)[:, None]
-
-
-def _any_far(mean: Any, scale: Any) -> bool:
-    """Whether any mean is too far from 0. For few rows Python's numbers take a third of the time."""
-    if len(mean) > _FEW:
-        return bool(np.count_nonzero(mean * mean > _FAR * scale))
-    return any(one * one > _FAR * spread for one, spread in zip(mean.tolist(), scale.tolist(), strict=True))
 
 
 def _room(xp: Any, block: Any) -> Any:

@@ -37,8 +37,7 @@ from . import releasing_gil
 def vecdot(xp: Any, x: Any, y: Any, *, axis: int = -1, out: Any = None) -> Any:
     """The product of vectors along an axis. CuPy has no `vecdot`, so there it is a product of matrices."""
     if xp is np:
-        function = xp.vecdot if x.size + y.size < releasing_gil.LARGE else partial(releasing_gil.vecdot, xp)
-        return function(x, y, axis=axis, out=out)
+        return releasing_gil.vecdot(xp, x, y, axis=axis, out=out)
     x, y = xp.moveaxis(x, axis, -1).conj(), xp.moveaxis(y, axis, -1)
     return halves.matmul(xp.matmul, x[..., None, :], y[..., None])[..., 0, 0]
 

@@ -40,7 +40,7 @@ def matmul(xp: Any, x: Any, y: Any, *, out: Any = None) -> Any:
 
 def vecdot(xp: Any, x: Any, y: Any, *, axis: int, out: Any = None) -> Any:
     """The products of vectors along an axis: one by one, if they are few and each is contiguous."""
-    if x.dtype != y.dtype or not (_in_lines(x, axis) and _in_lines(y, axis)):
+    if x.size + y.size < LARGE or x.dtype != y.dtype or not (_in_lines(x, axis) and _in_lines(y, axis)):
         return xp.vecdot(x, y, axis=axis, out=out)
     shape = np.broadcast_shapes(x.shape[:-1], y.shape[:-1])
     if prod(shape) > _FEW:
