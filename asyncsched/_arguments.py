@@ -44,8 +44,8 @@ def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, n
         raise ValueError(f"{name} must be a finite {what} {least}, not {value!r}{_instead(none)}")
 
 
-def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
-    """`size` in bytes: an int, or text such as "256 MiB", "1.5 GB".
+def parse_bytes(size: int | str | np.integer, name: str = "size", *, none: str = "") -> int:
+    """`size` in bytes: an int, or text such as "256 MiB", "1.5 GB". `none` says what None means, where that is allowed.
 
     Raises:
         ValueError: if it is neither, not positive, or of an unknown unit.
@@ -62,8 +62,7 @@ def parse_bytes(size: int | str | np.integer, name: str = "size") -> int:
             raise ValueError(f'{name}={size!r} is no size: use an int of bytes or text such as "256 MiB" or "1.5 GB"')
         size = int(float(match[1]) * unit)
     if size <= 0:
-        cure = ": use None for no bound" if name.startswith("max_") else ""
-        raise ValueError(f"{name} must be positive, not {size}{cure}")
+        raise ValueError(f"{name} must be positive, not {size}{_instead(none)}")
     return size
 
 

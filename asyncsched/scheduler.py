@@ -120,7 +120,7 @@ class Scheduler(Submitter, OnlyAsync):
         check_int("max_pending", max_pending, none="no bound")
         check_number("stall_timeout", stall_timeout, "seconds", none="never")
         auto = max_bytes == "auto"
-        limit = None if auto or max_bytes is None else parse_bytes(max_bytes, "max_bytes")
+        limit = None if auto or max_bytes is None else parse_bytes(max_bytes, "max_bytes", none="no bound")
         runtime = Runtime(select(device, streams), Limits(max_ops, limit, max_pending), auto_bytes=auto)
         super().__init__(runtime)
         runtime.scheduler = weakref.ref(self)
@@ -397,5 +397,8 @@ class Scheduler(Submitter, OnlyAsync):
         runtime = getattr(self, "_runtime", None)
         if runtime is not None and runtime.life in (Life.OPEN, Life.CLOSING):
             told = f"{self!r} was never closed: use `async with`"
-            runtime.dropped() if runtime.life is Life.OPEN else runtime.stop_devices()
+            if runtime.life is Life.OPEN:
+                runtime.dropped()
+            else:
+                runtime.stop_devices()
             warnings.warn(told, ResourceWarning, source=self, stacklevel=2)

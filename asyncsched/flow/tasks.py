@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from threading import get_ident
 from time import perf_counter
 from typing import Any, NoReturn, TypeAlias, TypeVar, overload
@@ -245,13 +245,9 @@ class Tasks:
             _refuse(fn, keywords)
         given = None, None, nbytes, workspace, name, device, resource
         context = _context_of(self._runtime, args)
-        task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
-        try:
-            return await self._result(task, handle)
-        finally:
-            del task, handle  # as in `put`
+        return await self._result(*_make_call(self._runtime, self._core(), fn, args, given, context, bounded=False))
 
-    async def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> T:
+    def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> Coroutine[Any, Any, T]:
         """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
         no arguments, and no line of a program submits it."""
         runtime, core = self._runtime, self._core()
@@ -260,12 +256,8 @@ class Tasks:
         task = CoreTask(core, plan, value, fn, (), (), None, runtime.lanes[device].compute, 0)
         task.context = _context_of(runtime, ())
         handle: Task[T] = Task(value, plan.name)
-        del value
         runtime.submit(task, bounded=False)
-        try:
-            return await self._result(task, handle)
-        finally:
-            del task, handle
+        return self._result(task, handle)
 
     async def _result(self, task: CoreTask, handle: Task[T]) -> T:
         """Wait for a task. If the wait is cancelled, so is the task."""
@@ -277,7 +269,7 @@ class Tasks:
             self._take_back(task, "the coroutine that awaited it, which was cancelled")
             raise
         finally:
-            del task, handle
+            del task, handle  # as in `put`
 
     async def _admitted(self, task: CoreTask) -> None:
         """Wait until a task is launched or settled. If this is cancelled before, take the task back."""

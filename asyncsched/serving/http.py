@@ -64,11 +64,9 @@ class Exchange:
         """ASGI's `send`, for the application."""
         if self.left:
             raise OSError("the request was answered when it was cut short, and takes nothing more")
-        if message["type"] == "http.response.body" and message.get("more_body", False):
-            return self._send(message)  # most messages of a stream: there is nothing to take note of
         return self._pass(message)
 
-    async def _pass(self, message: Message) -> None:
+    def _pass(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
@@ -76,7 +74,7 @@ class Exchange:
             self.complete = True  # first: a client may leave as soon as it has everything
             if self.on_complete is not None:
                 self.on_complete()
-        await self._send(message)
+        return self._send(message)
 
     async def respond(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole response at once."""

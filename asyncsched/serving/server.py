@@ -143,7 +143,7 @@ class Serving(Service):
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
-        most_bytes = None if max_body is None else parse_bytes(max_body, "max_body")
+        most_bytes = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
         check_wait(wait, reserve)
         reserved = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         options = Options(

@@ -248,12 +248,9 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
-        if value.escaped:
-            super().reclaim(value)
-            return
-        value.array = value.block = None  # the memory first, its bytes second, since the loop may be waiting for them
-        if value.charge:
-            self.completions.dropped(value)
+        if not value.escaped:
+            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
+        super().reclaim(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array. The collector sees the array, but not the block, and never ends it early. If a

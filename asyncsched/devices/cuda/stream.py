@@ -255,10 +255,10 @@ class CUDAStream:
             self.recorded.pop(number, None)
         if event is not None and context.fault is None:
             context.give_event(event)
-        wake, completions, (*_, last) = False, self._memory.completions, burst
+        wake, completions = False, self._memory.completions
         for one in burst:
             self._end(one, event is None)
-            dry = one is last and self._in_flight.empty() and self._queue.empty()
+            dry = one is burst[-1] and self._in_flight.empty() and self._queue.empty()
             wake = completions.completed(one[0], dry) or wake
         return wake
 

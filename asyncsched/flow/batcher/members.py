@@ -171,9 +171,9 @@ def _in_order(tenant: Tenant) -> list[Seat]:
     """The members of a tenant as they go, if they fit."""
     seats = cast(Iterable[Seat], tenant.items)
     least = min([seat.cost for seat in seats if seat.begun], default=inf)
-    prompts = [seat for seat in seats if not seat.begun and seat.cost > least]
+    prompts = {seat for seat in seats if not seat.begun and seat.cost > least}
     tenant.left_out = tenant.left_out + 1 if prompts else 0
-    line = sorted(seats, key=lambda seat: (not seat.begun and seat.cost > least, seat.stands))
+    line = sorted(seats, key=lambda seat: (seat in prompts, seat.stands))
     if tenant.left_out > PATIENCE:
         line.insert(0, line.pop(-len(prompts)))
     return line

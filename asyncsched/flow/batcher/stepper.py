@@ -34,7 +34,7 @@ from ...runtime.threads import outlast
 from ...runtime.waiting import checkpoint
 from ..scope import Scope, Submitter, check_wait
 from .members import NOBODY, MemberQueue, Seat
-from .queue import STEP, own
+from .queue import STEP, is_error, own
 from .runners import Runners
 
 Member = TypeVar("Member")
@@ -410,12 +410,12 @@ class Stepper(Generic[Member, Output]):
         """A step that had a member has ended, or will never run. Take its output."""
         seat.going = False
         if not seat.left:
-            now, kind = monotonic(), type(result)
-            if kind is Last:
-                seat.ended, result, kind = True, result.value, type(result.value)
+            now = monotonic()
+            if type(result) is Last:
+                seat.ended, result = True, result.value
             elif result is Last:
-                kind, result = TypeError, TypeError("the step returned the class Last: use `asc.Last(output)`")
-            if issubclass(kind, BaseException):
+                result = TypeError("the step returned the class Last: use `asc.Last(output)`")
+            if is_error(result):
                 self._end(seat, result)
             elif result is not SKIP:
                 seat.unread.append(result)
