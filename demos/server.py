@@ -236,7 +236,7 @@ if __name__ == "__main__":
     parser.add_argument("--max-bytes", default="64 MiB", help="the limit on tracked bytes")
     parser.add_argument("--max-requests", type=int, default=512, help="the limit on requests in progress")
     parser.add_argument(
-        "--batch-ms", type=float, default=50, help="seconds that a batch takes longer (default %(default)g)"
+        "--batch-ms", type=float, default=50, help="milliseconds that a batch takes longer (default %(default)g)"
     )
     parser.add_argument("--model", type=Path, metavar="PATH", help="load the model from there, or save it there")
     options = parser.parse_args()

@@ -66,6 +66,6 @@ if __name__ == "__main__":
     parser.add_argument("host")
     parser.add_argument("port", type=int)
     parser.add_argument("--clients", type=int, default=240, help="how many clients at once (default %(default)s)")
-    parser.add_argument("--seconds", type=float, default=8, help="seconds (default %(default)g)")
+    parser.add_argument("--seconds", type=float, default=8, help="how many seconds (default %(default)g)")
     options = parser.parse_args()
     asyncio.run(main(options.host, options.port, options.clients, options.seconds))
