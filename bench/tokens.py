@@ -102,10 +102,12 @@ def serve(kind: str, port: str, options: str) -> None:
 
 async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool = False) -> dict[str, Any]:
     """The answers to clients that ask for a text each. If `leaving`, a third leave. A client with a long prompt comes
-    when the others have begun, and the gaps are those from then on."""
+    when the others have begun, and the gaps are those that begin from then on."""
     first, gap, started, begun = list[float](), list[float](), perf_counter(), asyncio.Event()
+    since = 0.0  # gaps from before are those of so many requests at once
 
     async def one(number: int) -> None:
+        nonlocal since
         if not number and long > CHUNK:
             await begun.wait()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -114,10 +116,12 @@ async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool
         while got < (number % LENGTH if leaving and number % 3 == 0 else LENGTH):
             if (await reader.readline()).startswith(b"data"):
                 now = perf_counter()
-                (gap if got else first).append(now - last)
+                if not got or last >= since:
+                    (gap if got else first).append(now - last)
                 last, got = now, got + 1
                 if long > CHUNK and len(first) == clients - 1 and not begun.is_set():
                     gap.clear()
+                    since = now
                     begun.set()
         writer.transport.abort()
 

@@ -49,7 +49,8 @@ async def statusz(service: Service, exchange: Exchange) -> None:
 
 
 def status(service: Service) -> dict[str, Any]:
-    """Requests, the scheduler's `statistics()` and `load()`, streams, and the operations that took longest.
+    """Requests, the scheduler's `statistics()` and `load()`, batchers, steppers, streams, and the operations that took
+    longest.
 
     Raises:
         Problem: 503 while the scheduler is not open.
@@ -72,6 +73,8 @@ def status(service: Service) -> dict[str, Any]:
         "waiting_for_room": [asdict(one) for one in service.scheduler._runtime.room.read()],
         "coroutines_waiting": found.waiting_count,
         "scopes": found.scope_count,
+        "batchers": {name: asdict(one.statistics()) for name, one in service.batchers.items()},
+        "steppers": {name: asdict(one.statistics()) for name, one in service.steppers.items()},
         "streams": [{key: kept for key, kept in asdict(one).items() if key != "line"} for one in found.streams],
         "operations": [asdict(operation) for operation in found.operations[:_MOST]],
     }

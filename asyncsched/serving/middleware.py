@@ -79,7 +79,7 @@ async def _attend(work: asyncio.Task[None], exchange: Exchange, seconds: float |
     """Wait for a request's work: until it is cancelled; and up to its deadline, unless it is answered by then."""
     try:
         await asyncio.wait([work], timeout=None if seconds is None else seconds + _UNWINDING)
-        if exchange.complete:
+        if exchange.complete and not work.done():
             await asyncio.wait([work])
         if not work.done():
             raise DeadlineExceeded(f"{exchange.name} passed its deadline of {seconds:g} s, and some of it still runs")

@@ -526,6 +526,16 @@ def test_what_a_closed_loop_has_left_keeps_nobody_waiting() -> None:
     assert (found.waiting, found.computing, found.dropped) == (0, 0, 2)
 
 
+async def test_a_function_that_waits_for_its_own_batcher_is_told(s: asc.Scheduler) -> None:
+    async def fn(items: list[int]) -> list[int]:
+        return [await batcher(item - 1) if item else 0 for item in items]
+
+    batcher: asc.Batcher[int, int] = asc.Batcher(fn)
+    assert await batcher(0) == 0
+    with pytest.raises(RuntimeError, match="fn waits for its own next batch, which waits for it"):
+        await batcher(1)
+
+
 def test_bad_arguments() -> None:
     for wrong, error in (
         ({"max_batch_cost": 0}, ValueError),

@@ -1090,6 +1090,15 @@ async def test_who_joins_twice_is_told(s: asc.Scheduler) -> None:
         pass
 
 
+async def test_a_step_that_waits_for_its_own_stepper_is_told(s: asc.Scheduler) -> None:
+    async def step(texts: list[Text]) -> list[Any]:
+        return [await read(stepper, Text(1)) for _ in texts]
+
+    stepper: Stepper[Text, int] = Stepper(step)
+    with pytest.raises(RuntimeError, match="step waits for its own next step, which waits for it"):
+        await read(stepper, Text(1))
+
+
 # -- random programs --------------------------------------------------------------------------------------------------
 
 

@@ -68,6 +68,8 @@ async def test_metrics() -> None:
         for method in ("POST", "POST", "BREW"):
             await Call(server, method=method).feed().answer()
         found = await scrape(server)
+        body = (await get(server, "/statusz").answer())[1]
+    assert (body["batchers"]["echo"]["answered"], body["steppers"]["length"]["outputs"]) == (3, 1)
     assert found['asyncsched_requests_total{method="POST",status="200"}'] == 2
     assert found['asyncsched_requests_total{method="other",status="200"}'] == 1
     assert found["asyncsched_request_duration_seconds_count"] == 3

@@ -70,7 +70,7 @@ class Runners:
         """The running event loop. From now on they belong to it.
 
         Raises:
-            RuntimeError: if they belong to another that is open.
+            RuntimeError: if they belong to another that is open, or if the function that they call asks.
         """
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
@@ -83,6 +83,11 @@ class Runners:
                 self._queue.empty()  # nobody waits for items that may be left
                 self._begin_anew()
             self._loop = loop
+        if self._is_async and asyncio.current_task() in {batch.task for batch in self._batches} - {None}:
+            raise RuntimeError(
+                f"{self.name} waits for its own next {self._words.batch}, which waits for it: it would never end."
+                " Call what computes the result directly"
+            )
         return loop
 
     def _begin_anew(self) -> None:
