@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from functools import lru_cache
@@ -14,6 +15,7 @@ _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code obje
 _MOST_KNOWN = 1024
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+_BETWEEN = (_PACKAGE, contextlib.__file__)  # `enter_async_context(s.scope())` is the user's line, too
 
 
 def line_of(site: CallSite | None) -> str:
@@ -28,8 +30,8 @@ def line_of(site: CallSite | None) -> str:
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether this is the user's code: neither the package's nor the event loop's."""
-    return not code.co_filename.startswith(_PACKAGE) and not _drives(code.co_filename)
+    """Whether this is the user's code: neither the package's, nor contextlib's, nor the event loop's."""
+    return not code.co_filename.startswith(_BETWEEN) and not _drives(code.co_filename)
 
 
 @lru_cache(1024)
@@ -49,7 +51,7 @@ def call_site(skip: int = 2) -> CallSite | None:
     found = _known.get((id(frame.f_code), frame.f_lasti))  # most often the line is known already
     if found is not None:
         return found
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_code.co_filename.startswith(_BETWEEN):
         if frame.f_back is None:
             return None
         frame = frame.f_back
