@@ -61,6 +61,8 @@ async def test_streams_have_the_longest_slices_and_the_niceness_that_they_had() 
     async with asc.Scheduler("cpu", streams=2) as s:
         found = [await s.call(slices.attributes) for _ in range(2)]
         assert [(one.slice, one.nice) for one in found] == [(slices.LONGEST, before.nice)] * 2
+        started = await s.call(lambda: asyncio.run(asyncio.to_thread(slices.attributes)))
+        assert started.slice == before.slice  # what a task starts has no long ones
         now = slices.attributes()
         assert (now.slice, now.nice) == (before.slice, before.nice)
 

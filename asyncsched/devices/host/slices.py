@@ -24,6 +24,7 @@ LONGEST: Final = 100_000_000  # nanoseconds; the kernel takes no more
 # The numbers of sched_getattr and sched_setattr, since a C library names them only from glibc 2.41 on.
 _CALLS: Final = {"x86_64": (315, 314), "aarch64": (275, 274), "riscv64": (275, 274)}
 _LIBRARY: Final = CDLL(None) if sys.platform == "linux" and sys.maxsize > 2**32 else None  # one: each leaves a cycle
+_RESET_ON_FORK: Final = 1  # what a task starts, a process say, has slices as others have
 _FAIR: Final = (0, 3)  # SCHED_OTHER and SCHED_BATCH: others have no slices
 
 
@@ -49,7 +50,7 @@ def take_long_slices() -> None:
     """Ask for long slices for the calling thread. Nothing happens if the system has none."""
     found = attributes()
     if found is not None and found.policy in _FAIR:
-        found.slice = LONGEST
+        found.slice, found.flags = LONGEST, found.flags | _RESET_ON_FORK
         _call(1, 0, byref(found), 0)
 
 
