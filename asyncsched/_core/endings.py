@@ -131,6 +131,7 @@ class Endings:
             task, failure = todo.pop()
             if task.state != PENDING:
                 continue
+            failure = task.failure or failure  # it may be marked as cancelled already: see `Engine.cancel`
             task.state = CANCELLED if failure.cancelled else FAILED
             self._admission.remove(task)
             task.failure = failure

@@ -82,7 +82,7 @@ def ends_on_its_stream(rig: Rig, task: Task) -> None:
     value = task.value
     assert value is not None
     value.array, task.refund = object(), task.cost
-    task.value, task.inputs = None, ()
+    task.value, task.reads = None, ()
     rig.streams[task.lane].remove(task)
     rig.post(task)
 

@@ -76,3 +76,24 @@ def test_requests_put_off_are_abandoned_with_the_rest(rig):
     rig.engine.dispatch()
     assert told == [late]
     assert value.failure is not None
+
+
+def test_a_task_that_is_cancelled_before_it_joins_stays_cancelled(rig):
+    """Also if an input has failed, so that it would fail as it joins."""
+    producer, value = rig.submit(name="producer")
+    rig.dispatch()
+    producer.call.error = ValueError()
+    rig.finish(producer)
+    rig.dispatch()
+    reader, _value = rig.task(value, name="reader")
+    told: list[bool] = []
+
+    def act() -> None:
+        rig.engine.submit(reader)
+        told.append(rig.engine.cancel(reader, cancellation(reader)))
+
+    as_one_ends(rig, act)
+    rig.dispatch()
+    assert told == [True]
+    assert reader.state == CANCELLED
+    assert reader.failure.cancelled
