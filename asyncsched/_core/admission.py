@@ -100,13 +100,12 @@ class Admission:
             return self._overtaker(full)
         for queue in self._queues:  # the only one
             head = queue.peek()
-            if head is not None and not head.blockers and not (full and head.lanes):
-                account = head.scope.account
-                limit = account.limit
-                if limit is None or account.used + head.cost <= limit or account.fits(head):
-                    if queue.in_rotation:  # it shared until now, and its class may have been passed over
-                        queue.tenant.priority.passed = 0
-                    return head
+            if head is None or head.blockers or (full and head.lanes):
+                continue
+            if head.scope.account.fits(head):
+                if queue.in_rotation:  # it shared until now, and its class may have been passed over
+                    queue.tenant.priority.passed = 0
+                return head
         return self._overtaker(full)
 
     def _next_in_turn(self, full: bool) -> Task | None:

@@ -118,8 +118,7 @@ class Ledger:
         elif task.cost < account.least or account.pending == account.claims:
             account.least = task.cost
         account.pending += 1
-        limit = account.limit
-        if not task.blockers and (limit is None or account.used + task.cost <= limit or account.fits(task)):
+        if not task.blockers and account.fits(task):
             account.changed = True  # otherwise a scan for fitting tasks would find nothing new
         self.pending += 1
         self.pending_bytes += task.cost
@@ -162,10 +161,7 @@ class Ledger:
             self.free -= 1
         if task.move is not None:
             task.move.charge(task)
-        if self.in_flight > self.peak_in_flight:  # `note_peak`, written out: each iteration of a window comes here
-            self.peak_in_flight = self.in_flight
-        if self.account.used > self.peak_bytes:
-            self.peak_bytes = self.account.used
+        self.note_peak(self.in_flight)
 
     def refund(self, task: Task) -> None:
         """Free the slot of a task that physically ended, and the bytes that its result did not keep."""

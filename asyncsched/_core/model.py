@@ -213,10 +213,6 @@ class Task:
         reads = self.reads  # read once: the stream's thread clears it
         return (reads,) if type(reads) is Value else reads
 
-    @inputs.setter
-    def inputs(self, inputs: tuple[Value, ...]) -> None:
-        self.reads = inputs
-
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read its result and were submitted while it was unfinished."""
@@ -395,11 +391,6 @@ class Scope:
         """All unfinished tasks here and below; with `before`, only those with lower numbers."""
         found = [task for scope in self.tree() for task in list(scope.tasks)]
         return found if before is None else [task for task in found if task.seq < before]
-
-    def one_unfinished(self, before: int | None = None) -> Task | None:
-        """One of these tasks, a late one if possible; None if there is none."""
-        found = (task for scope in reversed(self.tree()) for task in reversed(list(scope.tasks)))
-        return next((task for task in found if before is None or task.seq < before), None)
 
     def record(self, failure: Failure) -> None:
         """Keep a root cause for a barrier or the scope's end to report, unless someone sees it first."""

@@ -149,7 +149,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
     assert value is not None
     if task is commit.gate:
         commit.decide(memory.certain(task.inputs) is None)
-        task.inputs = ()  # at once: the members may run before this end is reported, and need to be the only holders
+        task.reads = ()  # at once: the members may run before this end is reported, and need to be the only holders
         finish(task, value, np.array(True), task.cost)
     elif commit.decide(False):
         return True

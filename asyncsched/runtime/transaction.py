@@ -145,9 +145,9 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         if task.args is None:
             task.args = tuple([ref(i) for i in range(len(task.inputs))])
     made = {task.value for task in tasks}
-    gate.inputs = tuple(dict.fromkeys([value for task in tasks for value in task.inputs if value not in made]))
+    gate.reads = tuple(dict.fromkeys([value for task in tasks for value in task.inputs if value not in made]))
     for task in tasks:
-        task.inputs = (*task.inputs, truth)
+        task.reads = (*task.inputs, truth)
     kept = workspace * min(len(tasks), len({lane for task in tasks for lane in task.lanes}))
     gate.move, gate.cost = Move(all_of_it, kept), kept + room
     return gate

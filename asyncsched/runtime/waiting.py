@@ -113,7 +113,7 @@ async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> 
     """
     waited = False
     runtime.dispatch()
-    while task := scope.one_unfinished(before):
+    while task := next(reversed(scope.unfinished(before)), None):
         # only for a late task: a waiter on each would wake the loop for each
         await awaited(runtime, [task], ENDED)
         waited = True
@@ -128,7 +128,7 @@ async def shielded(runtime: Runtime, scope: Scope) -> None:
     runtime.dispatch()
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # it will end the loop
         runtime.abandoned = True
-    if scope.one_unfinished() is not None and not runtime.abandoned:
+    if scope.unfinished() and not runtime.abandoned:
         await to_its_end(_until_loop_ends(runtime, scope))
 
 
