@@ -302,13 +302,20 @@ CASES: dict[str, list[Case]] = {
         name: transformed(name, real(2, 3), {}, {"axes": (0,)}, {"s": (4, 2)}, {"s": (-1, 4), "axes": (1, 0)})
         for name in ("fftn", "ifftn")
     },
-    **{name: transformed(name, real(3, 4), {}, {"axis": 0}, {"n": 2}, {"n": 7}) for name in ("rfft", "ihfft")},
+    "rfft": [
+        case
+        for name in ("rfft", "ihfft")
+        for case in transformed(name, real(3, 4), {}, {"axis": 0}, {"n": 2}, {"n": 7})
+    ],
     "rfftn": transformed("rfftn", real(2, 3, 2), {}, {"axes": (2, 1)}, {"s": (2, 3)}),
-    **{
-        name: transformed(name, real(2, 4), {}, {"n": 5}, {"n": 3}, {"n": 9}, {"n": 1}, {"axis": 0}, to_complex=True)
-        + transformed(name, real(3), {})
+    "irfft": [
+        case
         for name in ("irfft", "hfft")
-    },
+        for case in transformed(
+            name, real(2, 4), {}, {"n": 5}, {"n": 3}, {"n": 9}, {"n": 1}, {"axis": 0}, to_complex=True
+        )
+        + transformed(name, real(3), {})
+    ],
     "irfftn": transformed("irfftn", real(2, 1, 4), {}, {"axes": (2, 0)}, {"s": (3, 5)}, to_complex=True),
     # Sequences and windows.
     "convolve": [

@@ -72,9 +72,9 @@ def cases() -> dict[str, list[Case]]:
     found |= {name: [((MATRICES,), {})] for name in ("eigvals", "eigvalsh", "svdvals", "eigh", "eig", "slogdet")}
     found |= {name: along({"k": 0}, operands=(X, SINGLE)) for name in ("tril", "triu")}
     lengths = ((None, "backward"), (None, "forward"), (N, "ortho"), (PRIME, "backward"), (3 * 5 * 7 * 2503, "forward"))
-    for name in ("fft", "ifft", "rfft", "irfft", "hfft", "ihfft"):
+    for name in ("fft", "ifft", "rfft", "irfft"):
         lines = [LINE, LINE.astype("f4"), LINE.astype("i4")]
-        lines += [LINE * 1j, (LINE * 1j).astype("c8")] if name not in ("rfft", "ihfft") else []
+        lines += [LINE * 1j, (LINE * 1j).astype("c8")] if name != "rfft" else []
         found[name] = [((x,), {"n": n, "axis": -1, "norm": norm}) for x in lines for n, norm in lengths]
         found[name] += [((x,), {"n": n, "axis": axis, "norm": "ortho"})
                         for x in (X, TURNED) for n in (None, 1021) for axis in (0, -1)]  # fmt: skip
@@ -150,8 +150,6 @@ def cases() -> dict[str, list[Case]]:
         "arange": [((), {"start": 0, "stop": N, "step": 1, "dtype": dtype}) for dtype in (None, np.dtype("f4"))],
         "linspace": [((0, 1), {"num": N, "dtype": dtype}) for dtype in (None, np.dtype("f4"))],
         "eye": [((), {"n_rows": 512, "n_cols": 512, "k": 0, "dtype": np.dtype("f8")})],
-        "fftfreq": [((), {"n": N, "d": 1.0, "dtype": np.dtype(d)}) for d in ("f4", "f8")],
-        "rfftfreq": [((), {"n": N, "d": 1.0, "dtype": np.dtype(d)}) for d in ("f4", "f8")],
         "scatter": [((X, ROWS), {"shape": X.shape, "key": (TENSOR,)}), ((X, WHOLE), {"shape": (N,), "key": (TENSOR,)}),
                     ((X,), {"shape": (512, 1024), "key": (ALL, Slice(None, None, 2))})],
         "scatter_along_axis": [((X, WHOLE), {"shape": X.shape, "axis": axis}) for axis in (0, 1)],

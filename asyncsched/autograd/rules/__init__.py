@@ -34,9 +34,8 @@ HOLOMORPHIC: Final = frozenset({
     "mean", "multiply", "nanmean", "nansum", "negative", "outer", "permute_dims", "positive", "real", "reciprocal",
     "repeat", "reshape", "roll", "scatter", "setitem", "sin", "sinh", "solve", "sqrt", "square", "squeeze", "stack",
     "subtract", "sum", "take", "tan", "tanh", "tensordot", "tile", "tril", "triu", "where",
-}) - {"hfft"}  # fmt: skip
+})  # fmt: skip
 COMPLEX: Rules = {
-    "hfft": FOURIER["hfft"],
     "abs": (lambda g, x: g * f.sign(x),),  # 0 at 0
     "astype": (same,),
     "conj": (lambda g: f.conj(g),),

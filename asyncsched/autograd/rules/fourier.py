@@ -16,8 +16,6 @@ from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
 from .common import Rules, along, scatter
 
-_OPPOSITE = {"backward": "forward", "forward": "backward", "ortho": "ortho"}
-
 
 def _axes(call: Any) -> tuple[list[int], list[int]]:
     """The axes of a transform, and the number of points along each."""
@@ -60,12 +58,12 @@ def _whole(name: str) -> Any:
     return rule
 
 
-def _half(g: Tensor, call: Any, norm: str) -> Tensor:
+def _half(g: Tensor, call: Any) -> Tensor:
     """The gradient of `irfft` and the like, which turn half of a symmetric spectrum into real numbers."""
     axes, points = _axes(call)
     last = axes[-1]
     n = points[-1] = _lengths(g)[last]  # the number of points is the result's length
-    found = _transform("ifftn", g, axes, points, norm)
+    found = _transform("ifftn", g, axes, points, call.options["norm"])
 
     once, twice = (n + 1) // 2, n // 2 + 1  # from there on, elements that stand for themselves only
     first, middle, rest = [found[along(last, g.ndim, slice(*ends))] for ends in ((0, 1), (1, once), (once, twice))]
@@ -74,8 +72,6 @@ def _half(g: Tensor, call: Any, norm: str) -> Tensor:
 
 FOURIER: Rules = {
     **dict.fromkeys(("fft", "fftn", "rfft", "rfftn"), (_whole("fftn"),)),
-    **dict.fromkeys(("ifft", "ifftn", "ihfft"), (_whole("ifftn"),)),
-    **dict.fromkeys(("irfft", "irfftn"), (lambda g, call: _half(g, call, call.options["norm"]),)),
-    # `hfft` is `irfft` of the conjugate, scaled the other way.
-    "hfft": (lambda g, call: _half(g, call, _OPPOSITE[call.options["norm"]]),),
+    **dict.fromkeys(("ifft", "ifftn"), (_whole("ifftn"),)),
+    **dict.fromkeys(("irfft", "irfftn"), (_half,)),
 }

@@ -44,18 +44,9 @@ def forget_plans(xp: Any) -> None:
             cache.clear()
 
 
-def frequencies(name: str) -> Kernel:
-    """The frequencies of a transform."""
-
-    def kernel(xp: Any, *, n: int, d: float, dtype: Any) -> Any:
-        return getattr(xp.fft, name)(n, d).astype(dtype, copy=False)
-
-    return kernel
-
-
 def _with_first(xp: Any, x: Any, axis: int, name: str) -> Any:
     """The operand; with one zero along an axis if that is empty, where NumPy would read undefined memory."""
-    if name not in ("irfft", "hfft", "irfftn") or x.shape[axis]:
+    if name not in ("irfft", "irfftn") or x.shape[axis]:
         return x
     return xp.zeros([1 if i == axis % x.ndim else n for i, n in enumerate(x.shape)], x.dtype)
 
@@ -71,13 +62,8 @@ class Half(Enum):
     OF_OPERAND = "the operand"
 
 
-def transform_rule(
-    op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half = Half.NONE, conjugates: bool = False
-) -> Inferred:
-    """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros.
-
-    `conjugates` is for a kernel that makes a conjugated copy first.
-    """
+def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half) -> Inferred:
+    """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros."""
     array = as_meta(operands[0])
     shape, dtype, places = list(array.bound), array.dtype, _places(op, array.bound, options, half)
     largest = elements = max(prod(shape), 1)
@@ -97,20 +83,11 @@ def transform_rule(
     # NumPy casts an operand that is not in double, and casts back. The norm decides which parts; these are the most.
     in_double = array.dtype == (np.float64 if half is Half.OF_RESULT else np.complex128)
     work = plan if in_double else plan + 2 * largest * 16
-    steps = (len(places) > 1) + conjugates  # between axes, and a conjugated copy
+    between = largest * wide if len(places) > 1 else 0  # the axes
     copied = 0 if array.contiguous else elements * wide
     result = meta(tuple(shape), dtype, array.contiguous)
     # on CUDA it is the work area of a plan
-    return Inferred(result, largest * wide * steps + max(largest * wide, work) + copied)
-
-
-def frequencies_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: bool = False) -> Inferred:
-    """The frequencies of a transform, or those that are not negative; computed in double."""
-    n, dtype = options["n"], np.dtype(options["dtype"])
-    if n < 1:
-        raise ValueError(f"{op.name}: the number of points must be positive, not {n}")
-    result = meta((n // 2 + 1 if half else n,), dtype)
-    return Inferred(result, result.bound[0] * 8 * (2 + (dtype != np.float64)))  # integers in two halves, and together
+    return Inferred(result, between + max(largest * wide, work) + copied)
 
 
 def _places(op: Op, shape: Known, options: Options, half: Half) -> list[tuple[int, int | None]]:
@@ -153,29 +130,19 @@ def _dtype(op: Op, array: Meta, options: Options, axes: int) -> np.dtype[Any]:
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
-def _transform(name: str, half: Half = Half.NONE, *, conjugates: bool = False) -> Op:
-    rule = partial(transform_rule, half=half, conjugates=conjugates)
+def _transform(name: str, half: Half = Half.NONE) -> Op:
     along = "several axes" if name.endswith("n") else "an axis"
-    return Op(name, transform(name), rule, resource="fft", doc=f"The transform `{name}` along {along}.")
+    doc = f"The transform `{name}` along {along}."
+    return Op(name, transform(name), partial(transform_rule, half=half), resource="fft", doc=doc)
 
 
-_HALF = "The frequencies of a transform of real numbers."
 OPS = (
     _transform("fft"),
     _transform("ifft"),
     _transform("rfft", Half.OF_RESULT),
     _transform("irfft", Half.OF_OPERAND),
-    _transform("hfft", Half.OF_OPERAND, conjugates=True),
-    _transform("ihfft", Half.OF_RESULT, conjugates=True),
     _transform("fftn"),
     _transform("ifftn"),
     _transform("rfftn", Half.OF_RESULT),
     _transform("irfftn", Half.OF_OPERAND),
-    Op("fftfreq", frequencies("fftfreq"), frequencies_rule, doc="The frequencies of a transform."),
-    Op(
-        "rfftfreq",
-        frequencies("rfftfreq"),
-        partial(frequencies_rule, half=True),
-        doc=_HALF,
-    ),
 )

@@ -17,6 +17,9 @@ from ..arguments import axes as _axes
 from ..arguments import dtype_of, name_keywords
 from ..tensor import Tensor
 from ._common import Axis, Dtype, known_shape, op
+from .creation import arange
+from .dtypes import astype
+from .elementwise import conj
 from .manipulation import roll
 
 Norm = Literal["backward", "ortho", "forward"]
@@ -70,7 +73,7 @@ def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "ba
     >>> await asc.fft.hfft(x)
     array([2., 0.])
     """
-    return _along("hfft", x, n, axis, norm)
+    return _along("irfft", conj(x), n, axis, _opposite("hfft", norm))
 
 
 def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "backward") -> Tensor:
@@ -79,7 +82,7 @@ def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: Norm = "b
     >>> await asc.fft.ihfft(asc.ones(4))
     array([1.-0.j, 0.-0.j, 0.-0.j])
     """
-    return _along("ihfft", x, n, axis, norm)
+    return conj(_along("rfft", x, n, axis, _opposite("ihfft", norm)))
 
 
 def fftn(x: Tensor, /, *, s: _Several = None, axes: _Several = None, norm: Norm = "backward") -> Tensor:
@@ -126,7 +129,9 @@ def fftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = 
     >>> await asc.fft.fftfreq(4)
     array([ 0.  ,  0.25, -0.5 , -0.25])
     """
-    return _frequencies("fftfreq", n, d, dtype, device, scheduler)
+    count = _points("fftfreq", n)
+    numbers = arange(-(count // 2), (count + 1) // 2, device=device, scheduler=scheduler)
+    return _frequencies(ifftshift(numbers), count, d, dtype)
 
 
 def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object = None, scheduler: Any = None) -> Tensor:
@@ -135,7 +140,8 @@ def rfftfreq(n: int, /, *, d: float = 1.0, dtype: Dtype = None, device: object =
     >>> await asc.fft.rfftfreq(4)
     array([0.  , 0.25, 0.5 ])
     """
-    return _frequencies("rfftfreq", n, d, dtype, device, scheduler)
+    count = _points("rfftfreq", n)
+    return _frequencies(arange(count // 2 + 1, device=device, scheduler=scheduler), count, d, dtype)
 
 
 def fftshift(x: Tensor, /, *, axes: Axis = None) -> Tensor:
@@ -174,8 +180,20 @@ def _check(name: str, norm: object) -> None:
         raise ValueError(f"{name}: norm must be 'backward', 'ortho' or 'forward', not {norm!r}")
 
 
-def _frequencies(name: str, n: int, d: float, dtype: Dtype, device: object, scheduler: Any) -> Tensor:
-    return op(name, n=index(n), d=float(d), dtype=dtype_of(dtype), device=device, scheduler=scheduler)
+def _opposite(name: str, norm: Norm) -> Norm:
+    """The norm of the transform in the other direction."""
+    _check(name, norm)
+    return "forward" if norm == "backward" else "backward" if norm == "forward" else norm
+
+
+def _points(name: str, n: int) -> int:
+    if index(n) < 1:
+        raise ValueError(f"{name}: the number of points must be positive, not {n}")
+    return index(n)
+
+
+def _frequencies(numbers: Tensor, n: int, d: float, dtype: Dtype) -> Tensor:
+    return astype(numbers * (1.0 / (n * d)), dtype_of(dtype), copy=False)
 
 
 def _shifted(name: str, x: Tensor, axes: Axis, shift: Callable[[int], int]) -> Tensor:
