@@ -34,6 +34,11 @@ def require(xp: Any, numbers: Sequence[Any], judge: Judge) -> None:
         raise error
 
 
+def require_true(xp: Any, truth: Any, error: Callable[[str], Exception], text: str) -> None:
+    """Check that an array of one bool is true: otherwise raise an error with this text."""
+    require(xp, (truth,), lambda found: None if found else error(text))
+
+
 def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
     """Raise IndexError for an index that is out of range, which CuPy would wrap. NumPy raises itself."""
     if xp is np:

@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
-from ..rules import lengths, same_as
-from .checks import require
+from ..rules import lengths
+from .checks import require_true
+from .elementwise import copy_rule
 
 
 def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
     """One weight for each observation: the product of the given weights, which are checked."""
     found = weights[0].astype(np.float64)
     if names[0] == "fweights":
-        require(xp, (xp.all(found == xp.rint(found)),), _fraction_error)
+        require_true(xp, xp.all(found == xp.rint(found)), TypeError, "fweights must be integer")
     for given, name in zip(weights, names, strict=True):
-        require(xp, (xp.any(given < 0),), partial(_negative_error, name))
+        require_true(xp, ~xp.any(given < 0), ValueError, f"{name} cannot be negative")
     for more in weights[1:]:
         found *= more
-    require(xp, (xp.sum(found) == 0,), _zero_weights_error)
+    require_true(xp, xp.sum(found) != 0, ZeroDivisionError, "Weights sum to zero, can't be normalized")
     return found
-
-
-def _fraction_error(truth: int) -> Exception | None:
-    return None if truth else TypeError("fweights must be integer")
-
-
-def _negative_error(name: str, found: int) -> Exception | None:
-    return ValueError(f"{name} cannot be negative") if found else None
-
-
-def _zero_weights_error(found: int) -> Exception | None:
-    return ZeroDivisionError("Weights sum to zero, can't be normalized") if found else None
 
 
 def clip_parts(xp: Any, x: Any, *, out: Any = None) -> Any:
@@ -55,12 +43,7 @@ def observation_weights_rule(op: Op, operands: tuple[Operand, ...], options: Opt
     return Inferred(result, rounded + result.bound[0])
 
 
-def clip_parts_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The form of the operand."""
-    return same_as(operands[0])
-
-
 OPS = (
     Op("observation_weights", observation_weights, observation_weights_rule, checks=True, doc="The weights of `cov`."),
-    with_out(clip_parts, clip_parts_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
+    with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
 )

@@ -13,7 +13,7 @@ from ..op import resolve
 from ..packed import packed_op
 from ..rules import INTP, as_meta, cast_bytes, lengths, sample
 from . import releasing_gil
-from .checks import require
+from .checks import require_true
 
 _BLOCK = 65_536  # elements that NumPy's histogram reads at a time
 
@@ -35,7 +35,7 @@ def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
     """The bin that each element falls into. CuPy's function checks for no error."""
     if xp is not np:
         up, down = xp.all(bins[1:] >= bins[:-1]), xp.all(bins[1:] <= bins[:-1])
-        require(xp, (up | down,), _monotonic_error)
+        require_true(xp, up | down, ValueError, "bins must be monotonically increasing or decreasing")
     return xp.digitize(xp.asarray(x), bins, right)
 
 
@@ -52,7 +52,8 @@ def histogram(
     if bins is not None:
         edges = _edges(xp, x, bins, span)
     else:
-        require(xp, (xp.all(edges[1:] >= edges[:-1]),), _increasing_error)
+        text = "`bins` must increase monotonically, when an array"
+        require_true(xp, xp.all(edges[1:] >= edges[:-1]), ValueError, text)
     found = _counts(xp, x, edges, weights)
     return (found / xp.diff(edges).astype(float) / found.sum() if density else found), edges
 
@@ -61,7 +62,8 @@ def _edges(xp: Any, x: Any, bins: int, span: Any) -> Any:
     """The edges of bins of one width, from the least element to the largest. On a GPU they never come to the host."""
     dtype = _edges_dtype(x.dtype, span)
     first, last = [xp.asarray(end, dtype=dtype) for end in span or ((x.min(), x.max()) if x.size else (0, 1))]
-    require(xp, (xp.isfinite(first) & xp.isfinite(last),), _finite_error)
+    text = "histogram: the range of the elements is not finite: give one by `range=`"
+    require_true(xp, xp.isfinite(first) & xp.isfinite(last), ValueError, text)
     half = xp.where(first == last, 0.5, 0).astype(dtype)
     first, last = first - half, last + half
     edges = first + xp.arange(bins + 1).astype(dtype) * ((last - first) / bins)
@@ -85,18 +87,6 @@ def _counts(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
         xp.add.at(sums, at, some.astype(np.float64))
         into[...] = sums
     return found[:n]
-
-
-def _monotonic_error(truth: int) -> Exception | None:
-    return None if truth else ValueError("bins must be monotonically increasing or decreasing")
-
-
-def _increasing_error(truth: int) -> Exception | None:
-    return None if truth else ValueError("`bins` must increase monotonically, when an array")
-
-
-def _finite_error(truth: int) -> Exception | None:
-    return None if truth else ValueError("histogram: the range of the elements is not finite: give one by `range=`")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

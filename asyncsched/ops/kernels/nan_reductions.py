@@ -14,7 +14,7 @@ import numpy as np
 from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, with_out
 from ..halves import reducing
 from ..rules import as_meta
-from .checks import require
+from .checks import require_true
 from .reduce import arg_reduction_rule, mean_rule, reduction_rule, variance_rule
 
 
@@ -49,7 +49,8 @@ def arg_extreme(name: str, fill: float) -> Kernel:
 
     def find(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
         if x.dtype.kind in "fc":
-            require(xp, (xp.any(xp.all(xp.isnan(x), axis=axis)),), _all_nan_error)
+            text = "All-NaN slice encountered: fill such slices first, by `asc.where`"
+            require_true(xp, xp.all(xp.any(~xp.isnan(x), axis=axis)), ValueError, text)
         return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
 
     return find
@@ -100,10 +101,6 @@ def _filled(xp: Any, x: Any, fill: float) -> Any:
 def _quotient(xp: Any, total: Any, count: Any) -> Any:
     total = xp.asarray(total)
     return xp.divide(total, count, out=total, casting="unsafe")
-
-
-def _all_nan_error(none: int) -> Exception | None:
-    return ValueError("All-NaN slice encountered: fill such slices first, by `asc.where`") if none else None
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
