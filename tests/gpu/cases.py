@@ -185,8 +185,8 @@ def _statistics() -> dict[str, Any]:
     edges = np.asarray([0.35, 0.51, 0.77], "f4")
     found["digitize"] = [Case((x, b), {"right": r}) for x in (X, X.T, few[1]) for b in (edges, edges[::-1].copy())
                          for r in (False, True)]  # fmt: skip
-    ranges = ((None, None, None), (0.1, 1, None), (0.25, 0.75, "<f8"))
-    one = [{"bins": 7, "low": a, "high": b, "ends": c, "density": d} for a, b, c in ranges for d in (False, True)]
+    ranges = ((None, None), (0.1, 1), (np.float64(0.25), np.float64(0.75)))
+    one = [{"bins": 7, "low": a, "high": b, "density": d} for a, b in ranges for d in (False, True)]
     found["histogram"] = [Case((values(3, 4, dtype="f8"),), {**o, "weighted": False}) for o in one]
     found["histogram"] += [Case((values(20), w), {**o, "weighted": True}) for w in weights for o in one[::2]]
     found["histogram"] += [Case((x, edges), {**one[0], "bins": None, "weighted": False}) for x in (X, X.T, few[1])]

@@ -49,7 +49,7 @@ def cases() -> dict[str, list[Case]]:
     found |= {name: along(*axes) for name in ("count_nonzero", "argmax", "argmin")}
     found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("cumulative_sum", "cumulative_prod", "diff")}
     found |= {name: along({"axis": 0}, {"axis": -1}) for name in ("sort", "argsort")}
-    free = {"low": None, "high": None, "ends": None}
+    free = {"low": None, "high": None}
     plain, parts = {"axis": None}, {"q": (0.1, 0.5), "form": ((2,), "<f8"), "percent": False, "keepdims": False}
     several = tuple({"axis": axis} for axis in (None, 0, -1, (0, 1)))
     some = (HOLES, HOLES.astype("f4"), HOLES.T, HOLES * 1j, WHOLE)

@@ -40,13 +40,13 @@ def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
 
 
 def histogram(
-    xp: Any, x: Any, *arrays: Any, bins: int | None, low: Any, high: Any, ends: Any, density: bool, weighted: bool
+    xp: Any, x: Any, *arrays: Any, bins: int | None, low: Any, high: Any, density: bool, weighted: bool
 ) -> tuple[Any, Any]:
     """The number of elements in each bin, or the sum of their weights; and the edges of the bins."""
     edges: Any = arrays[0] if bins is None else bins
     weights = arrays[-1] if weighted else None
     x = x.astype(np.uint8) if x.dtype == bool else x
-    span = _range(low, high, ends)
+    span = None if low is None else (low, high)
     if xp is np:
         return np.histogram(x, edges, span, density=density, weights=weights)
     if bins is not None:
@@ -130,7 +130,8 @@ def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
 
 def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[list[Meta], int]:
     """Counts and edges. Workspace: blocks of elements, and copies of operands that are not contiguous."""
-    array, bins, span = as_meta(operands[0]), options["bins"], _range(options["low"], options["high"], options["ends"])
+    array, bins = as_meta(operands[0]), options["bins"]
+    span = None if options["low"] is None else (options["low"], options["high"])
     if array.dtype.kind == "c":
         raise TypeError("histogram: complex numbers have no order: use `asc.abs` or `asc.real`")
     weights = as_meta(operands[-1]) if options["weighted"] else None
@@ -164,13 +165,6 @@ def _element_bytes(dtype: np.dtype[Any], edges: np.dtype[Any] | None, weights: n
         return 2 * dtype.itemsize + (2 * INTP.itemsize + 2 * weight if weights else 0)
     some = dtype.itemsize + weight if span else 0  # the elements in the range
     return 2 * edges.itemsize + INTP.itemsize + 10 + (edges.itemsize if edges != dtype else 0) + some
-
-
-def _range(low: Any, high: Any, ends: str | None) -> tuple[Any, Any] | None:
-    """A range in NumPy's form: of Python numbers, or of a dtype."""
-    if low is None:
-        return None
-    return (low, high) if ends is None else tuple(np.array([low, high], ends))
 
 
 def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ..arguments import axes, dtype_of, dtype_or_none, name_keywords
+from ..arguments import axes, dtype_of, dtype_or_none, name_keywords, scalar
 from ..handles import runtime_of
 from ..tensor import Tensor, listed
 from . import elementwise, linalg, reductions
@@ -310,22 +310,12 @@ def histogram(
         )
     count = int(bins) if isinstance(bins, int | np.integer) else None
     edges = (_numbers(x, bins),) if count is None else ()
-    low, high, ends = _span(range)
-    options = {"bins": count, "low": low, "high": high, "ends": ends, "density": bool(density)}
+    low, high = (None, None) if range is None else map(scalar, range)
+    options = {"bins": count, "low": low, "high": high, "density": bool(density)}
     more = () if weights is None else (weights,)
     if edges and isinstance(edges[0], Tensor):
         known_shape(edges[0], "histogram")
     return HistogramResult(*several("histogram", x, *edges, *more, known=False, **options, weighted=bool(more)))
-
-
-def _span(range: Any) -> tuple[Any, Any, str | None]:
-    """The ends of a range as Python's numbers, and their dtype; None for Python's own."""
-    if range is None:
-        return None, None, None
-    low, high = range
-    kinds = [end.dtype for end in (low, high) if isinstance(end, np.generic)]
-    ends = [end.item() if isinstance(end, np.generic) else end for end in (low, high)]
-    return ends[0], ends[1], np.result_type(*kinds).str if kinds else None
 
 
 def _numbers(x: Tensor, given: Any) -> Any:
