@@ -274,14 +274,12 @@ CASES: dict[str, list[Case]] = {
             (SQUARES, real(3, 1)),
         )
     ],
-    **{
-        name: [
-            (lambda x, name=name, k=k: getattr(asc.linalg, name)(x, offset=k), (a,))
-            for a in (CUBE, real(4, 3))
-            for k in (0, 1, -2)
-        ]
+    "diagonal": [
+        (lambda x, name=name, k=k: getattr(asc.linalg, name)(x, offset=k), (a,))
         for name in ("diagonal", "trace")
-    },
+        for a in (CUBE, real(4, 3))
+        for k in (0, 1, -2)
+    ],
     "outer": [(asc.linalg.outer, (real(3), real(4)))],
     "cross": [
         (asc.linalg.cross, (real(4, 3), real(3))),

@@ -246,7 +246,6 @@ def _matrices() -> dict[str, Any]:
             ("matrix_power", definite, tuple({"n": n} for n in (-2, 0, 1, 3))),
             ("matrix_norm", wide, tuple({"ord": o, "keepdims": k} for o in ("fro", 1, np.inf) for k in (False, True))),
             ("vector_norm", wide, tuple({"ord": o, "axis": a, "keepdims": False} for o in (1, 2) for a in (None, 0))),
-            ("trace", wide, ({"offset": 0, "dtype": None}, {"offset": 1, "dtype": None})),
             ("diagonal", wide, ({"offset": 0}, {"offset": -1})),
         )
     }

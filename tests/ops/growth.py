@@ -103,7 +103,6 @@ def cases() -> dict[str, list[Case]]:
         "matrix_power": [((MATRICES, ), {"n": n}) for n in (-2, 3)],
         "matrix_norm": [((MATRICES,), {"ord": o, "keepdims": False}) for o in ("fro", "nuc", 2)],
         "vector_norm": along(*[{"ord": o, "axis": None, "keepdims": False} for o in (1, 2, 3)]),
-        "trace": along({"offset": 0}, operands=(X,)),
         "cross": [((real(N, 3), real(N, 3)), {"axis": -1})],
         "outer": [((LINE[:512], LINE[:512]), {})],
         "qr": along({"mode": "reduced"}, operands=(MATRICES,)),

@@ -71,7 +71,16 @@ def test_diagonals(check, offset):
     for dtype in ("f4", "i4", "?"):
         for x in (values((3, 4), dtype), values((2, 4, 3), dtype)[:, ::-1], np.asfortranarray(values((3, 3), dtype))):
             check("diagonal")(lambda x=x: np.linalg.diagonal(x, offset=offset), x, offset=offset)
-            check("trace")(lambda x=x: np.linalg.trace(x, offset=offset), x, offset=offset)
+
+
+@pytest.mark.parametrize("offset", [-5, -1, 0, 2])
+async def test_traces(s, offset):
+    for dtype in ("f2", "f4", "i4", "?", "c8"):
+        for a in (values((3, 4), dtype), values((2, 4, 3), dtype)[:, ::-1], np.asfortranarray(values((9, 9), dtype))):
+            x = await s.put(a)
+            assert_same(await asc.linalg.trace(x, offset=offset), np.asarray(np.linalg.trace(a, offset=offset)))
+            found = asc.linalg.trace(x, offset=offset, dtype="c16")
+            assert_same(await found, np.asarray(np.linalg.trace(a, offset=offset, dtype="c16")))
 
 
 @pytest.mark.parametrize("n", [-3, -1, 0, 1, 2, 3, 7])

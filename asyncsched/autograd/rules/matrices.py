@@ -54,11 +54,6 @@ def _diagonal(g: Tensor, call: Any) -> Tensor:
     return f.tril(f.triu(whole, k=offset), k=offset)
 
 
-def _trace(g: Tensor, call: Any) -> Tensor:
-    offset = call.options["offset"]
-    return f.tril(f.triu(f.broadcast_to(_matrices(g), call.metas[0].shape), k=offset), k=offset)
-
-
 def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """The gradient of the root of the sum of squares; 0 if the root is 0."""
     if call.options["ord"] not in (2, "fro", None):
@@ -146,7 +141,6 @@ MATRICES: Rules = {
     "cofactors": (_cofactors,),
     "solve": (_solve_first, _solve_second),
     "diagonal": (_diagonal,),
-    "trace": (_trace,),
     "outer": (lambda g, y: g @ y, lambda g, x: x @ g),
     "cross": (
         lambda g, y, call: linalg.cross(y, g, axis=call.options["axis"]),

@@ -140,11 +140,6 @@ def diagonal(xp: Any, x: Any, *, offset: int) -> Any:
     return xp.diagonal(x, offset, -2, -1)
 
 
-def trace(xp: Any, x: Any, *, offset: int, dtype: Any = None) -> Any:
-    """The sum along a diagonal of the last two axes."""
-    return np.linalg.trace(x, offset=offset, dtype=dtype) if xp is np else xp.trace(x, offset, -2, -1, dtype)
-
-
 def _complex(xp: Any, array: Any) -> Any:
     return array.astype(np.result_type(array.dtype, np.complex64), copy=False)
 
@@ -265,28 +260,6 @@ def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
         resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
     result = meta(reduced(shape, axes, options), dtype, array.contiguous)
     return Inferred(result, _temporary(array, dtype) + array.nbytes)
-
-
-def trace_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The sum along a diagonal. A sample gives the dtype."""
-    array = as_meta(operands[0])
-    diagonal = _diagonal_shape(array, options["offset"])
-    dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
-    return Inferred(meta(diagonal[:-1], dtype, array.contiguous))
-
-
-def diagonal_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A view."""
-    _diagonal_shape(as_meta(operands[0]), options["offset"])
-    return view_rule(op, operands, options)
-
-
-def _diagonal_shape(array: Meta, offset: int) -> Known:
-    """The shape of a diagonal of the last two dimensions."""
-    if len(array.bound) < 2:
-        raise ValueError(f"a diagonal needs at least two dimensions, not {len(array.bound)}")
-    *batch, n, m = array.bound
-    return (*batch, max(min(n, m - offset) if offset >= 0 else min(n + offset, m), 0))
 
 
 def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -431,8 +404,7 @@ OPS = (
     _of_matrices("matrix_power", matrix_power, power_rule, "Square matrices to an integer power."),
     _of_matrices("matrix_norm", matrix_norm, matrix_norm_rule, "A norm of each matrix."),
     Op("vector_norm", vector_norm, vector_norm_rule, launches=2, doc="A norm of vectors along the axes."),
-    Op("trace", trace, trace_rule, launches=1, doc="The sum along a diagonal of matrices."),
-    Op("diagonal", diagonal, diagonal_rule, view=True, doc="A diagonal of matrices: a view."),
+    Op("diagonal", diagonal, view_rule, view=True, doc="A diagonal of matrices: a view."),
     _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
     _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
     _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),

@@ -279,7 +279,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: Dtype = None) -> Tensor:
     >>> await asc.linalg.trace(x).item()
     5.0
     """
-    return op("trace", x, offset=offset, dtype=dtype_or_none(dtype))
+    return op("sum", diagonal(x, offset=offset), axis=-1, dtype=dtype_or_none(dtype), keepdims=False)
 
 
 def vector_norm(x: Tensor, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
