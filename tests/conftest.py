@@ -66,6 +66,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if importlib.util.find_spec("cupy") is not None else min((os.cpu_count() or 1) + 1, 8)
 
 
+gc.disable()  # until the tests are found: there are many, and all of them stay
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
     """What was made before lives to the end: the collector, which many tests run, need not look at it again."""
