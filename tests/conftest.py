@@ -1,4 +1,4 @@
-"""Every asynchronous test runs on both loops, with nothing allowed to block them, and with a hard timeout."""
+"""Asynchronous tests run on both loops, with nothing allowed to block them, and with a hard timeout."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import gc
 import importlib.util
 import logging
 import os
+import re
 import sys
 import threading
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from typing import Any
 from zlib import crc32
@@ -18,6 +20,7 @@ import pytest
 from blockbuster import BlockBuster
 
 import asyncsched as asc
+from tests.thorough import THOROUGH
 
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
@@ -58,6 +61,21 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     if item.get_closest_marker("one_loop") is not None:
         names = [names[crc32(item.name.encode()) % len(names)]]
     return {name: LOOPS[name] for name in names}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of a test with several cases each runs on one of the loops, and in CI on both."""
+    tests = defaultdict[str, defaultdict[str, list[pytest.Item]]](lambda: defaultdict(list))
+    for item in items:
+        if found := re.fullmatch(rf"(.+?)\[(?:{'|'.join(LOOPS)})-(.+)\]", item.nodeid, re.DOTALL):
+            tests[found[1]][found[2]].append(item)
+    left_out = set[pytest.Item]()
+    for cases in tests.values():
+        for number, on_loops in enumerate(cases.values() if len(cases) > 1 else ()):
+            del on_loops[number.bit_count() % len(on_loops)]  # in an order that follows none of the parameters
+            left_out.update(on_loops)
+    if not THOROUGH:
+        items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

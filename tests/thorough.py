@@ -1,7 +1,6 @@
 """How much is tried of what is drawn at random, done once for each of many things, or takes long.
 
-A share of it by default; all of it with `ASYNCSCHED_THOROUGH=1`, which `.ci/run` sets in a step of its own, for the
-files that import this.
+A share of it by default; all of it with `ASYNCSCHED_THOROUGH=1`, which `.ci/run` sets in a step of its own.
 """
 
 from __future__ import annotations
