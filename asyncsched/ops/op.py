@@ -75,7 +75,8 @@ class Plan:
     int_bounds: tuple[int, int] | None = None  # the range for Python integers among the operands
     numbers: Numbers | None = None
     on_card: int = 0  # the workspace on a CUDA card
-    compiled_in: tuple[object, ...] = ()  # tokens of the cards' memories for which it has no more to compile
+    # By a token of a card's memory, if there is no more to compile there: what launches its kernels; opaque here.
+    compiled_in: dict[object, Any] = field(default_factory=dict)
     name: str = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
 

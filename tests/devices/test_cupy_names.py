@@ -60,6 +60,8 @@ DEVICE_CALLS = {
     "from_dlpack": "array",
     "copyto": "dst src",
     "ElementwiseKernel": "in_params out_params operation name preamble no_return",
+    "RawKernel": "code name options",
+    "cuda.function.Function.linear_launch": "size args",
 }
 
 # What operations that are no universal function are called with to see their expression: arrays, numbers, options.

@@ -15,11 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from asyncsched.devices.cuda import cupy_internals
+from asyncsched.devices.cuda import cupy_internals, fused
 from asyncsched.devices.cuda.cupy_internals import NotElementwise, private
 from asyncsched.devices.cuda.expressions import Names
+from asyncsched.ops.meta import meta
+from asyncsched.ops.op import plan
+from asyncsched.ops.program import Ref, ref
+from asyncsched.ops.table import TABLE
 
 # Other code both ways, and yet the same bits for a million numbers from 1e-4 to 100 (for arccos and arctanh, over 100
 # and 101): NVRTC's PTX, both ways, was translated to C++ and run on a processor.
@@ -173,3 +178,21 @@ def test_what_is_fused_has_the_machine_code_of_cupys_kernels(
     assert len(every) > 200
     assert {name for name in others if name in fused} <= SAME_BITS, sorted(others)
     assert {"cupy_power dd", "cupy_remainder ff"} <= {*others} - fused
+
+
+@pytest.mark.parametrize("dtype", ["?", "i1", "u8", "f2", "f4", "f8"])
+def test_the_kernels_of_single_operations_compile(cupy: Any, compiler: Compiler, dtype: str) -> None:
+    form = meta((3,), np.dtype(dtype))
+    for name in ("add", "maximum", "less", "where", "gelu", "sqrt"):
+        op = TABLE[name]
+        args = {"where": (ref(0), ref(1), 1.5), "gelu": (ref(0),), "sqrt": (ref(0),)}.get(name, (ref(0), 1))
+        options = {"approximate": "none"} if name == "gelu" else {}
+        forms = [meta((3,), np.dtype(bool)), form] if name == "where" else [form]
+        try:
+            result = plan(op, tuple([forms[a.slot] if type(a) is Ref else a for a in args]), options).meta
+        except TypeError:  # no function of NumPy's takes this dtype
+            continue
+        run = fused._alone(cupy, op, args, options, result, forms)
+        assert run is not None
+        found = compiler.compile(fused._code(cupy, len(run.reads), *run.source), "-arch=sm_90", *fused._OPTIONS[1:])
+        assert list(found) == ["asyncsched_run"]

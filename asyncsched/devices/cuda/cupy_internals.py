@@ -16,6 +16,7 @@ import numpy as np
 # All private names, as paths from CuPy, from one of its universal functions, or from a loop. Tested with CuPy 14.2.
 PRIVATE: Final = {
     "typename": "_core._scalar.get_typename",
+    "scalar": "_core._scalar.CScalar",
     "where": "_sorting.search._where_ufunc",
     "clip": "_core._routines_math.clip",
     "loops": "_ops",

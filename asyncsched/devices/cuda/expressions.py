@@ -156,9 +156,7 @@ class Names:
     def number(self, value: Any, dtype: Any) -> str:
         """The name of a number, in the dtype in which CuPy computes with it. It stays a parameter, as in CuPy."""
         name = f"c{self.new()}"
-        with np.errstate(all="ignore"):
-            number = np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype)
-            self.noted.numbers[name] = number[()]
+        self.noted.numbers[name] = number_as(value, dtype)
         return name
 
 
@@ -233,6 +231,12 @@ def _operators() -> None:
 
 
 _operators()
+
+
+def number_as(value: Any, dtype: Any) -> Any:
+    """A number in the dtype in which CuPy computes with it."""
+    with np.errstate(all="ignore"):
+        return (np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype))[()]
 
 
 def _cast(name: str, source: Any, target: Any) -> str:

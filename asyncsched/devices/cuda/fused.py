@@ -10,7 +10,9 @@ compute capabilities 8.9 and 9.0. Operations whose bits may differ are not fused
 `logaddexp` of float64. log, acos, asinh and the like of float64 had equal bits for a million numbers each. Inside
 `asc.exact()` a capture fuses nothing.
 
-Outside of a capture, an operation of several such steps is one kernel of the same kind (`FusedSteps`).
+Outside of a capture, an operation of several such steps is one kernel of the same kind (`FusedSteps`). An operation on
+arrays of one shape is launched with no look at them (`Launches`): CuPy's own call takes three times as long, since it
+chooses the loop and the form of its kernel anew each time.
 
 The kernels are compiled where those of operations are: in the first run, on the stream's issuing thread, before the
 graph is recorded. If compiling fails, the operations run one by one, with more memory than was charged.
@@ -22,20 +24,38 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, Final, NamedTuple
+
+import numpy as np
 
 from ..._log import Log
 from ...ops.exactly import asked
 from ...ops.meta import Meta, meta
 from ...ops.op import Op
-from ...ops.program import Program, Step, ref
-from .cupy_internals import NotElementwise
-from .expressions import Expression, expression, goes_by_elements
+from ...ops.program import Program, Ref, Step, ref
+from .cupy_internals import NotElementwise, private
+from .expressions import Expression, expression, goes_by_elements, number_as
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at what compiles in a second or two
 _MOST_STEPS = 1024  # so many operations with their numbers are kept. Then all are forgotten
+_MOST_NUMBERS = 64  # per plan. Then all are forgotten
+_UNKNOWN = object()
 _OPTIONS = ("--std=c++17", "--fmad=false")
+_CODE: Final = """
+#include <cupy/complex.cuh>
+#include <cupy/carray.cuh>
+#include <cupy/atomics.cuh>
+#include <cupy/math_constants.h>
+#include <cupy/float16.cuh>
+{preamble}
+extern "C" __global__ void asyncsched_run({parameters}, const ptrdiff_t _size) {{
+    CUPY_FOR(i, _size) {{
+        {elements}
+        {operation}
+    }}
+}}
+"""
 _log = Log(__name__)
 
 
@@ -118,6 +138,7 @@ class FusedSteps:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._runs: dict[Hashable, Run | None] = {}  # None: it is no such operation, or does not compile
+        self._functions: dict[str, Any] = {}  # compiled, by their code
 
     def run(self, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta, out: Any) -> Any:
         """The operation's result, in `out` if that is given; None if it has to run step by step."""
@@ -135,7 +156,8 @@ class FusedSteps:
         try:
             run = self._runs[key]
         except KeyError:
-            run = _alone(self._cupy, op, args, options, form)
+            given = _template([type(a) is kind for a in args], args)
+            run = _alone(self._cupy, op, given, options, form, [meta(a.shape, a.dtype) for a in arrays])
             if len(self._runs) >= _MOST_STEPS:
                 self._runs.clear()
             self._runs[key] = run
@@ -151,21 +173,121 @@ class FusedSteps:
             return None
         return out
 
+    def launches(self, op: Op, options: Mapping[str, Any], forms: Sequence[Any]) -> Launches | None:
+        """The launches of a plan whose arrays and result have these forms; None if not all are of one known shape and
+        without gaps."""
+        same = {(form.shape, form.contiguous) if form else None for form in forms} == {(forms[-1].shape, True)}
+        if len(forms) == 1 or not (same and forms[-1].known and forms[-1].nbytes and op.out and not op.checks):
+            return None
+        return Launches(self, op, options, forms)
+
+    def kernel(
+        self, op: Op, args: Sequence[Any], options: Mapping[str, Any], forms: Sequence[Meta]
+    ) -> tuple[Callable[..., None], Sequence[Any]] | None:
+        """What launches an operation's kernel, and its numbers. None if it has none. It may compile the kernel.
+
+        Args:
+            args: numbers, and a `Ref` for each array.
+            forms: of the arrays, and of the result. All have one shape and no gaps.
+        """
+        run = _alone(self._cupy, op, args, options, forms[-1], forms[:-1])
+        if run is None:
+            return None
+        try:
+            code = _code(self._cupy, len(run.reads), *run.source)
+            function = self._functions.get(code)
+            if function is None:
+                kernel = self._cupy.RawKernel(code, "asyncsched_run", _OPTIONS)
+                function = self._functions[code] = kernel.kernel.linear_launch
+        except self._cupy.cuda.compiler.CompileException:
+            _log.warning("%s does not compile as a kernel: CuPy runs it", op.name, exc_info=True)
+            return None
+        return function, run.numbers
+
+    def argument(self, number: Any) -> Any:
+        """A number as CuPy hands it on to a kernel. To make that of NumPy's number at each launch takes as long as the
+        launch."""
+        return private(self._cupy, "scalar")(number)
+
+
+class Launch(NamedTuple):
+    """A kernel that is ready to be launched for arrays of one form."""
+
+    function: Callable[[int, Sequence[Any]], None]
+    size: int  # elements of each array
+    numbers: Sequence[Any]  # its last arguments
+
+
+class Launches(dict[Any, Launch]):
+    """The launches of a plan, by the task's arguments: numbers, and a `Ref` for each array; None for arrays alone.
+
+    None is the launch of an operation that has no such kernel. Not kept: those of a zero with a sign (-0.0 == 0.0).
+    """
+
+    def __init__(self, steps: FusedSteps, op: Op, options: Mapping[str, Any], forms: Sequence[Meta]) -> None:
+        self._steps, self._op, self._options, self._forms = steps, op, options, forms
+        self._size = forms[-1].nbytes // forms[-1].dtype.itemsize
+        self._kernel: Any = _UNKNOWN
+
+    def __missing__(self, args: Sequence[Any] | None) -> Launch | None:
+        numbers = [arg for arg in args or () if type(arg) is not Ref]
+        if numbers and not isinstance(self._op.kernel, str):
+            return None  # its lines may depend on the numbers
+        try:
+            if self._kernel is _UNKNOWN:
+                given = _template([True] * len(self._forms[1:]), ()) if args is None else args
+                self._kernel = self._steps.kernel(self._op, given, self._options, self._forms)
+            if self._kernel is None:
+                return None
+            function, made = self._kernel
+            if numbers:
+                made = [number_as(a, one.dtype) for a, one in zip(numbers, made, strict=True)]
+            last = tuple([self._steps.argument(number) for number in (*made, np.int64(self._size))])
+        except (AttributeError, OverflowError):  # CuPy has other names, or the number is out of the dtype's range
+            return None
+        found = Launch(function, self._size, last)
+        if 0 not in [number for number in numbers if type(number) is not int]:
+            if len(self) >= _MOST_NUMBERS:
+                self.clear()
+            self[args] = found
+        return found
+
 
 def fusible(op: Op) -> bool:
     """Whether an operation may be one kernel, and is not one kernel of CuPy's already."""
     return not isinstance(op.kernel, str) and goes_by_elements(op)
 
 
-def _alone(cupy: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta) -> Run | None:
-    """An operation as a run of its own; None if it cannot be one."""
-    arrays = [a for a in args if type(a) is cupy.ndarray]
+def _template(is_array: Sequence[bool], args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments with a `Ref` for each array."""
     slots = count()
-    given = tuple([ref(next(slots)) if type(a) is cupy.ndarray else a for a in args])
-    step = Step(op, given, options, form, form.nbytes, 0, "")
-    program = Program(tuple([meta(a.shape, a.dtype) for a in arrays]), [step], (len(arrays),))
+    return tuple([ref(next(slots)) if found else args[i] for i, found in enumerate(is_array)])
+
+
+def _alone(
+    cupy: Any, op: Op, args: Sequence[Any], options: Mapping[str, Any], form: Meta, forms: Sequence[Meta]
+) -> Run | None:
+    """An operation as a run of its own; None if it cannot be one. `forms`: of its arrays."""
+    step = Step(op, tuple(args), options, form, form.nbytes, 0, "")
+    program = Program(tuple(forms), [step], (len(forms),))
     found = _expressions(cupy, program)
     return _run(program, range(1), program.last_reads(), found) if found else None
+
+
+def _code(cupy: Any, arrays: int, ins: str, outs: str, operation: str, preamble: str) -> str:
+    """A run as a kernel in CUDA C++, for arrays of one size without gaps: all that it reads, its result, numbers."""
+    ctype = private(cupy, "typename")
+    typed = [(ctype(np.dtype(kind)), name) for kind, name in map(str.split, f"{ins}, {outs}".split(", "))]
+    reads, numbers, (result, out) = typed[:arrays], typed[arrays:-1], typed[-1]
+    parameters = [
+        *[f"const {kind}* _{name}" for kind, name in reads],
+        f"{result}* _{out}",
+        *[f"const {kind} {name}" for kind, name in numbers],
+    ]
+    elements = [*[f"const {kind}& {name} = _{name}[i];" for kind, name in reads], f"{result}& {out} = _{out}[i];"]
+    return _CODE.format(
+        preamble=preamble, parameters=", ".join(parameters), elements=" ".join(elements), operation=operation
+    )
 
 
 def _parts(cupy: Any, program: Program) -> Iterator[tuple[range, Run | None]]:

@@ -23,7 +23,7 @@ from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
-from .fused import FusedSteps, fusible
+from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Lease, keeper_of, kept_for
 from .pool import GRANULE, PrivatePool
 from .staging import Staging, without_gaps
@@ -32,7 +32,7 @@ from .untracked import untracked
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
-_MOST_MARKS = 7  # so many stay in a plan, beside a new one
+_MOST_MARKS = 8  # so many stay in a plan. Then all are forgotten
 _POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
 _SLOW = 0.1  # if the first call of a kind takes more seconds, it was compiling
 _COMPILED = (
@@ -79,13 +79,13 @@ class CUDAMemory(Memory):
             self._finish(task, value, self.bring(source, task.lane.stream.cuda))
             return
         if self.compiled(task):
-            self._apply(task, value)
+            self._run(task, value, task.plan.compiled_in.get(self._mark))  # type: ignore[attr-defined]
             return
         form = self._form(task)
         # If it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
         with _compiling if value.meta.known else nullcontext():
             known, began = value.meta.known, perf_counter()
-            self._apply(task, value)
+            self._run(task, value, self._launches(task))
             seconds = perf_counter() - began
         if known and seconds > _SLOW:
             _log.info(_COMPILED, task.name, seconds, self._context.name)
@@ -104,8 +104,26 @@ class CUDAMemory(Memory):
         if self._form(task) not in self._ran_before:
             return False
         if all(v.meta is not None and v.meta.known and v.meta.contiguous for v in task.inputs):
-            plan.compiled_in = (*plan.compiled_in[-_MOST_MARKS:], self._mark)
+            if len(plan.compiled_in) >= _MOST_MARKS:
+                plan.compiled_in.clear()
+            plan.compiled_in[self._mark] = self._launches(task)
         return True
+
+    def _launches(self, task: Task) -> Launches | None:
+        plan: Any = task.plan
+        forms = [*[read.meta for read in task.inputs], plan.meta]
+        return self._steps.launches(task.call, task.options or {}, forms)
+
+    def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
+        launch = None if launches is None else launches[task.args]
+        if launch is None:
+            self._apply(task, value)
+            return
+        form = value.meta
+        reused = execution.reusable(task, True, lambda v: execution.fits(v, form)) if task.call.inplace else None
+        out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
+        launch.function(launch.size, (*[read.array for read in task.inputs], out, *launch.numbers))
+        self._finish(task, value, out)
 
     def _apply(self, task: Task, value: Value) -> None:
         op, options, form = task.call, task.options or {}, value.meta
@@ -191,7 +209,7 @@ class CUDAMemory(Memory):
             shape = arrays[0].shape
             if all(a.shape == shape and a.flags.c_contiguous and 1 < a.size < _SHORT_INDEX for a in arrays):
                 kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
-        return task.name, tuple(kinds), tuple((task.options or {}).items())
+        return task.name, tuple(kinds), tuple((task.options or {}).items()), self._launches(task) is not None
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
