@@ -31,3 +31,6 @@ class Log(logging.LoggerAdapter[logging.Logger]):
         except HOOK_FAILURES:
             with suppress(*HOOK_FAILURES):  # stderr may be closed
                 logging.NullHandler().handleError(logging.makeLogRecord({"msg": msg, "args": args}))
+
+
+log: Final = Log("asyncsched")

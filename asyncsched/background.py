@@ -15,10 +15,10 @@ from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ._locks import Lock
-from ._log import Log
+from ._log import log
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop
@@ -27,7 +27,6 @@ from .runtime.runtime import Runtime
 from .runtime.waiting import drained
 from .scheduler import Scheduler
 
-log: Final = Log("asyncsched")
 T = TypeVar("T")
 
 

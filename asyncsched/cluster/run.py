@@ -38,7 +38,7 @@ from dask.task_spec import Alias, DataNode, GraphNode
 from .._core.failure import Failure
 from .._core.model import PENDING, CallPlan, Task, Value, new_value
 from .._core.model import Scope as CoreScope
-from .._log import Log
+from .._log import log
 from ..devices.contract import Device
 from ..devices.execution import Body
 from ..flow.scope import Submitter
@@ -46,8 +46,6 @@ from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
 from .graph import Kind, Sizes, nbytes
 from .work import NUMBERS
-
-log: Final = Log("asyncsched")
 
 AHEAD: Final = 32  # most tasks that wait for admission. A guess: half of those in flight by default
 _BATCH: Final = 16  # tasks launched together

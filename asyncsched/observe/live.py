@@ -13,10 +13,10 @@ import atexit
 import threading
 from queue import SimpleQueue
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, require_package
-from .._log import Log
+from .._log import log
 from ..runtime import context
 from ..runtime.loops import comes
 from .summary import Snapshot, Summary
@@ -24,7 +24,6 @@ from .summary import Snapshot, Summary
 if TYPE_CHECKING:
     from rich.console import Console
 
-log: Final = Log("asyncsched")
 
 _LATE = 1.0  # seconds without a snapshot after which the view says so
 _WITHOUT = 120, 40  # columns and lines of the picture if there is no terminal

@@ -17,14 +17,12 @@ from functools import partial
 from os.path import dirname, join
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, Final
+from typing import Any
 
 from .._arguments import check_number
 from .._core.instrument import Instrument
-from .._log import Log
+from .._log import log
 from ..runtime.loops import comes
-
-log: Final = Log("asyncsched")
 
 _SIGNS = 4  # signs for which the loop is asked in a threshold
 _EVERY = 1.0  # seconds after a block in which no other is reported, for a short log

@@ -18,12 +18,10 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any, Final
 
-from .._log import Log
+from .._log import log
 from ..runtime.loops import comes
 from ..runtime.runtime import Runtime
 from .trace_events import Events
-
-log: Final = Log("asyncsched")
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _NOTES: Final = 1024  # most notes of one chunk: some milliseconds, in steps of less than one

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 from .._core.instrument import EVENTS, Instrument
-from .._log import HOOK_FAILURES, Log
-
-log: Final = Log("asyncsched")
+from .._log import HOOK_FAILURES, log
 
 
 class Instruments(Instrument):

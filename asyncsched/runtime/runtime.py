@@ -26,7 +26,7 @@ from .._core.instrument import Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, LAUNCHED, Lane, Task, Value
 from .._core.refcounts import require_gil
-from .._log import Log
+from .._log import log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
@@ -37,8 +37,6 @@ from .rates import Meter
 from .room import Room
 from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
-
-log: Final = Log("asyncsched")
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
 

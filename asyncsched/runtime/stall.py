@@ -58,18 +58,15 @@ from contextlib import suppress
 from math import inf
 from threading import Thread
 from time import perf_counter, thread_time
-from typing import Final
 
 from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
 from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
-from .._log import Log
+from .._log import log
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
 from .deadlock import BUDGET, Evidence, Finding, investigate
 from .runtime import Runtime
-
-log: Final = Log("asyncsched")
 
 FIRST_LOOK = 0.25  # seconds without change before the holders are searched for
 NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing, unless many wait
@@ -105,6 +102,11 @@ class StallWatch:
         self._overdue: asyncio.TimerHandle | None = None  # set while scopes wait to grow
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
+
+    @property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        assert self._runtime.loop is not None
+        return self._runtime.loop
 
     def update(self, stuck: Sequence[Task]) -> None:
         """Take in which tasks are stuck now. Cheap, since it is called after every change."""
