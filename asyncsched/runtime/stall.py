@@ -130,8 +130,7 @@ class StallWatch:
         """Look again while scopes wait to grow, since one may have waited for long though others go on."""
         waiting = self._runtime.room.waiting if self._growths else ()
         if self._overdue is None and (grows or any(claim.scope.grows for claim in waiting)):
-            assert self._runtime.loop is not None
-            self._overdue = self._runtime.loop.call_later(FIRST_LOOK, self._look_at_growths)
+            self._overdue = self._loop.call_later(FIRST_LOOK, self._look_at_growths)
 
     def _look_at_growths(self) -> None:
         self._overdue = None
@@ -158,10 +157,9 @@ class StallWatch:
         self._look_soon()
 
     def _look_soon(self) -> None:
-        assert self._runtime.loop is not None
         if self._soon is not None:
             self._soon.cancel()
-        self._soon = self._runtime.loop.call_soon(self._look, False)
+        self._soon = self._loop.call_soon(self._look, False)
 
     def stop(self) -> None:
         """Stop watching: nothing is stuck, or the scheduler closes."""
@@ -175,17 +173,16 @@ class StallWatch:
     def _look(self, thorough: bool) -> None:
         """Free what dead cycles hold. If that frees nothing, find out whether this is a deadlock."""
         runtime, signature = self._runtime, self._signature
-        assert runtime.loop is not None
-        elsewhere = thorough and len(runtime.parked) > MANY
+        elsewhere, pause = thorough and len(runtime.parked) > MANY, 0.0
         if elsewhere and self._searching:  # for an earlier stall
-            self._later = runtime.loop.call_later(NEXT_LOOK, self._look, True)
-            return
-        if thorough and not elsewhere and self._pause == EARLY:  # few tasks wait
+            pause = NEXT_LOOK
+        elif thorough and not elsewhere and self._pause == EARLY:  # few tasks wait
             self._pause = FIRST_LOOK
-            self._later = runtime.loop.call_later(self._next_pause(EARLY), self._look, True)
-            return
-        if thorough and not elsewhere and (pause := self._until_search()) > 0:
-            self._later = runtime.loop.call_later(pause, self._look, True)
+            pause = self._next_pause(EARLY)
+        elif thorough and not elsewhere:
+            pause = self._until_search()
+        if pause > 0:
+            self._later = self._loop.call_later(pause, self._look, True)
             return
         late, started = thorough or perf_counter() - self._began >= self._patience, thread_time()
         freed, early = self._collected(late and not elsewhere)
@@ -251,21 +248,18 @@ class StallWatch:
 
     def _plan(self, early: float) -> None:
         """Plan the next look, after one that found nothing or came `early` seconds too soon to collect garbage."""
-        loop = self._runtime.loop
-        assert loop is not None
         pauses = [early] if early > 0 else []
         if self._patience < inf:
             pauses.append(self._began + self._patience - perf_counter())
         if pauses:
-            self._soon = loop.call_later(max(0.0, min(pauses)), self._look, False)
+            self._soon = self._loop.call_later(max(0.0, min(pauses)), self._look, False)
         if self._later is None:
-            self._later = loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
+            self._later = self._loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
 
     def _search_elsewhere(self, stuck: Sequence[Task]) -> None:
         """Search on a thread of its own; then check whether the findings still hold."""
         runtime, signature, evidence = self._runtime, self._signature, Evidence(self._runtime)
-        loop = runtime.loop
-        assert loop is not None
+        loop = self._loop
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
@@ -326,8 +320,7 @@ class StallWatch:
     def _look_again(self) -> None:
         """Plan the next thorough look, after a longer pause."""
         self._pause = max(FIRST_LOOK, 2 * self._pause)
-        assert self._runtime.loop is not None
-        self._later = self._runtime.loop.call_later(self._next_pause(), self._look, True)
+        self._later = self._loop.call_later(self._next_pause(), self._look, True)
 
     def _next_pause(self, over: float = 0.0) -> float:
         """Seconds until the next thorough look, after `over` seconds of the pause have passed."""
