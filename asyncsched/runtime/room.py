@@ -75,12 +75,11 @@ class Room:
     """The claims in one scheduler that wait for bytes to reserve: for a new scope, a growing scope, or a graph.
 
     Attributes:
-        waiting: the claims, oldest first, each with the time when its wait began.
+        waiting: the claims, oldest first, each with the time when its wait began, and the line in which it waits.
     """
 
     def __init__(self, admission: Admission, clock: Callable[[], float] = perf_counter) -> None:
-        self.waiting: dict[Task, float] = {}
-        self._lines: dict[Task, Line] = {}
+        self.waiting: dict[Task, tuple[float, Line]] = {}
         self._admission = admission
         self._clock = clock
 
@@ -89,16 +88,13 @@ class Room:
         account = claim.scope.account
         if account.line is None:
             account.line = Line(self._clock)
-        self.waiting[claim] = self._clock()
-        self._lines[claim] = account.line
+        self.waiting[claim] = self._clock(), account.line
         account.line.begin()
 
     def end(self, claim: Task) -> None:
         """Note that a claim was granted, or waits no more."""
-        self.waiting.pop(claim, None)
-        line = self._lines.pop(claim, None)
-        if line is not None:
-            line.end(claim)
+        if claim in self.waiting:
+            self.waiting.pop(claim)[1].end(claim)
 
     def longest_growth(self, account: Account) -> float:
         """Seconds that the longest-waiting growth charged to an account has waited; 0 if there is none."""
@@ -107,7 +103,7 @@ class Room:
     def read(self) -> tuple[WaitingForRoom, ...]:
         """The waiting claims by kind; the ordinary class is included even if nobody waits."""
         now, found = self._clock(), {"priority 0": WaitingForRoom("priority 0", 0, 0, 0.0)}
-        for claim, since in self.waiting.items():
+        for claim, (since, _) in self.waiting.items():
             who = "growing" if claim.scope.grows else f"priority {claim.scope.queue.tenant.priority.level:g}"
             one = found.get(who, WaitingForRoom(who, 0, 0, 0.0))
             found[who] = WaitingForRoom(who, one.count + 1, one.nbytes + claim.cost, max(one.longest, now - since))
@@ -144,4 +140,4 @@ class Room:
 
     def _longest(self, claims: Iterable[Task]) -> float:
         first = next(iter(claims), None)
-        return 0.0 if first is None else self._clock() - self.waiting[first]
+        return 0.0 if first is None else self._clock() - self.waiting[first][0]
