@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Protocol
@@ -69,8 +68,7 @@ class Wakeup:
         if not hasattr(os, "eventfd"):
             raise NotImplementedError
         self._loop: asyncio.AbstractEventLoop | None = loop
-        self._thread = threading.get_ident()
-        self._target: Callable[[], Wakes | None] = weakref.ref(target, lambda _: self._stop_soon())
+        self._target: Callable[[], Wakes | None] = weakref.ref(target, lambda _: self.stop())
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._fd, self._read)
 
@@ -91,21 +89,13 @@ class Wakeup:
             self()
             raise
 
-    def stop(self) -> None:
-        """Stop calling the target. On any thread."""
-        if threading.get_ident() != self._thread:
-            self._stop_soon()
-            return
-        self._target = _ignore
-        self._unwatch()
-
     def forget(self) -> None:
         """Leave everything to the parent: this is the child of a fork."""
         self._loop = None
 
-    def _stop_soon(self) -> None:
-        """Like `stop`, but on any thread and in the middle of anything."""
-        self._target = _ignore  # breaks a cycle: the weak reference holds its callback, which holds this object
+    def stop(self) -> None:
+        """Stop calling the target. On any thread, and in the middle of anything."""
+        self._target = lambda: None  # breaks a cycle: the weak reference holds its callback, which holds this object
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: it watches nothing
                 self._loop.call_soon_threadsafe(self._unwatch)
@@ -117,7 +107,3 @@ class Wakeup:
     def __del__(self) -> None:
         if self._fd >= 0:
             os.close(self._fd)
-
-
-def _ignore() -> None:
-    return None
