@@ -154,7 +154,7 @@ class Endings:
         if commit.decide(False):
             return False
         if commit.gate.state == PENDING:  # its members will need no bytes
-            self._ledger.reprice(commit.gate, 0)
+            self._ledger.make_free(commit.gate)
         return True
 
     @staticmethod

@@ -141,13 +141,12 @@ class Ledger:
             self.claims -= 1
             self.claim_bytes -= task.cost
 
-    def reprice(self, task: Task, cost: int) -> None:
-        """Change the cost of a pending task."""
-        self.pending_bytes += cost - task.cost
-        task.cost = cost
+    def make_free(self, task: Task) -> None:
+        """A pending task will need no bytes."""
         account = task.scope.account
+        self.pending_bytes -= task.cost
+        task.cost = account.least = account.least_claim = 0
         account.changed = True
-        account.least, account.least_claim = min(account.least, cost), min(account.least_claim, cost)
 
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
@@ -247,7 +246,7 @@ class Ledger:
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:
-            outer.least, outer.least_claim = _least(outer, account)
+            outer.least = outer.least_claim = 0  # at most the lowest in either
             outer.pending += account.pending
             outer.claims += account.claims
             del self.waiting[account]
@@ -258,9 +257,3 @@ class Ledger:
         self.reserved -= scope.reserve
         scope.reserve = 0
         self.note_peak(0)
-
-
-def _least(*accounts: Account) -> tuple[int, int]:
-    """The lowest costs of a task that needs a slot and of a claim, among those pending in these accounts."""
-    tasks = [account.least for account in accounts if account.pending > account.claims]
-    return min(tasks, default=0), min([account.least_claim for account in accounts if account.claims], default=0)

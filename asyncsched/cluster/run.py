@@ -239,7 +239,7 @@ class Run:
         head = None if core is None else core.queue.peek()
         if core is None or head is None or not head.cost or not isinstance(head.call, Node):
             return False
-        self.runtime.ledger.reprice(head, 0)
+        self.runtime.ledger.make_free(head)
         return True
 
 
