@@ -240,8 +240,8 @@ class Walk:
             node.ends.append((self._asker, self._place(self._asker, _describe, self._asker, referrer, node.thing)))
         elif (whose := self._cells.get(id(referrer))) is not None and not _runs_elsewhere(whose):
             node.ends += self._cell_ends(whose, node.thing)
-        elif issubclass(kind, types.ModuleType | type):
-            node.trouble = f"{_kind(referrer)} holds it"
+        elif issubclass(kind, type):
+            node.trouble = "a class holds it"
         elif _is_namespace(referrer):
             node.trouble = f"{_in_module(referrer, node.thing)} holds it"
         elif issubclass(kind, asyncio.Handle):
@@ -384,13 +384,7 @@ def _size_of(container: Any) -> str:
 
 def _unseen_holder(thing: Any) -> str:
     more = ": a slice of it, or" if isinstance(thing, np.ndarray) else ":"
-    return f"something unseen holds {_kind(thing)}{more} a running function, or C code"
-
-
-def _kind(thing: Any) -> str:
-    if isinstance(thing, types.ModuleType):
-        return f"module {thing.__name__}"
-    return f"a {type(thing).__name__}"
+    return f"something unseen holds a {type(thing).__name__}{more} a running function, or C code"
 
 
 def _in_module(namespace: dict[str, Any], what: Any) -> str:
