@@ -155,21 +155,17 @@ def is_error(result: Any) -> bool:
 
 
 def own(error: BaseException) -> BaseException:
-    """The exception for one of several callers, whatever its class overrides."""
+    """A copy for one of several callers. It never is an exception that ends their task in silence, or the event
+    loop."""
     try:
-        return _own(error)
-    except Exception:
+        if issubclass(type(error), KeyboardInterrupt | SystemExit):
+            told = RuntimeError(f"a batch raised {error!r}, which would end the event loop if it were raised here")
+            told.__cause__ = error
+            return told
+        copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
+        return passable(copy, "the result of an item is")
+    except Exception:  # from a method that its class overrides
         return RuntimeError(f"a batch raised {type(error).__name__}, which cannot be copied for each caller")
-
-
-def _own(error: BaseException) -> BaseException:
-    """A copy. It never is an exception that ends the caller's task in silence, or the event loop."""
-    if issubclass(type(error), KeyboardInterrupt | SystemExit):
-        told = RuntimeError(f"a batch raised {error!r}, which would end the event loop if it were raised here")
-        told.__cause__ = error
-        return told
-    copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
-    return passable(copy, "the result of an item is")
 
 
 class Queue:

@@ -165,8 +165,6 @@ class Runners:
                     shared = self._around().scope(name=f"{self._words.batches} of {self.name}")
                     lasting.scope = await lasting.enter_async_context(shared)
                 wanted, results = await self._computed(batch, lasting.scope)
-        except GeneratorExit:  # the loop is gone
-            raise
         except BaseException as error:  # some libraries raise their own, and callers wait for the batch
             self._form(batch)
             if _ends_the_loop(error, batch):
@@ -344,11 +342,12 @@ def _leave_scopes(caller: Ambient | None = None) -> None:
 
 
 def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
-    """Whether the runner was cancelled, or Ctrl-C came while none of the user's code ran."""
+    """Whether the runner was cancelled or closed, or Ctrl-C came while none of the user's code ran."""
     if issubclass(type(error), asyncio.CancelledError):
         runner = asyncio.current_task()
         return runner is not None and runner.cancelling() > 0
-    return issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
+    ended = issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
+    return ended or issubclass(type(error), GeneratorExit)
 
 
 def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
