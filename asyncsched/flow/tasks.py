@@ -183,10 +183,7 @@ class Tasks:
             TaskTooLarge: if it can never fit.
             MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
-        self._runtime.check()
-        if keywords:
-            _refuse(fn, keywords)
-        context = _context_of(self._runtime, args)
+        context = self._context_for(fn, args, keywords)
         await checkpoint()
         given = shape, dtype, nbytes, workspace, name, device, resource
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
@@ -216,11 +213,8 @@ class Tasks:
 
         The task joins the backlog, or QueueFull is raised when that is at its limit.
         """
-        self._runtime.check()
-        if keywords:
-            _refuse(fn, keywords)
+        context = self._context_for(fn, args, keywords)
         given = shape, dtype, nbytes, workspace, name, device, resource
-        context = _context_of(self._runtime, args)
         return _make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
 
     async def call(
@@ -240,12 +234,20 @@ class Tasks:
         >>> asc.run(main)
         (3, 1)
         """
+        context = self._context_for(fn, args, keywords)
+        given = None, None, nbytes, workspace, name, device, resource
+        return await self._result(*_make_call(self._runtime, self._core(), fn, args, given, context, bounded=False))
+
+    def _context_for(self, fn: object, args: tuple[Any, ...], keywords: Mapping[str, object]) -> contextvars.Context:
+        """The context for a call that may be made now. Raises for keywords: they were meant for the function."""
         self._runtime.check()
         if keywords:
-            _refuse(fn, keywords)
-        given = None, None, nbytes, workspace, name, device, resource
-        context = _context_of(self._runtime, args)
-        return await self._result(*_make_call(self._runtime, self._core(), fn, args, given, context, bounded=False))
+            given = ", ".join(f"{name}=..." for name in keywords)
+            label = getattr(fn, "__name__", "fn")
+            raise TypeError(
+                f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
+            )
+        return _context_of(self._runtime, args)
 
     def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> Coroutine[Any, Any, T]:
         """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
@@ -371,13 +373,6 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         return [tensor for _, tensor in made]
     finally:
         del made, sources, tasks  # as in `put`
-
-
-def _refuse(fn: object, keywords: Mapping[str, object]) -> NoReturn:
-    """Raise for keywords that are no options of a task. They were meant for the function."""
-    given = ", ".join(f"{name}=..." for name in keywords)
-    label = getattr(fn, "__name__", "fn")
-    raise TypeError(f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})")
 
 
 def _make_call(
