@@ -400,8 +400,7 @@ class Scope(Submitter, OnlyAsync):
             if error is None and not self._late():
                 await drained(runtime, core)
             else:
-                if self._timeout is not None and not self._late():
-                    self._timeout.reschedule(None)
+                self._lift_deadline()
                 self._cancel_tasks(core, f"{what}, which was left by {type(error).__name__}")
                 await shielded(runtime, core)
         except BaseException:

@@ -23,11 +23,6 @@ from .position import Origin, describe
 T = TypeVar("T")
 
 
-def as_many(items: int) -> int:
-    """How many items a stage gives that makes one of each."""
-    return items
-
-
 class StagePlan(NamedTuple):
     """The plan of a stage: its name, how many items it may have, and the function that makes it of a name and two
     links."""
@@ -35,7 +30,8 @@ class StagePlan(NamedTuple):
     label: str
     capacity: int
     make: Callable[[str, Link, Link], Stage]
-    length: Callable[[int], int] = as_many  # how many items it makes of so many; raises TypeError if that is not known
+    # How many items it makes of so many, by default as many. Raises TypeError if that is not known.
+    length: Callable[[int], int] = int
     link: type[Link] = Link  # behind it
     shuffles: bool = False
 
