@@ -79,7 +79,7 @@ class Instruments(Instrument):
                     log.exception("the instrument %r raised, and was removed", member)
                     self._drop(member)
 
-        return tell if methods else _ignore
+        return tell
 
     def _drop(self, instrument: Instrument) -> None:
         if self._has(instrument):
@@ -87,7 +87,3 @@ class Instruments(Instrument):
                 self.remove(instrument)
             except HOOK_FAILURES:
                 log.exception("the instrument %r raised as it was removed", instrument)
-
-
-def _ignore(*args: Any) -> None:
-    """Do nothing: no instrument overrides the event."""
