@@ -127,7 +127,7 @@ def break_body(task: Task) -> None:
         raise Injected
 
     if task.move is None and isinstance(task.call, Op):
-        task.call = replace(task.call, kernel=broken, kernels={}, plans={})
+        task.call = replace(task.call, kernel=broken)
 
 
 def cancel(task: Task) -> None:

@@ -36,11 +36,10 @@ def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **m
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:
     """The operation, with `exact` as its kernel inside `exact()`. The bounds say how far float32 results may differ."""
-    plain = replace(op, kernel=exact, plans={}, kernels={})
-    return replace(op, exact=plain, bound=Bound(relative, absolute))
+    return replace(op, exact=replace(op, kernel=exact), bound=Bound(relative, absolute))
 
 
 def product(op: Op, cut: Cut) -> Op:
     """A product that may be cut for several threads; not inside `exact()`: sums in parts may round differently."""
-    whole = replace(op, blas=Blas.PRODUCT, plans={}, kernels={})
-    return replace(op, blas=Blas.PRODUCT, cut=cut, exact=whole, bound=PRODUCT_BOUND)
+    whole = replace(op, blas=Blas.PRODUCT)
+    return replace(whole, cut=cut, exact=whole, bound=PRODUCT_BOUND)

@@ -129,12 +129,13 @@ class Op:
     # (mostly none), or not counted. Only operations that state it share an event with others.
     launches: int | None = None
     doc: str = ""
-    plans: dict[Hashable, Plan] = field(default_factory=dict, repr=False)
+    # Not copied by `dataclasses.replace`: a variant has its own.
+    plans: dict[Hashable, Plan] = field(default_factory=dict, init=False, repr=False)
     # The `plans` for a tensor and a Python number, by the number's type and the tensor's form.
     with_number: dict[Hashable, dict[Hashable, Plan]] = field(
         default_factory=lambda: {int: {}, float: {}}, init=False, repr=False
     )
-    kernels: dict[Any, Kernel] = field(default_factory=dict, repr=False)
+    kernels: dict[Any, Kernel] = field(default_factory=dict, init=False, repr=False)
 
 
 def plan_key(operands: tuple[Operand, ...], options: Options) -> tuple[Hashable, ...]:

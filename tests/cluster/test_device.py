@@ -129,7 +129,7 @@ async def test_one_that_fails_among_small_ones_does_so_alone(d, monkeypatch):
         return TABLE["negative"].rule(TABLE["negative"], *args)
 
     x = await d.put(A)
-    bad = replace(TABLE["negative"], name="bad", kernel=broken, rule=as_negative, plans={}, kernels={})
+    bad = replace(TABLE["negative"], name="bad", kernel=broken, rule=as_negative)
     monkeypatch.setattr("asyncsched.cluster.stream.is_captured", lambda op: False)
     found = [x + i for i in range(4)]
     failed = apply(bad, (x,))

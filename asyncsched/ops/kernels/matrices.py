@@ -378,8 +378,8 @@ def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> 
 
 def _decomposes(op: Op) -> Op:
     """A decomposition. Alone it runs on all of LAPACK's threads, which affects its bits; in `exact()` on a stream's."""
-    op = replace(op, element_seconds=Cost.DECOMPOSITION, plans={}, kernels={})
-    return replace(op, exact=replace(op, blas=Blas.INSIDE, plans={}, kernels={}), plans={}, kernels={})
+    op = replace(op, element_seconds=Cost.DECOMPOSITION)
+    return replace(op, exact=replace(op, blas=Blas.INSIDE))
 
 
 def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
