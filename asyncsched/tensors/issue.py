@@ -166,19 +166,8 @@ def run_at_once(
     if type(array) is not _ndarray:
         array = np.asarray(array)
     if op.out or owner_of(array) is not owner_of(first.array):
-        value = Value()  # `new_value`, written out: the call would take as long as its body
-        value.account = account
-        value.device = first.device
-        value.meta = plan.meta
-        value.nbytes = nbytes
-        value.site = None
-        value.array = array
-        value.task = None
-        value.block = None
-        value.base = None
-        value.seq = -1
-        # One step: no signal is handled in between. `__del__` of a value that lacks `escaped` finds nothing charged.
-        account.used, value.charge, value.escaped = account.used + nbytes, nbytes, False
+        value = new_value(account, first.device, plan.meta, nbytes, None, array)
+        account.used, value.charge = account.used + nbytes, nbytes  # one step: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.base = first

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched._core.model import Value, new_value
 from asyncsched.ops import TABLE, plan
 from asyncsched.ops.op import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
@@ -116,13 +115,6 @@ def test_numbers_are_kept_as_long_as_they_are_few():
     assert not kept[0].flags.writeable
     assert kept[-1] == 99.0
     assert type(kept[-1]) is float
-
-
-async def test_a_value_made_at_once_is_like_any_other(s):
-    value = (await s.put(LINE) + 1)._value
-    plain = new_value(value.account, value.device, value.meta, value.nbytes, None, value.array)
-    known = [{name: getattr(v, name) for name in Value.__slots__ if hasattr(v, name)} for v in (value, plain)]
-    assert known[0] == known[1] | {"charge": LINE.nbytes}
 
 
 async def test_bytes_dropped_between_two_of_them_are_free_at_once(s):
