@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -219,29 +220,50 @@ def another_thread_runs_during(work: Callable[[], object]) -> bool:
         sys.setswitchinterval(interval)
 
 
+def in_one_item(**cases: Iterable[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """As `pytest.mark.parametrize`, of all combinations, but in one item: each costs milliseconds."""
+
+    def decorate(test: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(test)
+        def run(**given: Any) -> None:
+            applied = 0
+            for values in itertools.product(*cases.values()):
+                case = dict(zip(cases, values, strict=True))
+                try:
+                    test(**given, **case)
+                    applied += 1
+                except pytest.skip.Exception as skipped:
+                    reason = skipped.msg
+                except BaseException as error:
+                    error.add_note(f"in the case {case!r}")
+                    raise
+            if not applied:
+                pytest.skip(reason)
+
+        fixtures = [name for name in inspect.signature(test).parameters if name not in cases]
+        parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return run
+
+    return decorate
+
+
+in_every_dtype = in_one_item(dtype=DTYPES)
+
+
 def in_every_layout(test: Callable[..., None]) -> Callable[..., None]:
-    """Run a test with each `layout`, or with `x` of `some_dtype` in each. All in one item: each costs milliseconds."""
+    """Run a test with each `layout`, or with `x` of `some_dtype` in each."""
     names = inspect.signature(test).parameters.keys()
-    fixtures = dict.fromkeys("some_dtype" if name == "x" else name for name in names if name != "layout")
+    if "x" not in names:
+        return in_one_item(layout=LAYOUTS)(test)
 
     @functools.wraps(test)
-    def run(**given: Any) -> None:
-        applied = 0
-        for layout in LAYOUTS:
-            arguments = given | {"layout": layout}
-            if "x" in names:
-                arguments["x"] = layouts(given["some_dtype"])[layout]
-            try:
-                test(**{name: arguments[name] for name in names})
-                applied += 1
-            except pytest.skip.Exception as skipped:
-                reason = skipped.msg
-            except BaseException as error:
-                error.add_note(f"in the layout {layout!r}")
-                raise
-        if not applied:
-            pytest.skip(reason)
+    def of_layout(layout: str, some_dtype: str, **given: Any) -> None:
+        more = {"some_dtype": some_dtype, "layout": layout}
+        test(x=layouts(some_dtype)[layout], **given, **{name: more[name] for name in more if name in names})
 
-    parameters = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in fixtures]
-    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return run
+    parameters = dict.fromkeys([*names, "some_dtype", "layout"])
+    del parameters["x"]
+    keywords = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY) for name in parameters]
+    of_layout.__signature__ = inspect.Signature(keywords)  # type: ignore[attr-defined]
+    return in_one_item(layout=LAYOUTS)(of_layout)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conftest import DTYPES, in_every_layout, values
+from conftest import DTYPES, in_every_dtype, in_every_layout, values
 
 SHAPES = ((), (0,), (3, 4), (-1,))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@in_every_dtype
 def test_zeros_ones(check, shape, dtype):
     for name in ("zeros", "ones"):
         check(name)(lambda n=name: getattr(np, n)(shape, dtype), shape=shape, dtype=np.dtype(dtype))

@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import DTYPES, in_every_layout, layouts, values
+from conftest import DTYPES, in_every_dtype, in_every_layout, layouts, values
 
 from asyncsched.ops import TABLE, power_op
 from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
@@ -18,6 +18,7 @@ SCALARS = (True, 2, 2.5, 1 - 2j, np.float32(1.5), np.int8(3), np.float64(2), np.
 
 
 @pytest.mark.parametrize("name", UNARY)
+@in_every_dtype
 def test_unary(check, name, dtype):
     function = getattr(np, TABLE[name].kernel)
     for x in layouts(dtype).values():
@@ -25,6 +26,7 @@ def test_unary(check, name, dtype):
 
 
 @pytest.mark.parametrize("name", BINARY)
+@in_every_dtype
 def test_binary_of_one_dtype(check, name, dtype):
     function = getattr(np, TABLE[name].kernel)
     arrays = layouts(dtype)
@@ -44,6 +46,7 @@ def test_binary_of_two_dtypes(check, name):
 
 
 @pytest.mark.parametrize("name", BINARY)
+@in_every_dtype
 def test_scalars(check, name, dtype):
     function = getattr(np, TABLE[name].kernel)
     for x in (values((3, 4), dtype), values((), dtype)):
@@ -113,6 +116,7 @@ NEW = np.lib.NumpyVersion(np.__version__) >= "2.3.0"
 
 
 @pytest.mark.parametrize("exponent", [-1, -1.0, 0, 0.5, 1, 2, 2.0, 3, 1.5, True, 2j, np.float64(0.5), np.int64(2)])
+@in_every_dtype
 def test_operator_power(check, dtype, exponent):
     x = values((3, 4), dtype) if dtype != "?" else values((4,), dtype)
     op = power_op(x, exponent)

@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from conftest import DTYPES, in_every_layout, layouts, values
+from conftest import DTYPES, in_every_layout, in_one_item, layouts, values
 
 from asyncsched.ops import TABLE, encode_key, meta, plan
 
@@ -218,7 +218,7 @@ def random_part(rng: random.Random, shape: tuple[int, ...]):
     return rng.choice([indices, np.asfortranarray(indices), indices.astype("i2"), indices[:1], indices[0]]), 1
 
 
-@pytest.mark.parametrize("seed", range(200))
+@in_one_item(seed=range(200))
 def test_random_keys_with_tensors(check, seed):
     rng = random.Random(seed)
     for layout in ("cube", "turned cube", "c", "fortran", "columns", "backwards"):

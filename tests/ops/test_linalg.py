@@ -6,10 +6,9 @@ import itertools
 
 import numpy as np
 import pytest
-from conftest import DTYPES, values
+from conftest import DTYPES, in_one_item, values
 
 SHAPES = ((4,), (3, 4), (4, 3), (4, 4), (2, 4, 4), (5, 1, 3, 4), (0, 4), (4, 0), (), (1, 4))
-PAIRS = tuple(itertools.product(SHAPES, SHAPES))
 
 
 def arrangements(shape: tuple[int, ...], dtype: str, seed: int) -> list[np.ndarray]:
@@ -19,7 +18,7 @@ def arrangements(shape: tuple[int, ...], dtype: str, seed: int) -> list[np.ndarr
     return [x, np.asfortranarray(x), wider]
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@in_one_item(first=SHAPES, second=SHAPES)
 def test_matmul(check, first, second):
     for x in arrangements(first, "f4", 0):
         for y in arrangements(second, "f4", 1):
@@ -40,8 +39,8 @@ def test_matmul_with_a_number_is_refused(check):
     check("matmul")(lambda: np.matmul(x, 2), x, 2)
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS)
 @pytest.mark.parametrize("axis", [-1, 0])
+@in_one_item(first=SHAPES, second=SHAPES)
 def test_vecdot(check, first, second, axis):
     for dtype in ("f4", "c8", "i1"):
         for x in arrangements(first, dtype, 0):

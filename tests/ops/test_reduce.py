@@ -6,7 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import in_every_layout, layouts, values
+from conftest import in_every_dtype, in_every_layout, layouts, values
 
 AXES = (None, 0, -1, 1, (0, 1), (0, 2), 5)
 REDUCTIONS = ("all", "any", "max", "min", "prod", "sum")
@@ -48,6 +48,7 @@ def test_averages(check, name, x):
 
 
 @pytest.mark.parametrize("name", ["mean", "var", "std"])
+@in_every_dtype
 def test_averages_of_many(check, name, dtype):
     x = values((50, 300), dtype)
     for axis in (None, 0, 1):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import another_thread_runs_during, assert_same, values
+from conftest import another_thread_runs_during, assert_same, in_every_dtype, values
 
 from asyncsched.ops import TABLE, resolve
 from asyncsched.ops.kernels import releasing_gil
@@ -47,6 +47,7 @@ SHAPES = ((301,), (3, 400), (3, 50, 7), (2, 1, 300), (600, 5), (0, 4), (4, 0), (
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
 @pytest.mark.parametrize("shape", SHAPES)
+@in_every_dtype
 def test_running_sums_go_on_from_piece_to_piece(check, name, shape, dtype):
     x, function = values(shape, dtype), getattr(np, name)
     if x.dtype.kind in "fc" and x.size > 9:
@@ -62,6 +63,7 @@ def test_running_sums_go_on_from_piece_to_piece(check, name, shape, dtype):
 
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("shape", [*SHAPES, ()])
+@in_every_dtype
 def test_repeats_are_those_of_numpy(shape, dtype):
     x = values(shape, dtype)
     repeat, tile = [resolve(TABLE[name], np) for name in ("repeat", "tile")]
@@ -75,6 +77,7 @@ def test_repeats_are_those_of_numpy(shape, dtype):
 
 @pytest.mark.usefixtures("little")
 @pytest.mark.parametrize("shape", SHAPES)
+@in_every_dtype
 def test_each_is_repeated_as_often_as_its_number_says(shape, dtype):
     x, kernel = values(shape, dtype), resolve(TABLE["repeat_each"], np)
     for array in (x, x.T):

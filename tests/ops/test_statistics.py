@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import DTYPES, another_thread_runs_during, assert_same, in_every_layout, layouts, values
+from conftest import DTYPES, another_thread_runs_during, assert_same, in_every_dtype, in_every_layout, layouts, values
 
 import asyncsched as asc
 from asyncsched.ops import TABLE, resolve
@@ -57,6 +57,7 @@ def test_reductions_without_nan(check, name, x):
 
 
 @pytest.mark.parametrize("name", ["nansum", "nanmean", "nanvar", "nanstd", "nanprod"])
+@in_every_dtype
 def test_of_many(check, name, dtype):
     x = with_nan(values((50, 300), dtype))
     for array in (x, x.T, x[::-1, ::-2]):
