@@ -1,4 +1,4 @@
-"""One cluster for all tests here: starting one takes seconds. And for each test of `get` a scheduler of its own."""
+"""Clusters that the tests here share: starting one takes seconds. And for each test of `get` a scheduler of its own."""
 
 from __future__ import annotations
 
@@ -13,11 +13,30 @@ from .local import cluster
 
 
 @pytest.fixture(scope="package")
-def address() -> Iterator[str]:
+def distributed() -> Any:
+    found = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
+    found.versions.get_versions()  # which starts a process: what makes a client of its own is not to do it
+    return found
+
+
+@pytest.fixture(scope="package")
+def address(distributed: Any) -> Iterator[str]:
     """Of the scheduler of a cluster with two workers."""
-    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    distributed.versions.get_versions()  # which starts a process: what makes a client of its own is not to do it
     with cluster(2) as address:
+        yield address
+
+
+@pytest.fixture(scope="package")
+def mortals(distributed: Any) -> Iterator[str]:
+    """The same, of three workers that may be killed at any time: two with cards, 0 and 1, and one without, 2."""
+    with cluster(3, mortal=True, cards=2) as address:
+        yield address
+
+
+@pytest.fixture(scope="package")
+def one_worker(distributed: Any) -> Iterator[str]:
+    """The same, of one worker with four threads, which its nanny starts again at another address."""
+    with cluster(1, threads=4) as address:
         yield address
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -14,26 +14,16 @@ from asyncsched.cluster import card
 from asyncsched.cluster.device import DaskDevice
 
 from . import on_cards
-from .local import cluster
 from .on_cards import A, here
 from .test_kills import KILLS, SWEEP, killed, mapped, trained
 
 pytestmark = [pytest.mark.one_loop, pytest.mark.timeout(120 + 60 * KILLS)]
 
 
-@pytest.fixture(scope="module")
-def mixed() -> Iterator[str]:
-    """The address of a cluster of two workers with cards, 0 and 1, and one without, 2."""
-    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    distributed.versions.get_versions()  # see `address`
-    with cluster(3, mortal=True, cards=2) as address:
-        yield address
-
-
 @pytest.fixture
-async def d(mixed: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
+async def d(mortals: str, blockbuster: Any) -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the cards. Afterwards nothing went wrong there."""
-    async with asc.Scheduler(DaskDevice(mixed, workers=2, gpu=True)) as s:
+    async with asc.Scheduler(DaskDevice(mortals, workers=2, gpu=True)) as s:
         yield s
         found = await s.devices[0].connection.client.run(
             wrong, workers=list(s.devices[0].connection._addresses.values())[:2]
@@ -89,8 +79,8 @@ async def test_errors_of_cuda_come_back_where_there_is_no_cupy(d):
     assert type(caught.value.__cause__) is RuntimeError
 
 
-async def test_bytes_are_those_of_the_cards(mixed):
-    async with asc.Scheduler(DaskDevice(mixed, workers=2, gpu=True)) as s:
+async def test_bytes_are_those_of_the_cards(mortals):
+    async with asc.Scheduler(DaskDevice(mortals, workers=2, gpu=True)) as s:
         assert s.statistics().max_bytes == (1 << 30) // 2  # half of the one card that they share
         x = await s.put(np.ones(3))
         assert s.statistics().bytes_retained == 512  # as CuPy's pool has it
@@ -98,13 +88,13 @@ async def test_bytes_are_those_of_the_cards(mixed):
 
 
 @pytest.mark.parametrize("program", [mapped, trained] if SWEEP else [mapped])
-async def test_no_kill_changes_a_result(mixed, program):
+async def test_no_kill_changes_a_result(mortals, program):
     from distributed import Client
 
     async with asc.Scheduler("cpu") as s:
         expected = await program(s)
     kills = rounds = 0
-    async with Client(mixed, asynchronous=True) as client:
+    async with Client(mortals, asynchronous=True) as client:
         while kills < (KILLS + 1) // 2:
             device = DaskDevice(client, workers=2, gpu=True)
             async with killed(client, rounds, 1.0 if program is mapped else 3.0) as killer, asc.Scheduler(device) as s:
@@ -114,27 +104,27 @@ async def test_no_kill_changes_a_result(mixed, program):
             kills, rounds = kills + killer.kills, rounds + 1
 
 
-async def test_a_mix_is_refused_and_the_cure_named(mixed):
+async def test_a_mix_is_refused_and_the_cure_named(mortals):
     with pytest.raises(RuntimeError, match=r"\[2\] have not.*gpu=True takes those that have it"):
-        async with asc.Scheduler(DaskDevice(mixed, workers=3)):
+        async with asc.Scheduler(DaskDevice(mortals, workers=3)):
             pass
     with pytest.raises(RuntimeError, match=r"no workers \[2\] with GPU=1 in this cluster"):
-        async with asc.Scheduler(DaskDevice(mixed, workers=[2], gpu=True)):
+        async with asc.Scheduler(DaskDevice(mortals, workers=[2], gpu=True)):
             pass
-    async with asc.Scheduler(DaskDevice(mixed, workers=3, gpu=False)) as s:
+    async with asc.Scheduler(DaskDevice(mortals, workers=3, gpu=False)) as s:
         assert await s.call(lambda x: type(x).__name__, await s.put(A)) == "ndarray"
         assert {await s.call(lambda x: type(x).__module__, await s.put(A)) for _ in range(3)} == {"numpy"}
-    async with asc.Scheduler(DaskDevice(mixed, workers=[0, 1])) as s:
+    async with asc.Scheduler(DaskDevice(mortals, workers=[0, 1])) as s:
         assert s.devices[0].connection.gpu
 
 
-async def test_a_worker_without_a_card_is_told_of(mixed, monkeypatch):
+async def test_a_worker_without_a_card_is_told_of(mortals, monkeypatch):
     async def lacking() -> dict[str, Any]:
         return {"lacks": "no NVIDIA driver found: install it"}
 
     monkeypatch.setattr("asyncsched.cluster.connection.look", lacking)
     with pytest.raises(RuntimeError, match=r"worker . has Dask's resource GPU, and no card .* install it"):
-        async with asc.Scheduler(DaskDevice(mixed, workers=2, gpu=True)):
+        async with asc.Scheduler(DaskDevice(mortals, workers=2, gpu=True)):
             pass
 
 

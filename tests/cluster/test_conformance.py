@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from tests.thorough import thoroughly
+
 from .conformance import run, table
 
 
+@thoroughly
 def test_some_of_dasks_own_tests_pass():
     outcome = run("asyncsched", "", "dask.array.tests.test_wrap")
     assert outcome.failed() == set()

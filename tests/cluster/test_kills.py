@@ -101,18 +101,8 @@ async def trained(s: asc.Scheduler) -> list[np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def mortals() -> Iterator[str]:
-    """The address of a cluster of three workers that may be killed at any time."""
-    distributed = pytest.importorskip("distributed", reason="the extra `cluster` is not installed")
-    distributed.versions.get_versions()  # see `address`
-    with cluster(3, mortal=True) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def nannies() -> Iterator[str]:
-    """The same, of workers that are started again by Dask's nannies."""
-    pytest.importorskip("distributed", reason="the extra `cluster` is not installed").versions.get_versions()
+def nannies(distributed: Any) -> Iterator[str]:
+    """The address of a cluster of workers that are started again by Dask's nannies."""
     with cluster(3 if SWEEP else 2) as address:
         yield address
 
@@ -139,7 +129,7 @@ async def survives(address: str, program: Any, pause: float) -> None:
     kills = rounds = 0
     async with Client(address, asynchronous=True) as client:
         while kills < (KILLS + 1) // 2:
-            device = DaskDevice(client, workers=2)
+            device = DaskDevice(client, workers=2, gpu=False)
             async with killed(client, rounds, pause) as killer, asc.Scheduler(device, max_ops=16, max_bytes=LIMIT) as s:
                 found = await program(s)
                 told = s.statistics()
@@ -159,7 +149,10 @@ async def survives(address: str, program: Any, pause: float) -> None:
 async def test_what_was_put_outlives_its_worker(mortals):
     from distributed import Client
 
-    async with Client(mortals, asynchronous=True) as client, asc.Scheduler(DaskDevice(client, workers=2)) as s:
+    async with (
+        Client(mortals, asynchronous=True) as client,
+        asc.Scheduler(DaskDevice(client, workers=2, gpu=False)) as s,
+    ):
         x = await s.put(np.arange(1000.0))
         [held] = (await client.who_has([x._value.array.future])).values()
         for pid in (await client.run(os.getpid, workers=list(held))).values():
@@ -186,18 +179,10 @@ def allows(dask_scheduler: Any, deaths: int) -> None:
     dask_scheduler.allowed_failures = deaths
 
 
-@pytest.fixture
-def alone() -> Iterator[str]:
-    """The address of a cluster of one worker, which its nanny starts again at another address."""
-    pytest.importorskip("distributed", reason="the extra `cluster` is not installed").versions.get_versions()
-    with cluster(1) as address:
-        yield address
-
-
-async def test_the_last_worker_dies_and_what_comes_in_its_place_goes_on(alone: str, tmp_path: Path) -> None:
+async def test_the_last_worker_dies_and_what_comes_in_its_place_goes_on(one_worker: str, tmp_path: Path) -> None:
     from distributed import Client, KilledWorker
 
-    async with Client(alone, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
+    async with Client(one_worker, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
         x = await s.put(np.arange(5.0))
         y = x + 1
         assert (await y).sum() == 15
@@ -221,12 +206,19 @@ def ends(dask_scheduler: Any, how: str) -> None:
     dask_scheduler.loop.call_later(0.1, kill if how == "killed" else dask_scheduler.close)
 
 
+@pytest.fixture
+def ending(distributed: Any) -> Iterator[str]:
+    """The address of a cluster for one test, which ends it."""
+    with cluster(1) as address:
+        yield address
+
+
 @pytest.mark.parametrize("how", ["killed", *usually([], ["closed"])])
-async def test_where_dasks_scheduler_is_gone_everything_says_so(alone: str, how: str) -> None:
+async def test_where_dasks_scheduler_is_gone_everything_says_so(ending: str, how: str) -> None:
     """And soon: its client alone would try for half a minute to find it again, and wait for ever then."""
     from distributed import Client
 
-    async with Client(alone, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
+    async with Client(ending, asynchronous=True) as client, asc.Scheduler(DaskDevice(client)) as s:
         x = await s.put(np.arange(5.0))
         y = x + 1
         await y

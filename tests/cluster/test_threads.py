@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -13,8 +12,6 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.cluster.device import DaskDevice
-
-from .local import cluster
 
 pytestmark = pytest.mark.one_loop
 
@@ -40,25 +37,17 @@ def meet(x: Any) -> Any:
     return x
 
 
-@pytest.fixture(scope="module")
-def threads() -> Iterator[str]:
-    """The address of a cluster of one worker with four threads."""
-    pytest.importorskip("distributed", reason="the extra `cluster` is not installed").versions.get_versions()
-    with cluster(1, threads=4) as address:
-        yield address
-
-
-async def test_what_uses_a_resource_runs_one_by_one_and_the_rest_side_by_side(threads, blockbuster):
-    async with asc.Scheduler(DaskDevice(threads, workers=1)) as s:
+async def test_what_uses_a_resource_runs_one_by_one_and_the_rest_side_by_side(one_worker, blockbuster):
+    async with asc.Scheduler(DaskDevice(one_worker, workers=1)) as s:
         found = [s.submit_nowait(meet, i) for i in range(4)]
         assert [await task for task in found] == list(range(4))
         found = [s.submit_nowait(alone, i, resource="a file") for i in range(8)]
         assert [await task for task in found] == list(range(8))
 
 
-async def test_a_cluster_is_an_executor(threads, blockbuster):
+async def test_a_cluster_is_an_executor(one_worker, blockbuster):
     loop = asyncio.get_running_loop()
-    async with asc.Scheduler(DaskDevice(threads, workers=1)) as s:
+    async with asc.Scheduler(DaskDevice(one_worker, workers=1)) as s:
         executor = s.as_executor()
         assert await loop.run_in_executor(executor, sum, [1, 2, 3]) == 6
         x = await s.put(np.ones((2, 3)))
