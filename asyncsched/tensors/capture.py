@@ -122,6 +122,7 @@ class Graph:
         self._starts = starts
 
         donate, own, pace = self.donate, self._owns, self._pace
+        takes_out = not self._device.owns_captures  # else a result may be a view of an argument
         clock = perf_counter if self._device.inline else None
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
@@ -138,7 +139,7 @@ class Graph:
         checks = any(step.op.checks for step in self._program.steps)
         plain = all(step.op.blas is Blas.NONE for step in self._program.steps)
         self._op = op = Op(
-            self._name, kernel, _no_rule, out=not own, checks=checks, blas=Blas.NONE if plain else Blas.INSIDE
+            self._name, kernel, _no_rule, out=takes_out, checks=checks, blas=Blas.NONE if plain else Blas.INSIDE
         )
         self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
