@@ -262,6 +262,31 @@ async def test_at_the_limit_a_free_block_changes_hands(fake: Fake) -> None:
         assert hands.pool.reserved() == 4 * SIZE
 
 
+async def test_the_rest_of_a_block_that_changes_hands_keeps_who_had_it_meanwhile(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who takes a part waits for the work of others until then, and for nothing that comes before it says so."""
+    async with opened(2, max_bytes=4 * SIZE) as s:
+        hands = _Hands(fake, s)
+        pool, (first, second) = hands.pool, hands.streams
+        await hands.take(first, 4 * SIZE)
+        follow, held = pool._follow, [first]
+
+        def followed(stream: Any, pointer: int) -> bool:
+            done = follow(stream, pointer)
+            while held:  # the first one uses the rest once more, and another search empties its bins
+                with held.pop():
+                    s.devices[0].xp.empty(3 * SIZE, np.uint8).fill(2)
+                with pool._lock:
+                    pool._gather(None)
+            return done
+
+        monkeypatch.setattr(pool, "_follow", followed)
+        with fake.hold(first):
+            await hands.take(second, SIZE)
+            assert (await hands.take(second, 3 * SIZE))[:2] == (0, 0)
+
+
 async def test_no_more_goes_back_to_the_device_than_it_takes(fake: Fake) -> None:
     async with opened(2, max_bytes=6 * SIZE) as s:
         hands = _Hands(fake, s)

@@ -29,6 +29,7 @@ class Piece:
 
     Attributes:
         after: the streams that had it, by their pointers. A stream that takes it must come after their work so far.
+            The dict is never changed, only replaced: the same dict means that no stream has had it since.
         bin: where the pool keeps it when it is given back.
     """
 
@@ -56,11 +57,11 @@ class Heap:
         if place < len(pieces) and pieces[place].slab is piece.slab and pieces[place].start == piece.end:
             follower = pieces.pop(place)
             piece.nbytes += follower.nbytes
-            piece.after |= follower.after
+            piece.after = piece.after | follower.after
         if place and pieces[place - 1].slab is piece.slab and pieces[place - 1].end == piece.start:
             leader = pieces[place - 1]
             leader.nbytes += piece.nbytes
-            leader.after |= piece.after
+            leader.after = leader.after | piece.after
         else:
             pieces.insert(place, piece)
 
@@ -85,12 +86,12 @@ class Heap:
         """Note that a stream now comes after all streams that had the piece from which it took.
 
         So a stream that takes the rest of the piece need only come after this one. Otherwise the rest would name ever
-        more streams.
+        more streams. But not if one of those has had the rest, or a neighbour that was joined to it, meanwhile.
         """
         place = bisect_left(self._pieces, taken.end, key=_start)
         if place < len(self._pieces):
             rest = self._pieces[place]
-            if rest.slab is taken.slab and rest.start == taken.end and rest.after.keys() == taken.after.keys():
+            if rest.slab is taken.slab and rest.start == taken.end and rest.after is taken.after:
                 rest.after = {stream.ptr: stream}
 
     def take_slab(self, wanted: int) -> Piece | None:
@@ -111,7 +112,7 @@ class Heap:
         if piece.nbytes == size:
             self._pieces.remove(piece)
             return piece
-        found = Piece(piece.slab, piece.start, size, piece.after.copy())
+        found = Piece(piece.slab, piece.start, size, piece.after)
         piece.start += size
         piece.nbytes -= size
         return found
