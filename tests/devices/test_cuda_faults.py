@@ -304,6 +304,33 @@ def _full() -> None:
     raise CUDARuntimeError(2)
 
 
+async def test_a_reader_that_could_not_wait_does_not_settle_what_it_reads(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether an index was wrong is known when the device has passed the operation, and the reader ends before."""
+    async with opened(2, max_ops=None) as s:
+        x, good, bad = await s.put(BLOCK), await s.put(np.arange(32)), await s.put(np.arange(32) + 1)
+        await (asc.take(x, good, axis=0) * 2 + x)
+        await s.barrier()
+        one, other = s.devices[0].streams
+
+        def fails(event: Any) -> None:
+            raise CUDARuntimeError(2)
+
+        monkeypatch.setattr(other.cuda, "wait_event", fails)
+        with fake.hold(one.cuda):
+            y = asc.take(x, bad, axis=0)
+            tail, reader = y * 2, y * 3
+            assert [t._value.task.lane.stream for t in (y, tail, reader)] == [one, one, other]
+            await all_issued(s)
+            await until(lambda: y._value.deferred_errors[0].settled or one.finished.waiters)
+        with pytest.raises(CUDARuntimeError):
+            await reader
+        for tensor in (y, tail):
+            with pytest.raises(IndexError, match="index 32 is out of bounds"):
+                await tensor
+
+
 async def test_the_error_of_a_lost_device_holds_nobody(fake: Fake) -> None:
     """It lives as long as the device, and so would the frames that it came by, with those who wait for their tasks."""
     async with opened(1) as s:

@@ -266,9 +266,12 @@ class CUDAStream:
         """Settle a task that has ended, drop its references, and count it.
 
         The tasks for which it waited have ended, too, though another watcher may be late to see that. This waits for
-        that watcher, so that no task is done before its input: the input could still be cancelled.
+        that watcher, so that no task is done before its input: the input could still be cancelled. It does so first: if
+        the stream could not wait for a task, the device may not have passed what the deferred errors tell.
         """
         context, (task, waits, number, times, errors) = self.context, one
+        for other, passed in waits:
+            other.finished.reach(passed)
         if context.fault is None:
             if without_event and task.failure is not None:
                 execution.void(task, task.failure)
@@ -278,8 +281,6 @@ class CUDAStream:
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)
-        for other, passed in waits:
-            other.finished.reach(passed)
         execution.release(task)
         observer = self._memory.observer
         if observer is not None and times is not None:
