@@ -164,7 +164,7 @@ def _forward(name: str) -> _Operator:
     op = TABLE[name]
     plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
     UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
-    template: tuple[Any, ...] = (None, None, ())  # of the last call, behind its number and plan; used again with these
+    template: tuple[Any, ...] = (None, None, None, ())  # of the last call, behind what it is used again with
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
@@ -190,12 +190,12 @@ def _forward(name: str) -> _Operator:
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
-            kept = template  # read once: a scheduler on another thread may be here, too
-            if kept[0] is not other or kept[1] is not found:
+            kept, inline = template, a.device.inline  # read once: a scheduler on another thread may be here, too
+            if kept[0] is not other or kept[1] is not found or kept[2] is not inline:
                 # Arrays of other libraries take NumPy's scalars, and no arrays of NumPy's.
-                number = second if a.device.inline or second is other else second[()]
-                kept = template = other, found, (_FIRST, number)
-            made = issue(a.account.runtime, a.device, op, found, a, kept[2], NO_OPTIONS)
+                number = second if inline or second is other else second[()]
+                kept = template = other, found, inline, (_FIRST, number)
+            made = issue(a.account.runtime, a.device, op, found, a, kept[3], NO_OPTIONS)
         result = _new(Tensor)
         result._value = made
         result._node = None
