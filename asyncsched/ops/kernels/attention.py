@@ -232,7 +232,7 @@ def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
     if directly(xp, weights):
         weights, total, far = exponentials(weights, weights)
         if far is None:
-            return weights, np.reciprocal(total, out=total)[..., None]
+            return weights, np.reciprocal(total)[..., None]
         _scores(xp, queries, keys, bias, weights)
     # If everything is masked, all weights are 0: the peak is a number even then, and the sum of other rows is at least
     # 1.
