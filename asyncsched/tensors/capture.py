@@ -35,7 +35,7 @@ from ..ops.table import TABLE
 from ..ops.traits import Blas
 from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
-from .handles import Donated, runtime_of
+from .handles import Donated
 from .issue import issue
 from .tensor import Tensor, apply
 
@@ -169,7 +169,7 @@ class Graph:
             self._runtime.sink.refuse(f"{self._name}, which has donated arguments,")
         if len({values[place] for place in self.donate}) < len(self.donate):
             raise ValueError(f"{self._name}: a tensor is donated twice in one call, but can be written over only once")
-        gone, olds = Donated(self._name, call_site()), list[Value]()
+        gone, olds = Donated(self._name, call_site(3)), list[Value]()
         try:
             for place in self.donate:
                 olds.append(args[place]._value)
@@ -325,14 +325,17 @@ def record(
 
 def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:
     """The values of tensors. All must be on one device of one scheduler."""
+    values = list[Value]()
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
-        if runtime_of(tensor._value) is not runtime or tensor.device is not device:
+        value = tensor._value
+        if value.account.runtime is not runtime or value.device is not device:
             raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
         if tensor._node is not None:
             _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
-    return [tensor._value for tensor in tensors]
+        values.append(value)
+    return values
 
 
 def _places(donate: int | Sequence[int], count: int) -> tuple[int, ...]:
