@@ -82,20 +82,21 @@ class Transformer:
 
     async def __call__(self, members: list[Texts]) -> list[Any]:
         s, count = self.scheduler, sum(len(member.last) for member in members)
-        last = await s.put([number for member in members for number in member.last])
-        at = await s.put([member.at for member in members for _ in member.last])
-        with asc.no_grad():
-            given = last, at, *[cache for member in members for cache in member.caches]
+        last = [number for member in members for number in member.last]
+        at = [member.at for member in members for _ in member.last]
+        with asc.no_grad():  # one `put` for both, since each is a pass through the event loop
+            given = await s.put(np.array([last, at])), *[cache for member in members for cache in member.caches]
             if count not in self.graphs:
-                self.graphs[count] = await s.capture(self.decode, *given, donate=range(2, 2 + count))
+                self.graphs[count] = await s.capture(self.decode, *given, donate=range(1, 1 + count))
             logits, *caches = self.graphs[count](*given)
         for member in members:
             member.caches, caches = caches[: len(member.last)], caches[len(member.last) :]
         rows = np.split(await logits.numpy(), np.cumsum([len(member.last) for member in members])[:-1])
         return [member.take(some) for member, some in zip(members, rows, strict=True)]
 
-    def decode(self, last: asc.Tensor, at: asc.Tensor, *caches: asc.Tensor) -> list[asc.Tensor]:
+    def decode(self, numbers: asc.Tensor, *caches: asc.Tensor) -> list[asc.Tensor]:
         """Logits of the character after the last one of each text, which is at this place; and the updated caches."""
+        last, at = numbers
         x = self.model.character(last) + self.model.place(at)
         seen = asc.arange(CONTEXT) <= at[:, None]
         for layer, block in enumerate(self.model.blocks):
