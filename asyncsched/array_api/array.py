@@ -298,20 +298,14 @@ def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
 def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
     """Write to an array. If others hold its present version, this takes room for a second one, or waits until nobody
     holds it."""
-    with suppress(TaskTooLarge):
-        return _patiently((Held,), Background.issue, write, *args)
-    return _patiently((Held, TaskTooLarge), partial(_after_reads, place.storage), write, *args)
-
-
-def _patiently(
-    refusals: tuple[type[Exception], ...], call: Callable[..., None], write: Callable[..., None], *args: Any
-) -> None:
-    """Write. If that is refused, try again after a little while: nobody holds an array for long."""
-    for pause in _PAUSES:
-        with suppress(*refusals):
-            return _asked(write, *args, call=call)
+    with suppress(Held, TaskTooLarge):
+        return _asked(write, *args)
+    after_reads: Callable[..., None] = partial(_after_reads, place.storage)
+    for pause in _PAUSES:  # nobody holds an array for long
+        with suppress(Held, TaskTooLarge):
+            return _asked(write, *args, call=after_reads)
         sleep(pause)
-    return _asked(write, *args, True, call=call)
+    return _asked(write, *args, True, call=after_reads)
 
 
 def _after_reads(storage: Storage, scheduler: Background, write: Callable[..., T], *args: Any) -> T:

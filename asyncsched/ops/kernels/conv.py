@@ -133,13 +133,14 @@ def _convolve_in_place(
     xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile
 ) -> None:
     there = out[tile.images, :, tile.rows]
-    seen = columns_of_each(xp, windows, x[tile.images], tile.rows, out.shape[3], ones=len(bias))
+    seen = columns_of_each(windows, x[tile.images], tile.rows, out.shape[3], ones=len(bias))
     np.matmul(matrix, seen, out=there.reshape(*there.shape[:2], -1, copy=False))
 
 
 def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile) -> None:
     there = out[tile.images, :, tile.rows]
-    seen = (columns if xp is np else on_card.unfold)(xp, windows, x[tile.images], tile.rows, out.shape[3])
+    given = windows, x[tile.images], tile.rows, out.shape[3]
+    seen = columns(*given) if xp is np else on_card.unfold(xp, *given)
     y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
     y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
     if bias:
@@ -152,7 +153,7 @@ def _add_products(windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile
     """Add the gradient of the weight from some tiles to a sum: (inputs of a window, out channels)."""
     cut, total = part
     for tile in cut:
-        seen = columns(np, windows, x[tile.images], tile.rows, grad.shape[3])
+        seen = columns(windows, x[tile.images], tile.rows, grad.shape[3])
         product = scratch(np, 2, total.shape, total.dtype)
         gradient = _channels_first(np, grad[tile.images, :, tile.rows], grad.shape[3])
         total += np.matmul(seen, gradient.T, out=product)

@@ -105,35 +105,35 @@ def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card:
     return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
 
 
-def columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def columns(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
 
     In scratch memory, valid until the next call on this thread.
     """
-    seen = _window_view(xp, windows, x, rows, across)
+    seen = _window_view(windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), len(x) * prod(seen.shape[4:])
-    found = scratch(xp, 1, (inputs, number + SPARE), x.dtype)[:, :number]
+    found = scratch(np, 1, (inputs, number + SPARE), x.dtype)[:, :number]
     found.reshape(*seen.shape[1:4], len(x), *seen.shape[4:])[...] = seen.transpose(1, 2, 3, 0, 4, 5)
     return found
 
 
-def columns_of_each(xp: Any, windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
+def columns_of_each(windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
     """The same for each image: (images, inputs of a window, windows), plus `ones` more inputs that are all ones."""
-    seen = _window_view(xp, windows, x, rows, across)
+    seen = _window_view(windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), prod(seen.shape[4:])
-    found = scratch(xp, 1, (len(x), inputs + ones, number + SPARE), x.dtype)[..., :number]
+    found = scratch(np, 1, (len(x), inputs + ones, number + SPARE), x.dtype)[..., :number]
     found[:, :inputs].reshape(seen.shape)[...] = seen
     found[:, inputs:] = 1
     return found
 
 
-def _window_view(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def _window_view(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """The elements in some rows of windows, as a view: (images, channels, *kernel, rows of windows, across)."""
-    lines = _lines(xp, windows, x, rows, across)
+    lines = _lines(windows, x, rows, across)
     image, channel, column, row, one = lines.strides
     form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, across)
     steps = (windows.dilation[0] * row, column, windows.stride[0] * row, one)
-    return strided(xp, lines, form, (image, channel, *steps))
+    return strided(lines, form, (image, channel, *steps))
 
 
 def rows_needed(windows: Windows, rows: int) -> int:
@@ -141,39 +141,39 @@ def rows_needed(windows: Windows, rows: int) -> int:
     return (rows - 1) * windows.stride[0] + windows.reach[0]
 
 
-def _lines(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def _lines(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """The elements under some rows of windows, once for each column of a window.
 
     The shape is (images, channels, columns of a window, rows, across), so that successive rows of windows are
     contiguous.
     """
-    seen = seen_by_columns(xp, windows, x, rows, across).transpose(0, 2, 3, 1, 4)
+    seen = seen_by_columns(windows, x, rows, across).transpose(0, 2, 3, 1, 4)
     if windows.padding == (0, 0) and windows.kernel[1] == 1:
         return seen
-    found = scratch(xp, 0, seen.shape, x.dtype)
+    found = scratch(np, 0, seen.shape, x.dtype)
     found[...] = seen
     return found
 
 
-def seen_by_columns(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def seen_by_columns(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """The elements under each column of some windows, as a view: (images, rows, channels, columns of a window, across).
 
     It is a view of the images, or of padded images in scratch memory.
     """
-    padded = _padded_rows(xp, windows, x, rows)
+    padded = _padded_rows(windows, x, rows)
     image, channel, row, one = padded.strides
     form = (len(padded), padded.shape[2], padded.shape[1], windows.kernel[1], across)
     steps = (image, row, channel, windows.dilation[1] * one, windows.stride[1] * one)
-    return strided(xp, padded, form, steps)
+    return strided(padded, form, steps)
 
 
-def _padded_rows(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
+def _padded_rows(windows: Windows, x: Any, rows: slice) -> Any:
     (up, left), (height, width) = windows.padding, x.shape[2:]
     first = rows.start * windows.stride[0] - up
     last = first + rows_needed(windows, rows.stop - rows.start)
     if windows.padding == (0, 0):
         return x[:, :, first:last]
-    found = scratch(xp, 1, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
+    found = scratch(np, 1, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
     found[...] = 0
     begin = min(max(first, 0), height)
     there = slice(begin, max(begin, min(last, height)))  # empty if all windows lie on the padding
@@ -181,14 +181,14 @@ def _padded_rows(xp: Any, windows: Windows, x: Any, rows: slice) -> Any:
     return found
 
 
-def strided(xp: Any, array: Any, form: tuple[int, ...], steps: tuple[int, ...]) -> Any:
+def strided(array: Any, form: tuple[int, ...], steps: tuple[int, ...]) -> Any:
     """A view of an array with these bytes between elements.
 
     NumPy's own function takes seven times as long, and no other thread can run meanwhile.
     """
-    if xp is np and array.flags.c_contiguous:
+    if array.flags.c_contiguous:
         return np.ndarray(form, array.dtype, array, 0, steps)
-    return xp.lib.stride_tricks.as_strided(array, form, steps)
+    return np.lib.stride_tricks.as_strided(array, form, steps)
 
 
 def even(number: int, step: int) -> list[slice]:
