@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from tests.thorough import usually
+
 PROGRAMS = """\
 every_module
 operations_and_calls
@@ -21,7 +23,7 @@ blocking_arrays
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what others lack is there on Linux alone")
-@pytest.mark.parametrize("system", ["macos", "windows"])
+@pytest.mark.parametrize("system", usually(["windows"], ["macos", "windows"]))  # which lacks more
 def test_everything_runs_without_the_features_of_linux(system: str) -> None:
     command = [sys.executable, "-W", "ignore", "-X", "warn_default_encoding", "-m", "tests.elsewhere", system]
     done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)

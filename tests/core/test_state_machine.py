@@ -20,7 +20,7 @@ from .promises import MOST_HERE, QUANTUM
 @pytest.mark.timeout(400)  # for a failure to be shrunk: otherwise it takes seconds
 @pytest.mark.parametrize(
     ("machine", "examples"),
-    [(EngineMachine, usually(80, 350)), (CarelessMachine, usually(20, 100))],
+    [(EngineMachine, usually(50, 350)), (CarelessMachine, usually(15, 100))],
     ids=["exact", "careless"],
 )
 def test_random_histories(monkeypatch: pytest.MonkeyPatch, machine: type[EngineMachine], examples: int) -> None:

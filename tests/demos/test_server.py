@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +75,18 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     assert found.stop() == -signal.SIGTERM
 
 
-# In a process of its own: scikit-learn brings a second BLAS, whose threads the tests of the CPU device would count.
-DIGITS = """
-import json
-from sklearn.datasets import load_digits
-images, labels = load_digits(return_X_y=True)
-print(json.dumps([images[:50].tolist(), labels[:50].tolist()]))
-"""
+def digits() -> np.ndarray:
+    """Rows of 64 pixels and a digit. scikit-learn would bring a second BLAS, whose threads other tests would count."""
+    sklearn = find_spec("sklearn")
+    assert sklearn is not None
+    assert sklearn.origin is not None
+    return np.loadtxt(Path(sklearn.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",", max_rows=50)
 
 
 def test_digits_are_told(server: Server) -> None:
     assert float(server.said.split()[2].rstrip("%;")) > 95
-    images, labels = json.loads(subprocess.run([sys.executable, "-c", DIGITS], capture_output=True, check=True).stdout)
     right = 0
-    for image, label in zip(images, labels, strict=True):
+    for *image, label in digits().tolist():
         status, body = server.ask("/predict", json.dumps({"pixels": image}).encode())
         assert status == 200
         found = json.loads(body)

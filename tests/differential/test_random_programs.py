@@ -16,7 +16,7 @@ from tests.thorough import usually
 from .programs import Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_PROGRAMS", usually(500, 2000)))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_PROGRAMS", usually(300, 2000)))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 

@@ -24,7 +24,7 @@ from tests.thorough import usually
 from .programs import OPS, Array, Program, make
 from .runner import run
 
-PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", usually(50, 500)))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_CUDA_PROGRAMS", usually(30, 500)))
 CHUNK = 25
 MAX_OPS = (1, 2, 64, None)
 
