@@ -36,9 +36,9 @@ class Counter:
         self._lock = Lock()  # entered itself: a signal may come inside of the condition's `__enter__`
         self._changed = threading.Condition(self._lock)
 
-    def step(self) -> None:
-        """Count one more."""
-        self.count += 1
+    def step(self, by: int = 1) -> None:
+        """Count so many more."""
+        self.count += by
         if self.waiters:
             self.wake()
 

@@ -173,13 +173,13 @@ class FusedSteps:
             return None
         return out
 
-    def launches(self, op: Op, options: Mapping[str, Any], forms: Sequence[Any]) -> Launches | None:
+    def launches(self, op: Op, options: Mapping[str, Any], forms: Sequence[Any], charge: int) -> Launches | None:
         """The launches of a plan whose arrays and result have these forms; None if not all are of one known shape and
-        without gaps."""
+        without gaps. `charge`: of the result."""
         same = {(form.shape, form.contiguous) if form else None for form in forms} == {(forms[-1].shape, True)}
         if len(forms) == 1 or not (same and forms[-1].known and forms[-1].nbytes and op.out and not op.checks):
             return None
-        return Launches(self, op, options, forms)
+        return Launches(self, op, options, forms, charge)
 
     def kernel(
         self, op: Op, args: Sequence[Any], options: Mapping[str, Any], forms: Sequence[Meta]
@@ -216,6 +216,7 @@ class Launch(NamedTuple):
     function: Callable[[int, Sequence[Any]], None]
     size: int  # elements of each array
     numbers: Sequence[Any]  # its last arguments
+    charge: int  # of the result
 
 
 class Launches(dict[Any, Launch]):
@@ -224,8 +225,10 @@ class Launches(dict[Any, Launch]):
     None is the launch of an operation that has no such kernel. Not kept: those of a zero with a sign (-0.0 == 0.0).
     """
 
-    def __init__(self, steps: FusedSteps, op: Op, options: Mapping[str, Any], forms: Sequence[Meta]) -> None:
-        self._steps, self._op, self._options, self._forms = steps, op, options, forms
+    def __init__(
+        self, steps: FusedSteps, op: Op, options: Mapping[str, Any], forms: Sequence[Meta], charge: int
+    ) -> None:
+        self._steps, self._op, self._options, self._forms, self._charge = steps, op, options, forms, charge
         self._size = forms[-1].nbytes // forms[-1].dtype.itemsize
         self._kernel: Any = _UNKNOWN
 
@@ -245,7 +248,7 @@ class Launches(dict[Any, Launch]):
             last = tuple([self._steps.argument(number) for number in (*made, np.int64(self._size))])
         except (AttributeError, OverflowError):  # CuPy has other names, or the number is out of the dtype's range
             return None
-        found = Launch(function, self._size, last)
+        found = Launch(function, self._size, last, self._charge)
         if 0 not in [number for number in numbers if type(number) is not int]:
             if len(self) >= _MOST_NUMBERS:
                 self.clear()

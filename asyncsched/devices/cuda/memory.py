@@ -112,7 +112,7 @@ class CUDAMemory(Memory):
     def _launches(self, task: Task) -> Launches | None:
         plan: Any = task.plan
         forms = [*[read.meta for read in task.inputs], plan.meta]
-        return self._steps.launches(task.call, task.options or {}, forms)
+        return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
         launch = None if launches is None else launches[task.args]
@@ -123,7 +123,9 @@ class CUDAMemory(Memory):
         reused = execution.reusable(task, True, lambda v: execution.fits(v, form)) if task.call.inplace else None
         out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
         launch.function(launch.size, (*[read.array for read in task.inputs], out, *launch.numbers))
-        self._finish(task, value, out)
+        if task.failure is None:  # it was not cancelled meanwhile
+            value.block = _POOLED
+            execution.finish(task, value, out, launch.charge)
 
     def _apply(self, task: Task, value: Value) -> None:
         op, options, form = task.call, task.options or {}, value.meta

@@ -16,9 +16,10 @@ CUDA event that was never recorded does nothing. First the issuer waits, on the 
 order of writes makes it right:
 
 - The producer's issuer puts the recorded event into `recorded` first, and counts the task as issued second. The reader
-  waits for the count first and looks into `recorded` second. So an event that it finds was recorded. If it finds none,
-  the watcher has seen the task's end (or the device is lost), and there is nothing to wait for. Or the task is in a
-  burst that is not over: then the reader's stream waits for all that the producer's has been given by now.
+  waits for the count first and looks into `recorded` second. So an event that it finds there, of the task's burst or of
+  a later one, was recorded after the task. If it finds none, the watcher has seen the end of the burst (or the device
+  is lost). Or the task is in a burst that is not over. Then the reader's stream waits for all that the producer's has
+  been given by now.
 - The watcher takes the event out of `recorded` first and gives it back to the pool of events second. A reader that took
   the event just before may find it recorded anew, by a later task. Then it waits too long, but never too short. Nor
   does it wait for ever: the later task was issued before the reader, so that task does not wait for the reader.
@@ -90,7 +91,9 @@ class CUDAStream:
         self.launched: int = 0  # tasks given to the stream; the loop's thread counts them
         self.issued: Counter = Counter()  # tasks whose kernels are enqueued
         self.finished: Counter = Counter()  # tasks whose end the host has seen
-        self.recorded: dict[int, Any] = {}  # by a task's number, the CUDA event after it: for tasks between the two
+        self.recorded: dict[
+            int, Any
+        ] = {}  # by the number of a burst's last task, its event: for bursts between the two
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
@@ -210,8 +213,7 @@ class CUDAStream:
             execution.fail(last, Failure.of(error, last.name, last.site, frames=False))
             del last
         if event is not None:
-            for _, _, number, _, _ in burst:
-                self.recorded[number] = event
+            self.recorded[burst[-1][2]] = event
         self._in_flight.put((burst, event))
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
@@ -222,10 +224,13 @@ class CUDAStream:
                 other.finished.reach(number)
                 continue
             other.issued.reach(number)
-            event = other.recorded.get(number)
+            if other.finished.count >= number:
+                continue
+            # A copy, in one step: two other threads change it.
+            event = next((event for last, event in other.recorded.copy().items() if last >= number), None)
             if event is not None:
                 self.cuda.wait_event(event)
-            elif other.finished.count < number and not self.context.follow(self.cuda, other.cuda.ptr):
+            elif not self.context.follow(self.cuda, other.cuda.ptr):
                 # A user's function captures there. It began after that burst had ended, so its event is recorded.
                 other.finished.reach(number)
 
@@ -251,25 +256,32 @@ class CUDAStream:
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
             context.lose(error, burst[0][0])
-        for _, _, number, _, _ in burst:
-            self.recorded.pop(number, None)
+        self.recorded.pop(burst[-1][2], None)
         if event is not None and context.fault is None:
             context.give_event(event)
-        wake, completions = False, self._memory.completions
+        observer = self._memory.observer
         for one in burst:
-            self._end(one, event is None)
-            dry = one is burst[-1] and self._in_flight.empty() and self._queue.empty()
-            wake = completions.completed(one[0], dry) or wake
+            task, waits, _, times, errors = one
+            if waits or errors or event is None or context.fault is not None:
+                self._settle(one, event is None)
+            execution.release(task)
+            if observer is not None and times is not None:
+                observer.body_ended(task, *times.read(context.fault is None))
+        self.finished.step(len(burst))
+        wake, completed = False, self._memory.completions.completed
+        dry = self._in_flight.empty() and self._queue.empty()
+        for one in burst:
+            wake = completed(one[0], dry) or wake
         return wake
 
-    def _end(self, one: _Issued, without_event: bool) -> None:
-        """Settle a task that has ended, drop its references, and count it.
+    def _settle(self, one: _Issued, without_event: bool) -> None:
+        """Give a task that has ended the failure that the device found.
 
         The tasks for which it waited have ended, too, though another watcher may be late to see that. This waits for
         that watcher, so that no task is done before its input: the input could still be cancelled. It does so first: if
         the stream could not wait for a task, the device may not have passed what the deferred errors tell.
         """
-        context, (task, waits, number, times, errors) = self.context, one
+        context, (task, waits, number, _, errors) = self.context, one
         for other, passed in waits:
             other.finished.reach(passed)
         if context.fault is None:
@@ -281,11 +293,6 @@ class CUDAStream:
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)
-        execution.release(task)
-        observer = self._memory.observer
-        if observer is not None and times is not None:
-            observer.body_ended(task, *times.read(context.fault is None))
-        self.finished.step()
 
     def _sleep_until(self, recorded: Any) -> None:
         """Block until the host sees the event. With `spin`, ask for a moment first: each question holds the GIL."""
