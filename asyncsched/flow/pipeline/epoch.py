@@ -85,7 +85,6 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._iterable: Any = None
         self._out = Link(0)
         self._state = "not open yet"
-        self._waiting = False
         self._started = 0.0
         self._report: PipelineStatistics | None = None  # once it is closed
 
@@ -204,14 +203,10 @@ class Items(AsyncIterator[T], OnlyAsync):
     async def _arrived(self) -> None:
         """Wait for an item. If there is none, raise the exception that ended the items."""
         self._must_be_open()
-        if self._waiting:
+        if self._out.for_items.waiters:
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
-        self._waiting = True
-        try:
-            if await self._out.arrived():
-                return
-        finally:
-            self._waiting = False
+        if await self._out.arrived():
+            return
         self._must_be_open()
         if self._out.error is not None:
             raise self._out.error.with_traceback(None)
