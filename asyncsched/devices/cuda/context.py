@@ -231,12 +231,3 @@ class CUDAContext:
                 self.runtime.memGetInfo()  # asks nothing of a stream, since that may capture
             except self.runtime.CUDARuntimeError:
                 error.add_note(self._cure)
-
-    @contextmanager
-    def told(self) -> Iterator[None]:
-        """Within, errors are explained: for work that is no task's."""
-        try:
-            yield
-        except self.runtime.CUDARuntimeError as error:
-            self.explain(error)
-            raise

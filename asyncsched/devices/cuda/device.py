@@ -152,8 +152,12 @@ class CUDADevice(Device):
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host copy. Blocks the calling thread, which is never the loop's."""
         stream = self._copies_out.cuda
-        with self.context.here(), stream, self.context.told():
-            return self.memory.fetch(array, stream)
+        with self.context.here(), stream:
+            try:
+                return self.memory.fetch(array, stream)
+            except self.context.runtime.CUDARuntimeError as error:
+                self.context.explain(error)
+                raise
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         fused = FusedProgram(self.xp, program)
