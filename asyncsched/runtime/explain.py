@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, partial
 from itertools import islice, takewhile
+from operator import attrgetter
 from typing import Final, NamedTuple
 
 from .._arguments import counted
@@ -34,6 +35,7 @@ _LONGEST: Final = 300  # characters of an exception's text
 _LONGEST_NAME: Final = 80  # letters of the expression that names a result
 _NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
+_age: Final = attrgetter("seq")  # a key for sorting: the oldest task comes first
 Holders = Callable[[Account], Iterable[str]]  # lines that name the holders of an account's bytes
 
 
@@ -311,11 +313,6 @@ def _where_it_runs(task: Task) -> str:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
-
-
-def _age(task: Task) -> int:
-    """A key for sorting: the oldest task comes first."""
-    return task.seq
 
 
 def _node_of(value: Value) -> Task | Value:
