@@ -297,7 +297,7 @@ class Chains:
         steps = self.steps.get(task, [])
         awaited = _awaited_in(steps)
         several = (awaited, *_gathered_by(awaited))
-        return {child for child in several if isinstance(child, asyncio.Task)} | _in_wait_for(steps)
+        return {child for child in several if isinstance(child, asyncio.Task)} | in_wait_for(steps)
 
 
 def _leads_on(kind: type) -> bool:
@@ -341,12 +341,8 @@ def _has_failed(awaited: asyncio.Future[Any] | None) -> bool:
     return awaited is not None and awaited.done() and (awaited.cancelled() or awaited.exception() is not None)
 
 
-def in_wait_for(task: asyncio.Task[Any]) -> set[asyncio.Task[Any]]:
-    """The tasks that a task awaits by `asyncio.wait_for`; they or its timer wake it."""
-    return _in_wait_for(steps_of(task))
-
-
-def _in_wait_for(steps: Iterable[Any]) -> set[asyncio.Task[Any]]:
+def in_wait_for(steps: Iterable[Any]) -> set[asyncio.Task[Any]]:
+    """The tasks that a task with these steps awaits by `asyncio.wait_for`; they or its timer wake it."""
     return {held for step in steps for held in _of_wait_for(step) if isinstance(held, asyncio.Task)}
 
 

@@ -36,7 +36,7 @@ from weakref import ref
 from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
-from .awaiting import Timer, awaited_by, in_wait_for, where_it_waits
+from .awaiting import Timer, awaited_by, in_wait_for, steps_of, where_it_waits
 from .holders import End, Walk, with_subclasses
 from .runtime import Runtime
 
@@ -447,7 +447,7 @@ def _wakers(
     for task in tasks:
         awaited = awaited_by(task)
         if awaited is not None and not awaited.done():  # otherwise it is about to run
-            found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(task)
+            found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(steps_of(task))
             found[task] |= answered.get(id(awaited), set())
             if not found[task]:
                 on_futures.append(task)

@@ -20,6 +20,7 @@ import sys
 import types
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from threading import get_ident
 from time import thread_time
@@ -42,17 +43,15 @@ _DESCRIBED = 100  # places in coroutines described with variable and line; only 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task holds it
 
 
+@dataclass(slots=True, eq=False)
 class _Node:
     """An object on the way up from the starting objects to their holders."""
 
-    __slots__ = ("ends", "found", "thing", "trouble", "up")
-
-    def __init__(self, thing: Any) -> None:
-        self.thing = thing
-        self.found = 0  # references to it found so far
-        self.up: list[_Node] = []  # the objects that refer to it and are walked further
-        self.ends: list[End] = []  # the tasks that refer to it
-        self.trouble: str | None = None  # why it may have further holders
+    thing: Any
+    found: int = 0  # references to it found so far
+    up: list[_Node] = field(default_factory=list)  # the objects that refer to it and are walked further
+    ends: list[End] = field(default_factory=list)  # the tasks that refer to it
+    trouble: str | None = None  # why it may have further holders
 
 
 class Walk:
@@ -94,12 +93,11 @@ class Walk:
         self._futures = futures
         self._likely = [] if likely is None else likely  # with the outermost coroutines
         self._steps: list[Any] = []  # the other suspended coroutines and generators
+        self._kept: list[Any] = []  # objects that were walked through without trouble
         # Containers of this search, by identity.
-        ours = self._futures, self._likely, self._steps
+        ours = self._futures, self._likely, self._steps, self._kept
         self._ours: dict[int, Sequence[Any]] = {id(those): those for those in ours}
         self._described = 0
-        self._kept: list[Any] = []  # objects that were walked through without trouble
-        self._ours[id(self._kept)] = self._kept
         self._found = set[int]()  # the identities of all objects that refer to one that was walked through
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # Namespaces of notebooks whose cell waits, by identity, with the globals of their code.
