@@ -137,11 +137,10 @@ class Device(Protocol):
             " Scheduler([...]), or copy the array to the host first"
         )
 
-    @property
-    def note_arguments(self) -> Callable[[Context, Sequence[Any]], None] | None:
-        """Returns what notes, in a function's context, the work on which the user's own arrays among its arguments are
-        pending now. None if there never is such work. On the loop's thread."""
-        return None
+    def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
+        """Note, in a function's context, the work on which the user's own arrays among its arguments are pending now.
+        On the loop's thread."""
+        return  # most devices' arrays are there
 
     def run_here(self, task: Task) -> None:
         """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only if `inline`."""

@@ -422,8 +422,7 @@ def _context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
     coroutines change what is current on this thread."""
     context = contextvars.copy_context()
     for device in runtime.devices:
-        if device.note_arguments is not None:
-            device.note_arguments(context, args)
+        device.note_arguments(context, args)
     return context
 
 
