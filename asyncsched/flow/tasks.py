@@ -239,7 +239,9 @@ class Tasks:
         return await self._result(*_make_call(self._runtime, self._core(), fn, args, given, context, bounded=False))
 
     def _context_for(self, fn: object, args: tuple[Any, ...], keywords: Mapping[str, object]) -> contextvars.Context:
-        """The context for a call that may be made now. Raises for keywords: they were meant for the function."""
+        """The context that a callable runs in: a copy of this one. Make it before the event loop turns, since other
+        coroutines change what is current on this thread. Raises for a call that may not be made now, and for keywords:
+        they were meant for the function."""
         self._runtime.check()
         if keywords:
             given = ", ".join(f"{name}=..." for name in keywords)
@@ -247,7 +249,10 @@ class Tasks:
             raise TypeError(
                 f"keywords are options of the task, and {given} is none: use functools.partial({label}, {given})"
             )
-        return _context_of(self._runtime, args)
+        context = contextvars.copy_context()
+        for device in self._runtime.devices:
+            device.note_arguments(context, args)
+        return context
 
     def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> Coroutine[Any, Any, T]:
         """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
@@ -256,7 +261,7 @@ class Tasks:
         device = runtime.devices[0]
         value = new_value(core.account, device, None)
         task = CoreTask(core, plan, value, fn, (), (), None, runtime.lanes[device].compute, 0)
-        task.context = _context_of(runtime, ())
+        task.context = contextvars.copy_context()
         handle: Task[T] = Task(value, plan.name)
         runtime.submit(task, bounded=False)
         return self._result(task, handle)
@@ -415,15 +420,6 @@ def _make_call(
         read.escaped = True  # the function may keep its arguments
     runtime.submit(task, bounded=bounded)
     return task, Task(value, label) if form is None else Tensor(value)
-
-
-def _context_of(runtime: Runtime, args: tuple[Any, ...]) -> contextvars.Context:
-    """The context that a callable runs in: a copy of this one. Make it before the event loop turns, since other
-    coroutines change what is current on this thread."""
-    context = contextvars.copy_context()
-    for device in runtime.devices:
-        device.note_arguments(context, args)
-    return context
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
