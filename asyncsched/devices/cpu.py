@@ -68,10 +68,8 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
-        thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
-        thread.start()
-        self.thread: int | None = thread.ident  # to find the frame of a running body
-        self.worker = thread
+        self.worker = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
+        self.worker.start()
         _streams.add(self)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:

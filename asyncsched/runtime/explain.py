@@ -298,8 +298,8 @@ def _where_it_runs(task: Task) -> str:
     """The line of its function at which the stream's thread is now, if that is known and still this task's."""
     lane = task.lane
     assert lane is not None
-    thread = getattr(lane.stream, "thread", None)
-    frame = None if thread is None else sys._current_frames().get(thread)
+    worker = getattr(lane.stream, "worker", None)
+    frame = None if worker is None else sys._current_frames().get(worker.ident)
     names, line = [], ""
     while frame is not None and is_users(frame.f_code):  # up to the task's function, which the package calls
         names.append(frame.f_code.co_qualname)

@@ -150,8 +150,9 @@ class Runtime(OnOneLoop, Host):
                 await to_its_end(in_thread(device.prepare, f"opens {device.name}"))
                 if device.remote:
                     await to_its_end(cast(RemoteDevice, device).connect())
-            if self._auto_bytes:
-                self._set_default_limit()
+            if self._auto_bytes:  # the smallest that a device asks for, so that no device is overfilled
+                limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
+                self.ledger.limit_bytes(min(limits, default=None))
             for device in self.devices:
                 device.open(self.completions, self.ledger.account.limit)
                 device.memory.observer = self.ledger.observer
@@ -208,11 +209,6 @@ class Runtime(OnOneLoop, Host):
         for device in self.devices:
             if device.rest is not None:
                 device.rest()
-
-    def _set_default_limit(self) -> None:
-        """Take the smallest limit that a device asks for, so that no device is overfilled."""
-        limits = [limit for device in self.devices if (limit := device.default_bytes()) is not None]
-        self.ledger.limit_bytes(min(limits, default=None))
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
