@@ -271,3 +271,14 @@ async def test_sums_in_half_precision_do_not_overflow(s):
         x = await leaf(s, np.array([value], "f2"))
         nn.gelu(x, "tanh").sum().backward()
         assert await x.grad == (value > 0)
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i4", "u8"])
+async def test_class_numbers_may_be_of_any_integer_dtype(s, dtype):
+    x, labels = await leaf(s, real(5, 3)), np.array([2, 0, 1, 1, 2])
+    for smoothing in (0.0, 0.1):
+        found = []
+        for target in (labels, labels.astype(dtype)):
+            loss = nn.cross_entropy(x, await s.put(target), label_smoothing=smoothing)
+            found.append(await asc.gather(loss, *grad(loss, x)))
+        np.testing.assert_equal(*found)

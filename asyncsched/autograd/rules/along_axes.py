@@ -56,12 +56,17 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     the gradient NaN. Both as in PyTorch.
     """
     mask = x == spread(out, call)
-    if call.options.get("axis") is None:
-        mask = mask | f.isnan(x)
-    g = wide(g)  # its dtype can count them
-    share = g / f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
-    share = narrow(share, x)
-    return f.where(mask, spread(share, call), 0) if call.options.get("axis") is None else spread(share, call) * mask
+    if call.options.get("axis") is not None:
+        return shared(g, mask, call) * mask
+    mask = mask | f.isnan(x)
+    return f.where(mask, shared(g, mask, call), 0)
+
+
+def shared(g: Tensor, mask: Tensor, call: Any) -> Tensor:
+    """The gradient of each result over the number of its elements in the mask, ready to be broadcast to these."""
+    total = wide(g)  # its dtype can count them
+    count = f.sum(mask, axis=reduced_of(call), dtype=total.dtype, keepdims=call.options.get("keepdims", False))
+    return spread(narrow(total / count, g), call)
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:

@@ -11,7 +11,7 @@ from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor, listed
-from .along_axes import full, prod_gradient, reduced_of, spread
+from .along_axes import full, prod_gradient, reduced_of, shared, spread
 from .common import Rules, narrow, reordered, wide
 
 
@@ -26,8 +26,7 @@ def _filled(x: Tensor, fill: float) -> Tensor:
 def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
     """NaN elements get 0; or NaN, if there are no others."""
     there = _not_nan(x)
-    count = f.sum(there, axis=reduced_of(call), dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False))
-    return full(narrow(wide(g) / count, g), call) * there
+    return shared(g, there, call) * there
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -43,9 +42,7 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """In equal shares to the extreme elements. NaN elements get 0, even if there are no others."""
     mask = x == spread(out, call)
-    g = wide(g)
-    count = f.sum(mask, axis=reduced_of(call), dtype=g.dtype, keepdims=call.options.get("keepdims", False))
-    return f.where(mask, spread(narrow(g / count, x), call), 0)
+    return f.where(mask, shared(g, mask, call), 0)
 
 
 def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
