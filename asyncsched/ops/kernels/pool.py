@@ -17,6 +17,8 @@ from .blocks import LONG_BLOCK, long_blocks
 from .elementwise import into, kept
 from .windows import Pair, Windows, even
 
+_FEW = 6  # positions in a window; with fewer, the plain kernel is quicker than the loop for any windows
+
 
 def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, out: Any = None) -> Any:
     """The largest element of each window: first over the rows in it, which are contiguous, then over the columns."""
@@ -68,9 +70,10 @@ def max_pool2d_backward(
             result[...] = total[windows.inside(x.shape)]
 
     by_two = _by_two(x, kernel, stride, padding)
-    run = compiled.loop("max_pool2d_backward" if by_two else "max_pool2d_backward_any", xp, x, y, grad)
-    if run is not None and not by_two:
-        run = partial(run, kernel, stride, padding)
+    run = compiled.loop("max_pool2d_backward", xp, x, y, grad) if by_two else None
+    if not by_two and prod(kernel) >= _FEW:
+        run = compiled.loop("max_pool2d_backward_any", xp, x, y, grad)
+        run = run and partial(run, kernel, stride, padding)
     _by_planes(xp, run or some, x, y, grad, out)
     return out
 
