@@ -88,12 +88,16 @@ gc.disable()  # until the tests are found: there are many, and all of them stay
 
 
 def pytest_collection_finish() -> None:
-    gc.freeze()
+    freeze()
     gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
 def frozen() -> None:
+    freeze()
+
+
+def freeze() -> None:
     """What was made before lives to the end: the collector, which many tests run, need not look at it again."""
     gc.collect()
     gc.freeze()
@@ -152,6 +156,7 @@ def guard() -> Iterator[BlockBuster]:
     for function in guard.functions.values():
         # Else the end of a test's time would fail to tell so, and what it raised instead could be swallowed.
         function.can_block_in("pytest_timeout.py", "timeout_sigalrm")
+        function.can_block_in("asyncio/runners.py", "close")  # where uvloop joins a thread that is about to end
     guard.activate()
     yield guard
     guard.deactivate()
