@@ -46,11 +46,6 @@ class Remote:
         self.over: asyncio.Event = asyncio.Event()
 
     @property
-    def future(self) -> Any:
-        """The future of Dask, once the call is sent."""
-        return None if self.call is None else self.call.future
-
-    @property
     def kept(self) -> bool:
         """Whether it stays on the worker: if not, only the next work of its call reads it."""
         return self.call is None or self.call.small or self.number == self.call.last

@@ -195,10 +195,7 @@ def _read_only(found: Any) -> Any:
 def _worker() -> str:
     from distributed import get_worker
 
-    try:
-        worker = get_worker()
-    except ValueError:  # in a test this runs on no worker
-        return "(none)"
+    worker = get_worker()
     return f"{worker.name} ({worker.address})"
 
 

@@ -93,19 +93,15 @@ def report(arguments: Namespace) -> str:
     """
     recording = Recording.read(arguments.trace)
     found = findings(recording, arguments.trace)
-    text = _in_words(*found)
+    text = describe(*found)
     if arguments.html:
         Path(arguments.html).write_text(page(recording, *found), encoding="utf-8", errors="backslashreplace")
         text += f"\n\nThe picture: {arguments.html}"
     return text
 
 
-def describe(recording: Recording, name: str) -> str:
-    """The analysis as text, with the cure."""
-    return _in_words(*findings(recording, name))
-
-
-def _in_words(said: Sequence[str], tables: Sequence[Table]) -> str:
+def describe(said: Sequence[str], tables: Sequence[Table]) -> str:
+    """Findings as text."""
     return "\n\n".join([*said, *[table.text() for table in tables]])
 
 

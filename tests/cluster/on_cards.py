@@ -73,7 +73,7 @@ async def transfers(s: asc.Scheduler) -> None:
     """Arrays of several workers' cards meet on one."""
     client = s.devices[0].connection.client  # type: ignore[attr-defined]
     xs = [await s.put(np.full(1000, float(i))) for i in range(8)]
-    places = await client.who_has([x._value.array.future for x in xs])
+    places = await client.who_has([x._value.array.call.future for x in xs])
     assert len({worker for workers in places.values() for worker in workers}) == 2
     total = s.submit_nowait(lambda *arrays: sum(arrays), *xs, shape=(1000,), dtype=float)
     assert np.array_equal(await total, np.full(1000, 28.0))

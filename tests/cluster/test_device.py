@@ -244,7 +244,7 @@ async def test_a_chain_that_is_cancelled_leaves_nothing(d):
 @pytest.mark.one_loop
 async def test_what_cannot_be_sent_fails_alone(d):
     xs = [await d.put(A + i) for i in range(2)]
-    lost = xs[1]._value.array.future
+    lost = xs[1]._value.array.call.future
     await d.devices[0].connection.client.cancel([lost], force=True)
     await until(lost.cancelled)
     good = [x + 1 for x in xs[:1] for _ in range(3)]
@@ -466,7 +466,7 @@ async def test_the_error_says_what_is_gone(d):
     y = x * 2
     await d.barrier()
     device = d.devices[0]
-    await device.connection.client.cancel([y._value.array.future], force=True)
+    await device.connection.client.cancel([y._value.array.call.future], force=True)
     with pytest.raises(ResultLost, match="the result of 'multiply' is gone"):
         await y
     assert np.array_equal(await x, A)

@@ -85,7 +85,7 @@ def test_the_bottleneck_is_named_with_its_cure(name: str) -> None:
     assert said in verdict(found)
     assert cure in verdict(found)
     assert found.busy + sum(found.idle.values()) == pytest.approx(1.0)
-    assert verdict(found) in describe(recording, "run.json")
+    assert verdict(found) in describe(*findings(recording, "run.json"))
 
 
 def test_the_critical_path_fills_the_time_from_the_first_submission_to_the_end() -> None:
@@ -141,7 +141,7 @@ def test_tables_begin_with_the_bottleneck_and_are_sorted_by_share() -> None:
         streams=2, scopes=scopes,
     )  # fmt: skip
     said, tables = findings(recording, "run.json")
-    assert said == describe(recording, "run.json").split("\n\n")[:2]
+    assert said == describe(*findings(recording, "run.json")).split("\n\n")[:2]
     rows = {table.title: [row[:2] for row in table.rows] for table in tables}
     assert list(rows) == [
         "What limits the run", "Not done", "Operations", "Scopes", "Tenants",
@@ -172,8 +172,8 @@ def test_what_is_one_group_alone_has_no_table_but_for_operations() -> None:
     assert findings(recorded(), "run.json") == (["run.json: no task ended while this trace was written."], [])
     assert "no task ended" in page(recorded(), *findings(recorded(), "run.json"))
     many = recorded(*[task(i, i, i + 1.0, name=f"f{i}") for i in range(20)])
-    assert "f11" in describe(many, "run.json")
-    assert "\n... and 8 more." in describe(many, "run.json")
+    assert "f11" in describe(*findings(many, "run.json"))
+    assert "\n... and 8 more." in describe(*findings(many, "run.json"))
 
 
 def test_the_command_reports_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from asyncsched.devices.sim import SimDevice
 from asyncsched.observe import Recording
 from asyncsched.observe.analysis import memory_curve
 from asyncsched.observe.recording import FORMAT
-from asyncsched.observe.report import describe
+from asyncsched.observe.report import describe, findings
 
 
 async def traced(path: Path, program: Any, **options: Any) -> Recording:
@@ -165,7 +165,7 @@ def test_a_flipped_bit_is_told_or_changes_nothing_that_matters(tmp_path: Path, n
     for place in range(0, len(text), 5):
         broken.write_bytes(text[:place] + bytes([text[place] ^ 1 << place % 7]) + text[place + 1 :])
         try:
-            describe(Recording.read(broken), name)
+            describe(*findings(Recording.read(broken), name))
         except ValueError as error:
             damaged += "is damaged: " in str(error)
             assert any(
