@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import os
 import re
@@ -94,6 +95,7 @@ def floor_of(name: str) -> int:
     return found[0]
 
 
+@functools.cache
 def arrows(name: str) -> set[str]:
     """Every module of the package that a module imports, wherever the import stands."""
     found = {other for other, ours in imports(name, everywhere=True) if ours and other != name}
