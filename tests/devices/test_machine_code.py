@@ -1,4 +1,5 @@
-"""Whether a fused kernel has the bits of CuPy's: the machine code of each loop with and without fused multiply-adds.
+"""Whether NVIDIA's compiler takes our kernels, and whether a fused kernel has the bits of CuPy's: the machine code of
+each loop with and without fused multiply-adds.
 
 CuPy compiles its kernels so that NVRTC may contract a product and a sum within an operation; fused ones must not, since
 it could contract across operations. Where the machine code is the same both ways, so are the bits. Needs NVIDIA's
@@ -11,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Iterator
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import pytest
 from asyncsched.devices.cuda import cupy_internals, fused
 from asyncsched.devices.cuda.cupy_internals import NotElementwise, private
 from asyncsched.devices.cuda.expressions import Names
+from asyncsched.ops.kernels import on_card
 from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan
 from asyncsched.ops.program import Ref, ref
@@ -94,11 +97,11 @@ def cupy() -> Any:
 
 @pytest.fixture(scope="module")
 def compiler(cupy: Any) -> Compiler:
-    """What includes what CuPy's own kernels include."""
+    """With CuPy's options and headers."""
     headers = Path(cupy.__file__).parent / "_core" / "include"
     found = [headers / "cupy" / "_cccl" / name for name in ("cub", "thrust", "libcudacxx")]
     found += [headers, *[folder(name) / "include" for name in ("cuda_runtime", "cuda_nvcc")]]
-    options = ["--std=c++17", "--device-as-default-execution-space", *[f"-I{one}" for one in found]]
+    options = ["--std=c++17", "--device-as-default-execution-space", "-ftz=true", *[f"-I{one}" for one in found]]
     return Compiler(next(iter((folder("cuda_nvrtc") / "lib").glob("libnvrtc.so.*"))), options)
 
 
@@ -134,8 +137,8 @@ def loops(cupy: Any) -> list[Loop]:
 
 
 def source_of(cupy: Any, some: list[Loop]) -> str:
-    headers = [*private_headers(cupy), "cupy/float16.cuh"]
-    before = [f"#include <{header}>" for header in headers] + list(dict.fromkeys(loop.preamble for loop in some))
+    before = [f"#include <{header}>" for header in private_headers(cupy)]
+    before += dict.fromkeys(loop.preamble for loop in some)
     kernels = [f'extern "C" __global__ void k{i}{loop.source}' for i, loop in enumerate(some)]
     return "\n".join([*before, *kernels])
 
@@ -196,3 +199,30 @@ def test_the_kernels_of_single_operations_compile(cupy: Any, compiler: Compiler,
         assert run is not None
         found = compiler.compile(fused._code(cupy, len(run.reads), *run.source), "-arch=sm_90", *fused._OPTIONS[1:])
         assert list(found) == ["asyncsched_run"]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+@pytest.mark.parametrize("name", on_card._KERNELS)
+def test_kernels_of_our_own_compile(cupy: Any, compiler: Compiler, name: str, dtype: str) -> None:
+    """NVIDIA's compiler takes less than others do: a type without its header, for one."""
+    internals, kind = import_module("cupy._core._kernel"), np.dtype(dtype)
+    array, indexer, scalar = 1, 2, 3  # kinds of parameters
+    for short in (True, False):
+        kernel = on_card._kernel(cupy, name, short, kind == np.float16)
+        forms = [
+            (indexer, cupy._core._carray.Indexer, None, 1, True, short) if each.name == "_ind"
+            else (array, cupy.ndarray, kind, 1, True, short) if each.ctype == "T"
+            else (scalar, cupy._core._scalar.CScalar, each.dtype, 0, True, True)
+            for each in kernel.params
+        ]  # fmt: skip
+        types = internals._TypeMap((("T", kind),))
+        source = internals._get_elementwise_kernel_code(
+            tuple([internals._ArgInfo(*form) for form in forms]),
+            types,
+            kernel.params,
+            kernel.operation,
+            kernel.name,
+            "",
+        )
+        headers = "\n".join(f"#include <{header}>" for header in private_headers(cupy))
+        assert list(compiler.compile(f"{headers}\n{source}", "-arch=sm_90")) == [kernel.name]

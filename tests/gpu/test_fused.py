@@ -71,6 +71,7 @@ async def compare(s: asc.Scheduler, step: Callable[..., list[asc.Tensor]], *arra
         for number, (ours, theirs) in enumerate(zip(graph(*again), expected, strict=True)):
             a, b = await ours.numpy(), await theirs.numpy()
             assert same(a, b), (number, expected[number], a[a != b], b[a != b])
+    assert not any(one._program._failed for one in s.devices[0]._graphs)  # type: ignore[attr-defined]
     return graph
 
 
@@ -126,6 +127,11 @@ def networks(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
 async def test_what_networks_have_and_its_gradients(card, dtype):
     async with asc.Scheduler("cuda", streams=1) as s:
         await compare(s, networks, any_values(dtype), any_values(dtype, 1))
+
+
+async def test_halves_that_a_kernel_neither_reads_nor_writes(card):
+    async with asc.Scheduler("cuda", streams=1) as s:
+        await compare(s, lambda x: [asc.sqrt(abs(x).astype("f2")).astype("f4")], values(8, 8))
 
 
 async def test_a_training_step_with_products(card):

@@ -103,8 +103,10 @@ class Names:
         return f"t{self._prefix}{self._count}"
 
     def ctype(self, dtype: Any) -> str:
-        """The type in C++."""
-        found: str = private(self._cupy, "typename")(np.dtype(dtype))
+        """The type in C++. Its header, if it has one, is noted: CuPy includes those of the parameters alone."""
+        headers: set[str] = set()
+        found: str = private(self._cupy, "typename")(np.dtype(dtype), headers)
+        self.noted.preambles |= dict.fromkeys(headers)
         return found
 
     # -- functions of kernels that are not universal functions ------------------------------------------------------

@@ -357,5 +357,6 @@ def _run(program: Program, steps: range, last: dict[int, int], found: dict[int, 
     ]
     outs = [f"{program.form(slot).dtype.name} o{slot}" for slot in writes]
     lines = [*[line for i in steps for line in found[i].lines], *[f"o{slot} = v{slot};" for slot in writes]]
-    source = ", ".join(ins), ", ".join(outs), "\n".join(lines), "\n".join(preambles)
+    before = sorted(preambles, key=lambda text: not text.startswith("#include"))  # headers first
+    source = ", ".join(ins), ", ".join(outs), "\n".join(lines), "\n".join(before)
     return Run(tuple(reads), tuple(numbers.values()), tuple(writes), source)

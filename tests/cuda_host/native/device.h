@@ -274,4 +274,3 @@ int sizes(void (*)(A...), unsigned* out) {
 #include <cupy/atomics.cuh>
 #include <cupy/carray.cuh>
 #include <cupy/complex.cuh>
-#include <cupy/float16.cuh>
