@@ -1,4 +1,5 @@
-"""Memory beside guests: PyTorch's allocator and ours take from one device, and each gets what the other has idle."""
+"""Memory beside the pool: PyTorch's allocator, captured steps and ours take from one device, and each gets what the
+others have idle."""
 
 from __future__ import annotations
 
@@ -150,3 +151,13 @@ async def test_what_the_pool_takes_at_most(monkeypatch: pytest.MonkeyPatch, memo
             found = s.devices[0].memory.pool
             assert abs(found._most - most) <= 1
             assert found._most <= max(limit or 0, memory - min(pool.MARGIN, memory // pool.SHARE_OF_MARGIN))
+
+
+async def test_a_captured_step_gets_what_the_pool_has_idle(gpu: Fake) -> None:
+    """Its graph has a pool of its own."""
+    async with opened(1, max_bytes=6 * MIB) as s:
+        x = await s.put(np.ones(MIB // 4, np.float32))
+        reserved = await fill(s, 5 * MIB)
+        graph = await s.capture(lambda x: asc.tanh(x) * 2, x)
+        assert graph.owned > gpu.memory - reserved
+        assert (await graph(x).numpy()).max() == np.tanh(np.float32(1)) * 2

@@ -161,9 +161,12 @@ class CUDADevice(Device):
 
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
         fused = FusedProgram(self.xp, program)
-        graph = CUDAGraph(fused, inputs, partial(self._janitor.take, streams={}))
+        peak = fused.peak(self.memory.footprint)
+        owned = peak + sum([self.memory.footprint(form.nbytes) for form in program.forms[:inputs]])
+        make_room = partial(self.memory.make_room, owned)
+        graph = CUDAGraph(fused, inputs, make_room, partial(self._janitor.take, streams={}))
         self._graphs.add(graph)
-        return graph.run, fused.peak(self.memory.footprint)
+        return graph.run, peak
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over another library's, by DLPack; copies in wait for that library's stream."""

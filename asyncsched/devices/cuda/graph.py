@@ -47,10 +47,14 @@ class CUDAGraph:
     Args:
         program: what to run.
         inputs: how many of its arrays change from run to run; the others are constants.
+        make_room: has the device's pool give back as much idle memory as the graph lacks. May block.
         dispose: empties a list on a thread that may wait. It refers to nothing of the user's.
     """
 
-    def __init__(self, program: FusedProgram, inputs: int, dispose: Callable[[list[Any]], None]) -> None:
+    def __init__(
+        self, program: FusedProgram, inputs: int, make_room: Callable[[], None], dispose: Callable[[list[Any]], None]
+    ) -> None:
+        self._make_room = make_room
         self._dispose = dispose
         self._program = program
         self._inputs = inputs
@@ -76,6 +80,7 @@ class CUDAGraph:
         return [_copied(xp, result) for result in recorded.results]
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
+        self._make_room()
         recorded = _Recorded(xp, self._dispose)
         with xp.cuda.using_allocator(recorded.pool.malloc):
             recorded.own = [array.copy(order="K") for array in arrays[: self._inputs]]

@@ -223,7 +223,7 @@ class CUDAMemory(Memory):
         if pending is not None:
             # Other threads cannot name a thread's own default stream, but the null stream waits for it.
             self._context.follow(stream, 0 if pending.ptr in _DEFAULT else pending.ptr)
-        self._make_room(task)
+        self._make_room_for(task)
         body = Body(stream)
         with self.xp.cuda.using_allocator(partial(self._malloc, body)):
             try:
@@ -243,16 +243,20 @@ class CUDAMemory(Memory):
             )
         return result
 
-    def _make_room(self, task: Task) -> None:
-        """Before a guest that needs more than its allocator will find: give this pool's idle memory back to the
-        device."""
+    def _make_room_for(self, task: Task) -> None:
+        """Before a guest, which takes memory from an allocator of its own."""
         lesson: execution.Lesson | None = task.options["lesson"] if task.options else None
         nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
+        self.make_room(nbytes, partial(cached, self.number))
+
+    def make_room(self, nbytes: int, elsewhere: Callable[[], int] = int) -> None:
+        """Before somebody takes memory beside the pool: give the pool's idle memory back to the device, if that has
+        less, and `elsewhere` too little."""
         if not nbytes or not self.pool.reserved():
             return
         free = int(self.xp.cuda.runtime.memGetInfo()[0])
         if nbytes > free:
-            self.pool.make_room(nbytes - free - cached(self.number))
+            self.pool.make_room(nbytes - free - elsewhere())
 
     # -- arrays that leave --------------------------------------------------------------------------------------
 
