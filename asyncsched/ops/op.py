@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -34,6 +34,7 @@ class Inferred(NamedTuple):
     work: int | None = None  # elements it passes over; None: those of the largest array
     number: np.dtype[Any] | None = None  # the dtype to which a ufunc casts a Python number as its second operand
     on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: `workspace`
+    parts: Sequence[Options] = ()  # for several results packed in one: the options of `packed.UNPACK` for each
 
 
 class Numbers(dict[float, Any]):
@@ -75,6 +76,7 @@ class Plan:
     int_bounds: tuple[int, int] | None = None  # the range for Python integers among the operands
     numbers: Numbers | None = None
     on_card: int = 0  # the workspace on a CUDA card
+    parts: Sequence[Options] = ()  # see `Inferred`
     # By a token of a card's memory, if there is no more to compile there: what launches its kernels; opaque here.
     compiled_in: dict[object, Any] = field(default_factory=dict)
     name: str = field(init=False)
@@ -109,7 +111,6 @@ class Op:
     view: bool = False  # the result is a view of the first operand
     assigns: bool = False  # the result is the first operand with a part assigned
     checks: bool = False  # the kernel may raise for values in the data, see `kernels.checks`
-    parts: Any = None  # for several results packed in one (see `packed`): the form of each
     resource: str = ""  # a library that two streams must not use at once: on CUDA its tasks share one stream
     exact: Op | None = None  # the variant for `asc.exact()`, if that has another kernel
     bound: Bound | None = None  # of the difference to `exact`, for numbers of ordinary size
@@ -245,6 +246,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         int_bounds=found.int_bounds,
         numbers=None if found.number is None else Numbers(found.number),
         on_card=found.workspace if found.on_card is None else found.on_card,
+        parts=found.parts,
     )  # fmt: skip
 
 

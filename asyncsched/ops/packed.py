@@ -55,10 +55,11 @@ def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc
 
     def rule(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
         forms, workspace = parts(name, operands, options)
-        nbytes = offsets(forms)[1]
-        return Inferred(meta((nbytes,), _BYTES), workspace + nbytes)
+        starts, nbytes = offsets(forms)
+        places = [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, forms, strict=True)]
+        return Inferred(meta((nbytes,), _BYTES), workspace + nbytes, parts=places)
 
-    return Op(name, packing, rule, parts=parts, doc=doc, **more)
+    return Op(name, packing, rule, doc=doc, **more)
 
 
 def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:

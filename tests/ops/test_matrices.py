@@ -309,7 +309,7 @@ async def test_rows_of_linear_algebra_can_be_captured(s):
 async def test_where_results_lie_is_found_once(s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
     """For each shape, dtype and set of options, whose results are not taken for one another's."""
     row, asked = TABLE["qr"], []
-    counting = dataclasses.replace(row, parts=lambda *given: asked.append(given) or row.parts(*given))
+    counting = dataclasses.replace(row, rule=lambda *given: asked.append(given) or row.rule(*given))
     monkeypatch.setitem(TABLE, "qr", counting)
     for _ in range(3):
         for a in (np.ones((4, 3)), np.ones((4, 3), np.float32), np.ones((5, 3))):

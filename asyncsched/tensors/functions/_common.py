@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from functools import lru_cache
 from operator import index
 from typing import Any, TypeAlias
 
 from numpy.typing import DTypeLike
 
-from ...ops.op import Op
-from ...ops.packed import UNPACK, offsets
+from ...ops.op import plan
+from ...ops.packed import UNPACK
 from ...ops.table import TABLE
 from ..awaitables import gather
 from ..tensor import Scalar, Tensor, apply, as_now, record
@@ -53,19 +52,11 @@ def several(
             known_shape(operand, name)
     packed = apply(operation, operands, options, scheduler=scheduler, device=device)
     forms = tuple([o._value.meta if isinstance(o, Tensor) else o for o in operands])
-    found = [apply(UNPACK, (packed,), place) for place in _places(operation, forms, tuple(options.items()))]
+    found = [apply(UNPACK, (packed,), place) for place in plan(operation, forms, options).parts]
     all_of_it = (*operands, *[result.detach() for result in found])
     for part, result in enumerate(found):
         record(operation, all_of_it, {**options, "part": part}, result)
     return found
-
-
-@lru_cache(1024)
-def _places(operation: Op, forms: tuple[Any, ...], options: tuple[tuple[str, Any], ...]) -> list[dict[str, Any]]:
-    """The place of each result in the buffer in which they are packed."""
-    parts, _ = operation.parts(operation.name, forms, dict(options))
-    starts = offsets(parts)[0]
-    return [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, parts, strict=True)]
 
 
 def refuse_tracked(name: str, operands: Sequence[Any]) -> None:
