@@ -74,7 +74,6 @@ class DeviceStage(Stage):
         finally:
             self._runtime.reclaimers.discard(self._reclaim)
             self._ahead.clear()
-        self.finish()
 
     async def _more(self) -> bool:
         """Wait for an item to put, and for room, and take the room. In times of caution wait for the consumer to ask,

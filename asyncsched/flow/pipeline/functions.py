@@ -39,7 +39,6 @@ class LoopStage(Stage):
         async with anyio.create_task_group() as group:
             for _ in range(self.workers):
                 group.start_soon(self.run_apart, work)
-        self.finish()
 
     async def _work(self) -> bool:
         """One worker of a stage without order. It is the most frequent path, so `ready` is written out here."""
@@ -113,7 +112,6 @@ class ThreadStage(Stage):
                 for _ in range(self.workers):
                     self._calls.put(None)
         self._made.drain()
-        self.finish()
 
     def busy(self, now: float) -> float:
         return self._seconds

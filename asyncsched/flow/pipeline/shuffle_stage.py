@@ -45,7 +45,6 @@ class ShuffleStage(Stage):
                 out.put(*items.pop(choice(self._seed, self.epoch + behind, newest, len(items))))
         finally:
             items.clear()
-        self.finish()
 
     async def _filled(self) -> bool:
         """Whether there is an item to give: it holds `size` items, or no more come.

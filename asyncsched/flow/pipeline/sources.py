@@ -80,7 +80,6 @@ class IndexedSource(SourceStage):
                 out.put(number, items[number - first])
         except (TypeError, IndexError) as error:  # an array without a length; a list that was longer before
             self.fail(number, error)
-        self.finish()
 
 
 class AsyncSource(SourceStage):
@@ -88,7 +87,6 @@ class AsyncSource(SourceStage):
 
     async def run(self) -> None:
         await self.run_apart(self._read)
-        self.finish()
 
     async def _read(self) -> bool:
         number = self.first
@@ -146,7 +144,6 @@ class ThreadSource(SourceStage):
                 self._stopped = True
                 self._room.put(0)
         self._read_so_far.drain()
-        self.finish()
 
     def busy(self, now: float) -> float:
         return self.seconds

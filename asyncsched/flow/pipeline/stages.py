@@ -54,12 +54,14 @@ class Stage:
         self.ended: float = inf
 
     async def work(self) -> None:
-        """Run. If somebody else cancels it, it tells the next stage, which would wait for it."""
+        """Run to the end of the output. If somebody else cancels it, it tells the next stage, which would wait for
+        it."""
         try:
             await self.run()
+            self._finish()
         except asyncio.CancelledError as error:
             self.fail((), error)
-            self.finish()
+            self._finish()
             raise
 
     async def run(self) -> None:
@@ -112,7 +114,7 @@ class Stage:
         if task.cancelled():  # by somebody else
             self.fail((), asyncio.CancelledError())
 
-    def finish(self) -> None:
+    def _finish(self) -> None:
         """There will be no more output."""
         self.ended = perf_counter()
         self.out.end(self.source.error if self.error is None else self._noted(self.error))
