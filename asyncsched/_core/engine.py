@@ -438,8 +438,8 @@ class Engine:
 
 def _link_dependencies(task: Task) -> Failure | None:
     """Make a task wait for its inputs, and for the readers of buffers it writes over. Returns an input's failure."""
-    failed = None
-    for value in task.inputs:
+    failed, reads = None, task.reads
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is None:
             continue

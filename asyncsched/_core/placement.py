@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from .model import DONE, Lane, Task
+from .model import DONE, Lane, Task, Value
 
 
 def choose(task: Task) -> Lane:
@@ -15,7 +15,8 @@ def choose(task: Task) -> Lane:
     lanes = task.lanes
     if len(lanes) == 1:
         return lanes[0]
-    for value in task.inputs:
+    reads = task.reads
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.state < DONE:
             lane = producer.lane
@@ -42,8 +43,8 @@ def soonest(task: Task, now: float) -> Lane:
         task.due = best.booked_until = best.done_until + task.plan.estimate
         best.done_at = now
         return best
-    waits = []
-    for value in task.inputs:
+    reads, waits = task.reads, []
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
             waits.append((producer.lane, producer.due - producer.lane.done_until))
