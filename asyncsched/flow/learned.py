@@ -9,10 +9,11 @@ later calls find there (an optimiser's moments), so it is forgotten once a secon
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from .._arguments import parse_bytes
+from .._core.model import Value
 
 _MEASURED: Final = 4  # calls of a kind. Measuring slows them down. A guess
 _REMEMBERED: Final = 1024  # kinds
@@ -72,8 +73,12 @@ class LearnedCost:
         """The records of the calls with this name, one for each kind."""
         return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
 
-    def _lesson(self, name: str, forms: tuple[Hashable, ...]) -> Lesson:
-        return Lesson(self._known, self._allocated, (name, forms), self._first)
+    def _lesson(self, name: str, inputs: Iterable[Value], workspace: object) -> Lesson:
+        """The lesson that learns from a call with these inputs, with the cost learned from earlier ones."""
+        if workspace is not None:
+            raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
+        forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
+        return Lesson(self._known, self._allocated, (name, tuple(forms)), self._first)
 
     def __repr__(self) -> str:
         kinds = dict.fromkeys(kind[0] for kind in list(self._known))

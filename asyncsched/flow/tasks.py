@@ -50,7 +50,7 @@ from ..tensors.arguments import dtype_of
 from ..tensors.handles import Handle, Task
 from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
-from .learned import LearnedCost, Lesson
+from .learned import LearnedCost
 
 T = TypeVar("T")
 Shape: TypeAlias = int | Sequence[int]
@@ -403,7 +403,7 @@ def _make_call(
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label, lesson = name or label_of(fn), None
     if isinstance(nbytes, LearnedCost):
-        lesson = _lesson(nbytes, label, inputs, workspace)
+        lesson = nbytes._lesson(label, inputs, workspace)
         nbytes, workspace = lesson.nbytes, lesson.workspace
     cost, scratch = _cost(form, result, nbytes, workspace, inputs)
     declared = nbytes is not None
@@ -440,14 +440,6 @@ def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
         raise ValueError("an argument belongs to another scheduler: `await` it first")
     inputs.append(value)
     return ref(len(inputs) - 1)
-
-
-def _lesson(cost: LearnedCost, label: str, inputs: list[Value], workspace: object) -> Lesson:
-    """The lesson that learns from this call, with the cost learned from earlier ones."""
-    if workspace is not None:
-        raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
-    forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
-    return cost._lesson(label, tuple(forms))
 
 
 def _cost(form: Meta | None, result: int, nbytes: Any, workspace: Any, inputs: list[Value]) -> tuple[int, int]:
