@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..declare import Inferred, Meta, Op, Operand, Options, meta
-from ..meta import Shape
 from ..packed import pack_found
-from ..rules import INTP, as_meta
+from ..rules import INTP, Known, as_meta
 
 
 def unique_values(xp: Any, x: Any) -> Any:
@@ -48,26 +47,20 @@ def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
 def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The unique elements, the inverse indices, the first indices and the counts: packed."""
     array, elements = _flat(operands[0])
-    fixed, width, _ = unique_layout(array, options)
-    nbytes = fixed + elements * width
-    sorting = elements * (2 * array.dtype.itemsize + 3 * INTP.itemsize + 1)
-    return Inferred(meta((None,), _BYTES, True, (nbytes,)), sorting + 2 * nbytes)
-
-
-def unique_layout(array: Meta, options: Options) -> tuple[int, int, list[tuple[int, int, Shape | None, np.dtype[Any]]]]:
-    """The layout of the packed results: fixed bytes, bytes for each unique element, and the place of each part.
-
-    A part's place is its fixed bytes in front, bytes in front for each unique element, its shape if known, and its
-    dtype. The values come first, then the others in NumPy's order.
-    """
     itemsize, others = array.dtype.itemsize, options["index"] + options["counts"]
-    fixed = prod(array.bound) * INTP.itemsize if options["inverse"] else 0
-    wide = itemsize if itemsize > INTP.itemsize else 0
-    found: list[Any] = [(fixed, wide + place * INTP.itemsize, None, INTP) for place in range(others)]
+    fixed = elements * INTP.itemsize if options["inverse"] else 0  # bytes; and bytes for each unique element:
+    width = itemsize + others * INTP.itemsize
+
+    def part(start: int, before: int, shape: Known | None, dtype: np.dtype[Any]) -> Options:
+        return {"fixed": fixed, "width": width, "start": start, "before": before, "shape": shape, "dtype": dtype}
+
+    wide = itemsize if itemsize > INTP.itemsize else 0  # the values come first in the buffer
+    parts = [part(fixed, wide + place * INTP.itemsize, None, INTP) for place in range(others)]
     if options["inverse"]:
-        found.insert(options["index"], (0, wide, array.shape, INTP))
-    values = (0, 0, None, array.dtype) if wide else (fixed, others * INTP.itemsize, None, array.dtype)
-    return fixed, itemsize + others * INTP.itemsize, [values, *found]
+        parts.insert(options["index"], part(0, wide, array.bound, INTP))
+    values = part(0, 0, None, array.dtype) if wide else part(fixed, others * INTP.itemsize, None, array.dtype)
+    nbytes, sorting = fixed + elements * width, elements * (2 * itemsize + 3 * INTP.itemsize + 1)
+    return Inferred(meta((None,), _BYTES, True, (nbytes,)), sorting + 2 * nbytes, parts=[values, *parts])
 
 
 def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -9,11 +9,9 @@ from collections.abc import Generator, Sequence
 from operator import index
 from typing import Any, Literal, NamedTuple
 
-from ...ops.kernels.sets import unique_layout
-from ...ops.packed import UNPACK
 from ..arguments import axes, name_keywords
-from ..tensor import Tensor, apply
-from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked
+from ..tensor import Tensor
+from ._common import Axis, Operand, await_all, known_shape, op, refuse_tracked, several
 
 
 def argmax(x: Operand, /, *, axis: int | None = None, keepdims: bool = False) -> Tensor:
@@ -278,13 +276,7 @@ def unique_values(x: Tensor, /) -> Tensor:
 def _unique(name: str, x: Tensor, **kinds: bool) -> list[Tensor]:
     refuse_tracked(name, (x,))
     known_shape(x, name)
-    packed = op("unique_packed", x, **kinds)
-    fixed, width, parts = unique_layout(x._value.meta, kinds)
-    layout = {"fixed": fixed, "width": width}
-    return [
-        apply(UNPACK, (packed,), {**layout, "start": start, "before": before, "shape": shape, "dtype": dtype})
-        for start, before, shape, dtype in parts
-    ]
+    return several("unique_packed", x, **kinds)
 
 
 __all__ = [
