@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 from operator import index
 from types import EllipsisType
@@ -15,7 +15,7 @@ import numpy as np
 
 from .meta import Meta, Shape
 from .op import Op, Operand, resolve
-from .rules import INTP, as_meta, cast_bytes
+from .rules import INTP, cast_bytes
 
 
 class Slice(NamedTuple):
@@ -115,45 +115,48 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     All tensors and integers of the key broadcast to one block of dimensions. The block takes their place if they are
     neighbours, else it comes first.
     """
-    tensors = iter([as_meta(operand) for operand in indices])
-    parts = _expanded(key, shape, indices)
+    parts = list(walk(key, shape, indices))
     basic: list[int] = []
     places: list[int] = []  # for each tensor or integer, the position of its part
     blocks: list[Shape] = []
     bounds: list[tuple[int, ...]] = []
-    block_at = axis = workspace = 0
-    for position, part in enumerate(parts):
+    block_at = workspace = 0
+    for position, (part, tensor, axis) in enumerate(parts):
         if part is None:
             basic.append(1)
         elif isinstance(part, Slice):
             basic.append(len(range(*slice(*part).indices(shape[axis]))))
-            axis += 1
         elif part is not Ellipsis:
             block_at = block_at if places else len(basic)
             places.append(position)
-            if isinstance(part, int):
-                if not -shape[axis] <= part < shape[axis]:
-                    raise IndexError(f"index {part} is out of bounds for axis {axis} with size {shape[axis]}")
-                axis += 1
-                continue
-            tensor = next(tensors)
-            block_shape, bound, nbytes = _picked(tensor, shape, axis)
-            blocks.append(block_shape)
-            bounds.append(bound)
-            axis += axes_of(part, tensor)
-            workspace += nbytes
+            if tensor is not None:
+                block_shape, bound, nbytes = _picked(tensor, shape, axis)
+                blocks.append(block_shape)
+                bounds.append(bound)
+                workspace += nbytes
+            elif not -shape[axis] <= part < shape[axis]:
+                raise IndexError(f"index {part} is out of bounds for axis {axis} with size {shape[axis]}")
     if places[-1] - places[0] >= len(places):
         block_at = 0
     block, bound = _broadcast_block(blocks, bounds)
     # NumPy makes the block first, then moves it to its place; slices with steps may reorder the dimensions around it.
-    ordered = block_at == 0 and all(part in (Slice(None, None, None), TENSOR) for part in parts)
+    ordered = block_at == 0 and all(part in (Slice(None, None, None), TENSOR) for part, _, _ in parts)
     before, after = tuple(basic[:block_at]), tuple(basic[block_at:])
     return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace)
 
 
-def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) -> list[Any]:
+def walk(key: Key, shape: tuple[int, ...], indices: Sequence[Any]) -> Iterator[tuple[Any, Any, int]]:
+    """The parts of the expanded key, each with its index (a meta or an array; None if it is no tensor) and its axis."""
+    tensors, axis = iter(indices), 0
+    for part in _expanded(key, shape, indices):
+        tensor = next(tensors) if part == TENSOR else None
+        yield part, tensor, axis
+        axis += axes_of(part, tensor)
+
+
+def _expanded(key: Key, shape: tuple[int, ...], indices: Sequence[Any]) -> list[Any]:
     """The parts of the key, with full slices for an ellipsis and for missing parts."""
-    masks = [len(array.shape) for array in map(as_meta, indices) if array.dtype == bool]
+    masks = [len(array.shape) for array in indices if array.dtype == bool]
     consumed = sum(masks) - len(masks) + sum(part is not None and part is not Ellipsis for part in key)
     if consumed > len(shape):
         raise IndexError(f"too many indices: the array has {len(shape)} dimensions, but {consumed} were indexed")
@@ -169,13 +172,11 @@ def _expanded(key: Key, shape: tuple[int, ...], indices: tuple[Operand, ...]) ->
 
 def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> tuple[tuple[int, ...], Key]:
     """A shape and a key that select the same block of tensors and integers, with each sliced axis of length one."""
-    tensors = iter([as_meta(operand) for operand in indices])
     lengths: list[int] = []
     parts: list[Any] = []
-    for part in _expanded(key, shape, indices):
-        tensor = next(tensors) if part == TENSOR else None
+    for part, tensor, axis in walk(key, shape, indices):
         sliced = isinstance(part, Slice)
-        lengths += [1] if sliced else shape[len(lengths) : len(lengths) + axes_of(part, tensor)]
+        lengths += [1] if sliced else shape[axis : axis + axes_of(part, tensor)]
         parts.append(Slice(None, None, None) if sliced else part)
     return tuple(lengths), tuple(parts)
 

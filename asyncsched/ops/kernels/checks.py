@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..index_keys import TENSOR, Key, axes_of
+from ..index_keys import Key, walk
 
 Judge = Callable[..., Exception | None]  # called with the numbers
 Check = tuple[Sequence[Any], Judge]
@@ -53,14 +53,9 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
     """The same for the index arrays in a key."""
     if xp is np:
         return
-    arrays = iter(indices)
-    parts = [(part, next(arrays) if part == TENSOR else None) for part in key]
-    taken = sum(axes_of(part, index) for part, index in parts)
-    axis = 0
-    for part, index in parts:
+    for _, index, axis in walk(key, shape, indices):
         if index is not None and index.dtype != bool:
             require_within(xp, index, shape[axis], axis)
-        axis += len(shape) - taken if part is Ellipsis else axes_of(part, index)
 
 
 def require_below(xp: Any, numbers: Any, count: int, wrong: Callable[[int, int], Exception]) -> None:
