@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...ops.kernels.fourier import places_of
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
@@ -19,15 +20,9 @@ from .common import Rules, along, scatter
 
 def _axes(call: Any) -> tuple[list[int], list[int]]:
     """The axes of a transform, and the number of points along each."""
-    shape, options = call.metas[0].shape, call.options
-    if "axis" in options:
-        axes, points = [options["axis"]], None if options["n"] is None else [options["n"]]
-    else:
-        axes = list(range(len(shape)) if options["axes"] is None else options["axes"])
-        points = options["s"]
-    axes = [axis % len(shape) for axis in axes]
-    lengths = [shape[axis] for axis in axes]
-    return axes, [length if n in (None, -1) else n for n, length in zip(points or lengths, lengths, strict=True)]
+    shape = call.metas[0].shape
+    places = places_of("transform", shape, call.options)
+    return [axis for axis, _ in places], [shape[axis] if n is None else n for axis, n in places]
 
 
 def _lengths(x: Tensor) -> tuple[int, ...]:

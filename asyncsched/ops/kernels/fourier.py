@@ -65,7 +65,9 @@ class Half(Enum):
 def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half) -> Inferred:
     """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros."""
     array = as_meta(operands[0])
-    shape, dtype, places = list(array.bound), array.dtype, _places(op, array.bound, options, half)
+    shape, dtype, places = list(array.bound), array.dtype, places_of(op.name, array.bound, options)
+    if not places and half is not Half.NONE:
+        raise IndexError(f"{op.name}: at least one axis is needed")
     largest = elements = max(prod(shape), 1)
     plan = 0
     order = list(enumerate(places))
@@ -90,18 +92,16 @@ def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, h
     return Inferred(result, between + max(largest * wide, work) + copied)
 
 
-def _places(op: Op, shape: Known, options: Options, half: Half) -> list[tuple[int, int | None]]:
-    """The axes, and the number of points along each: None for the operand's own."""
+def places_of(name: str, shape: Known, options: Options) -> list[tuple[int, int | None]]:
+    """The axes of a transform, and the number of points along each: None for the operand's own."""
     if "axis" in options:
-        no_axis(shape, op.name)
+        no_axis(shape, name)
         return [(normalize_axis_index(options["axis"], len(shape)), options["n"])]
     s, given = options["s"], range(len(shape)) if options["axes"] is None else options["axes"]
     axes = [normalize_axis_index(axis, len(shape)) for axis in given]
-    if not axes and half is not Half.NONE:
-        raise IndexError(f"{op.name}: at least one axis is needed")
     points: Sequence[int | None] = [None] * len(axes) if s is None else s
     if len(points) != len(axes):
-        raise ValueError(f"{op.name}: shape and axes have different lengths: s={s} and axes={tuple(given)}")
+        raise ValueError(f"{name}: shape and axes have different lengths: s={s} and axes={tuple(given)}")
     return [(axis, shape[axis] if n == -1 else n) for axis, n in zip(axes, points, strict=True)]
 
 
