@@ -63,19 +63,20 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
     return {name: LOOPS[name] for name in names}
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Of a test with several cases each runs on one of the loops, and in CI on both."""
     tests = defaultdict[str, defaultdict[str, list[pytest.Item]]](lambda: defaultdict(list))
     for item in items:
         if found := re.fullmatch(rf"(.+?)\[(?:{'|'.join(LOOPS)})-(.+)\]", item.nodeid, re.DOTALL):
             tests[found[1]][found[2]].append(item)
-    left_out = set[pytest.Item]()
+    left_out: dict[pytest.Item, None] = {}
     for cases in tests.values():
         for number, on_loops in enumerate(cases.values() if len(cases) > 1 else ()):
             del on_loops[number.bit_count() % len(on_loops)]  # in an order that follows none of the parameters
-            left_out.update(on_loops)
-    if not THOROUGH:
+            left_out |= dict.fromkeys(on_loops)
+    if left_out and not THOROUGH:
         items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=list(left_out))
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

@@ -82,9 +82,9 @@ ENTRIES: dict[str, Callable[[asc.Scheduler, asc.Tensor, asc.Tensor, Any], Any]] 
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
-@pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("closed", [True, False], ids=["closed loop", "another loop"])
 @pytest.mark.parametrize("beside", [True, False], ids=["beside another scheduler", "alone"])
+@pytest.mark.parametrize("loop", LOOPS)
 def test_a_scheduler_refuses_another_loop_and_says_so(
     gate: threading.Event, entry: str, loop: str, closed: bool, beside: bool
 ) -> None:

@@ -17,6 +17,7 @@ from asyncsched.devices.cuda.device import usable
 from asyncsched.gpu_check.command import SECTIONS, Check, entries
 from asyncsched.gpu_check.entries import Entry
 from tests.gpu.conftest import NONE
+from tests.thorough import usually
 
 ROOT = Path(__file__).parents[2]
 
@@ -257,7 +258,7 @@ def test_what_a_fault_leaves_does_not_fail_the_next_program(tmp_path):
     assert " passed" in found["test_ends"]["why"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", usually([signal.SIGTERM], [signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_it_with_the_page(tmp_path, fake, number):
     out = tmp_path / "out.json"
     arguments = [sys.executable, "-m", "asyncsched", "gpu-check", "--out", str(out)]
