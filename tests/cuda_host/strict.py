@@ -42,7 +42,6 @@ def malloc(self: PrivatePool, nbytes: int) -> Any:
 
 
 PrivatePool.malloc = malloc  # type: ignore[method-assign]
-PrivatePool.keep = lambda *_: None  # type: ignore[method-assign]
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,6 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.device import usable
-from asyncsched.devices.cuda.fused import FusedSteps
-from asyncsched.ops.meta import meta
-from asyncsched.ops.program import ref
-from asyncsched.ops.table import TABLE
 from tests.cuda_host.runtime import loaded
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
@@ -84,9 +80,6 @@ class Card:
             ones = cupy.ones((64, 64), np.float32)  # kernels that tests launch within a spin are loaded before
             for function in (lambda: ones + 1, lambda: ones * 10, lambda: ones.sum(), ones.copy, ones.get):
                 function()
-            steps, form = FusedSteps(cupy), meta((64, 64), np.dtype(np.float32))
-            for name in ("add", "multiply"):  # and those of ours for a tensor and a number
-                steps.kernel(TABLE[name], (ref(0), 1), {}, [form, form])
 
     def pick(self, real: int, fake: int) -> int:
         """How large to make something."""

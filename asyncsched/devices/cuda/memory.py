@@ -14,7 +14,6 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
-from ..._core.refcounts import references
 from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
@@ -34,9 +33,7 @@ _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, an
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
 _MOST_MARKS = 8  # so many stay in a plan. Then all are forgotten
-# The block of a value that owns its memory; the second, if its array serves the next result of that form. Values with a
-# block have `reclaim` called at their end.
-_POOLED, _SPARED = object(), object()
+_POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
 _SLOW = 0.1  # if the first call of a kind takes more seconds, it was compiling
 _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
@@ -124,18 +121,11 @@ class CUDAMemory(Memory):
             return
         form = value.meta
         reused = execution.reusable(task, True, lambda v: execution.fits(v, form)) if task.call.inplace else None
-        if reused is None:
-            out = self.pool.spare(form)
-            if out is None:
-                out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes))
-        else:
-            out, reused.block = reused.array, None  # the memory is the new value's
+        out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
         launch.function(launch.size, (*[read.array for read in task.inputs], out, *launch.numbers))
-        if task.failure is None:
-            value.block = _SPARED
+        if task.failure is None:  # it was not cancelled meanwhile
+            value.block = _POOLED
             execution.finish(task, value, out, launch.charge)
-        else:  # it was cancelled meanwhile
-            task.args = out  # held until the kernel has run: the piece may be another stream's
 
     def _apply(self, task: Task, value: Value) -> None:
         op, options, form = task.call, task.options or {}, value.meta
@@ -146,8 +136,6 @@ class CUDAMemory(Memory):
             any_input = isinstance(kernel, self.xp.ufunc)
             reused = execution.reusable(task, any_input, lambda v: execution.fits(v, form))
         out = None if reused is None else reused.array
-        if reused is not None:
-            reused.block = None  # the memory is the new value's
         array = self._steps.run(op, args, options, form, out) if fusible(op) else None
         if array is None:
             if out is not None:
@@ -285,10 +273,7 @@ class CUDAMemory(Memory):
 
     def reclaim(self, value: Value) -> None:
         if not value.escaped:
-            array, value.array = value.array, None  # the memory first, its bytes second: the loop may wait for them
-            if value.block is _SPARED and references([array], 0) <= 2:  # of the variable and the list
-                self.pool.keep(value.meta, array)
-            del array
+            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
         super().reclaim(value)
 
     def anchor(self, owner: Any) -> Any:

@@ -5,7 +5,7 @@ for an array.
 
 1. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*: there
    is one for each stream and size. The stream's next block of that size comes from there. No lock is taken and no list
-   searched. (The array of a result that nobody needs any more is kept as it is, for the next result of its form.)
+   searched.
 2. If the bin is empty, memory comes from the *heap*. There free pieces lie by address, each joined with its free
    neighbours. A piece knows the streams that had it, after whose work it may be used. Before the heap is searched, the
    pieces in the stream's own bins join it. Where the limit binds, the pieces in all bins do.
@@ -29,13 +29,12 @@ sizes, which either waste memory or serve no other size.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
 from ..._locks import Lock
-from ...ops.meta import Meta
 from .. import execution, guests
 from .heap import Bin, Heap, Piece, Slab
 from .untracked import untracked
@@ -80,14 +79,11 @@ class PrivatePool:
         self._follow = follow
         self._loop_thread = threading.get_ident()
         self._bins: dict[Bin, list[Piece]] = {}
-        # Arrays that nobody refers to. Each has its piece.
-        self._spare: defaultdict[Meta, list[Any]] = defaultdict(list)
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
         self._slabs: dict[Slab, Any] = {}  # with CuPy's memory objects, which free them
         self._lock = Lock()  # of the heap and the number; never held during a call of CUDA
         self._reserved = 0
-        self._closed = False
         self._tell: Callable[[], None] | None = None  # called, after the close, when a block is given back
         self.own: frozenset[int] | None = None  # the scheduler's streams, by pointer, once there are some
         self._limit = max_bytes or 0
@@ -128,20 +124,6 @@ class PrivatePool:
         if self._tell is not None:
             self._tell()
 
-    def keep(self, form: Meta, array: Any) -> None:
-        """Keep an array that nobody refers to, and whose last use the host has seen: so any stream may have it. On any
-        thread, in the middle of anything."""
-        self._spare[form].append(array)
-        if self._closed:  # looked at second: the close sets it first
-            self._spare = defaultdict(list)
-
-    def spare(self, form: Meta) -> Any:
-        """A kept array of this form, if there is one. It takes a fifth of the time of `malloc` and a new array."""
-        try:
-            return self._spare[form].pop()
-        except IndexError:
-            return None
-
     def reserved(self) -> int:
         """Bytes taken from the device, used or not."""
         return self._reserved
@@ -159,16 +141,10 @@ class PrivatePool:
     def close(self, tell: Callable[[], None]) -> None:
         """Nobody asks for memory any more. `tell` is called whenever a block comes back, and has `free` called."""
         self._tell = tell
-        self._let_go()
 
     def abandon(self) -> None:
         """The device is lost, with all that is reserved on it."""
         self._reserved = 0
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Keep no array: its block refers to this pool, and the collector does not see that."""
-        self._closed, self._spare = True, defaultdict(list)
 
     def _find(self, size: int, stream: Any) -> Piece:
         """Memory of a size of which the stream's bin has none."""
@@ -228,8 +204,6 @@ class PrivatePool:
 
     def _gather(self, emptied: Collection[int] | None) -> None:
         """Empty the bins of some streams, or of all, into the heap. The lock is held."""
-        if emptied is None or emptied:
-            self._spare = defaultdict(list)
         for name in list(self._bins) if emptied is None or emptied else ():
             if emptied is None or name[0] in emptied:
                 pieces = self._bins.pop(name)  # first: see `take_back`
