@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -143,7 +144,7 @@ async def test_a_replay_of_a_captured_step_fails_with_its_index(card: Card, wron
         del results, result, graph
 
 
-@pytest.mark.parametrize("make", [optim.SGD, optim.AdamW], ids=lambda make: make.__name__)
+@pytest.mark.parametrize("make", [partial(optim.SGD, momentum=0.9), optim.AdamW], ids=["SGD", "AdamW"])
 async def test_a_step_with_a_wrong_target_is_skipped(card: Card, make: Any) -> None:
     """As it is on the CPU, with nobody waiting in between."""
     found, told = {}, {}
@@ -153,7 +154,7 @@ async def test_a_step_with_a_wrong_target_is_skipped(card: Card, make: Any) -> N
             p.requires_grad = True
             optimizer, x = make([p], lr=0.1), await s.put(LOGITS)
             after = []
-            for target in (GOOD, BAD, GOOD, BAD, BAD, GOOD):
+            for target in (BAD, GOOD, BAD, GOOD, BAD, BAD, GOOD):
                 nn.cross_entropy(x @ p, await s.put(target)).backward()
                 optimizer.step()
                 optimizer.zero_grad()
@@ -168,4 +169,25 @@ async def test_a_step_with_a_wrong_target_is_skipped(card: Card, make: Any) -> N
     for cpu, cuda in zip(found["cpu"], found["cuda"], strict=True):
         assert np.allclose(cpu, cuda, rtol=1e-4, atol=1e-6)
     changed = [not np.array_equal(a, b) for a, b in zip(found["cuda"], found["cuda"][1:], strict=False)]
-    assert changed == [False, True, False, False, True]
+    assert changed == [True, False, True, False, False, True]
+
+
+async def test_what_a_skipped_first_step_leaves_are_zeros(card: Card) -> None:
+    """They take no memory, and may be read and written over as any others."""
+    async with asc.Scheduler("cuda", streams=1) as s:
+        p, x = await s.put(LOGITS[:5] / 9), await s.put(LOGITS)
+        await s.barrier()
+        for _ in range(2):  # compiled, and known to be
+            await (p * 0 + 1)
+        p.requires_grad = True
+        adam = optim.Adam([p])
+        nn.cross_entropy(x @ p, await s.put(BAD)).backward()
+        adam.step()
+        mean = adam.state[0]["mean"]
+        one = mean + 1
+        del adam
+        mean = mean + 1
+        with pytest.raises(ExceptionGroup):
+            await s.barrier()
+        for found in (one, mean):
+            assert np.array_equal(await found.numpy(), np.ones((5, 5)))

@@ -65,6 +65,7 @@ class CUDAMemory(Memory):
         self._ran_before: set[Hashable] = set()  # compiled operations, with the form of their operands
         self._mark = object()  # plans of which the same is known: see `compiled`
         self._steps = FusedSteps(context.cupy)
+        self._has_spread = False  # whether there ever were `spread_zeros`, for which no kernel is launched unseen
 
     def explain(self, error: BaseException) -> None:
         self._context.explain(error)
@@ -110,17 +111,19 @@ class CUDAMemory(Memory):
         return True
 
     def _launches(self, task: Task) -> Launches | None:
+        if task.move is not None:  # one more of its inputs is no argument: the gate
+            return None
         plan: Any = task.plan
         forms = [*[read.meta for read in task.inputs], plan.meta]
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
-        launch = None if launches is None else launches[task.args]
-        if launch is None:
+        launch = None if launches is None or task.move is not None else launches[task.args]
+        if launch is None or (self._has_spread and not all(read.array.flags.c_contiguous for read in task.inputs)):
             self._apply(task, value)
             return
         form = value.meta
-        reused = execution.reusable(task, True, lambda v: execution.fits(v, form)) if task.call.inplace else None
+        reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
         out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
         launch.function(launch.size, (*[read.array for read in task.inputs], out, *launch.numbers))
         if task.failure is None:  # it was not cancelled meanwhile
@@ -134,7 +137,7 @@ class CUDAMemory(Memory):
         reused = None
         if op.inplace:
             any_input = isinstance(kernel, self.xp.ufunc)
-            reused = execution.reusable(task, any_input, lambda v: execution.fits(v, form))
+            reused = execution.reusable(task, any_input, lambda v: self._fits(v, form))
         out = None if reused is None else reused.array
         array = self._steps.run(op, args, options, form, out) if fusible(op) else None
         if array is None:
@@ -148,6 +151,15 @@ class CUDAMemory(Memory):
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
         self._finish(task, value, array, None if op.out else execution.source_of(task, array))
+
+    @staticmethod
+    def _fits(value: Value, form: Any) -> bool:
+        """Whether a result of this form may be written over a value's array, which must have memory of its own."""
+        return value.block is _POOLED and execution.fits(value, form)
+
+    def spread_zeros(self, form: Any) -> Any:
+        self._has_spread = True
+        return super().spread_zeros(form)
 
     def _checked(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
