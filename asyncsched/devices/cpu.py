@@ -68,7 +68,7 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
-        self.worker = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
+        self.worker: threading.Thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
         self.worker.start()
         _streams.add(self)
 
