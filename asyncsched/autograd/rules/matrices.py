@@ -15,6 +15,7 @@ from ...tensors import functions as f
 from ...tensors.functions import linalg
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
+from .along_axes import spread
 from .common import Rules, along, scatter
 
 
@@ -58,11 +59,8 @@ def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     """The gradient of the root of the sum of squares; 0 if the root is 0."""
     if call.options["ord"] not in (2, "fro", None):
         raise NotImplementedError(f"no derivative of the norm of order {call.options['ord']!r} is known")
-    axis = call.options.get("axis", (-2, -1))
-    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    if not call.options["keepdims"]:
-        kept = [1 if i in [a % x.ndim for a in axes] else n for i, n in enumerate(x.shape)]
-        g, out = g.reshape(kept), out.reshape(kept)
+    call = call._replace(options={"axis": (-2, -1), **call.options})
+    g, out = [spread(part, call) for part in (g, out)]
     return g * x / f.where(out == 0, 1, out)
 
 
