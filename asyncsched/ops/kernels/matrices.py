@@ -127,12 +127,11 @@ def vector_norm(xp: Any, x: Any, *, axis: Any = None, ord: Any = 2, keepdims: bo
     """A norm of vectors, along one axis, several, or all."""
     if xp is np:
         return np.linalg.vector_norm(x, axis=axis, ord=ord, keepdims=keepdims)
-    axes = tuple(range(x.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-    axes = tuple([one % x.ndim for one in axes])
+    axes = reduced_axes(axis, x.ndim)
     rest = tuple([one for one in range(x.ndim) if one not in axes])
     lines = xp.transpose(x, (*axes, *rest)).reshape((prod([x.shape[one] for one in axes]), *[x.shape[i] for i in rest]))
     found = in_single(partial(xp.linalg.norm, ord=ord, axis=0), lines)
-    return found.reshape([1 if i in axes else n for i, n in enumerate(x.shape)]) if keepdims else found
+    return found.reshape(reduced(x.shape, axes, {"keepdims": keepdims}))
 
 
 def diagonal(xp: Any, x: Any, *, offset: int) -> Any:
