@@ -5,7 +5,7 @@ The values stay exact counts. The annotation of a field says its unit, as in `pe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
@@ -52,7 +52,8 @@ def _fields(record: Any) -> list[tuple[str, Any, str]]:
 
 
 def _lines(record: Record) -> list[str]:
-    return [f"  {line}" for line in (*_aligned(_plain(record)), *_blocks(record))]
+    plain = aligned((False, column) for column in zip(*_plain(record), strict=True))
+    return [f"  {line}" for line in (*plain, *_blocks(record))]
 
 
 def _plain(record: Record) -> list[tuple[str, str]]:
@@ -80,11 +81,6 @@ def _columns(rows: tuple[Any, ...]) -> Iterator[tuple[bool, list[str]]]:
 
 def _is_nested(value: Any) -> bool:
     return isinstance(value, Record) or (type(value) is tuple and bool(value) and isinstance(value[0], Record))
-
-
-def _aligned(rows: Iterable[Iterable[str]]) -> list[str]:
-    """Rows of texts as lines with aligned columns."""
-    return aligned((False, column) for column in zip(*rows, strict=True))
 
 
 def _text(value: Any, unit: str, plain: Callable[[Any], str] = str) -> str:
