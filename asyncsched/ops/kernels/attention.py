@@ -6,7 +6,7 @@ length, not with its square, except for a mask, given or causal. The derivative 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
 from math import prod, sqrt
@@ -124,14 +124,13 @@ def _attend(xp: Any, q: Any, k: Any, v: Any, mask: Any, causal: bool, scale: flo
         return
     bias, steps = _by_heads(xp, q, k, bias), _queries(xp, q.shape[-2], k.shape[-2])
 
-    def some(places: Iterator[tuple[Index, int]]) -> None:
-        for heads, number in places:
-            rows = steps[number]
-            here, keys = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
-            added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
-            _attend_to(xp, q[here] * scale, k[keys], v[keys], added, out[here])
+    def of_rows(heads: Index, number: int) -> None:
+        rows = steps[number]
+        here, keys = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
+        added = None if bias is None else bias[here][..., : k[keys].shape[-2]]
+        _attend_to(xp, q[here] * scale, k[keys], v[keys], added, out[here])
 
-    _share(xp, q, k, some, alive=_ALIVE, times=len(steps))
+    _share(xp, q, k, of_rows, alive=_ALIVE, times=len(steps))
 
 
 def _attend_to(xp: Any, queries: Any, keys: Any, values: Any, bias: Any, out: Any) -> None:
@@ -154,7 +153,7 @@ def _attend_backward(
         else:
             to += xp.matmul(first, second)
 
-    def of_heads(heads: Index, rows: slice) -> None:
+    def of_rows(heads: Index, rows: slice) -> None:
         here, there = (*heads, rows), (*heads, _visible_keys(rows, steps, causal))
         scaled, keys = q[here] * scale, k[there]
         weights, factor = _weights(xp, scaled, keys, None if bias is None else bias[here][..., : keys.shape[-2]])
@@ -166,15 +165,14 @@ def _attend_backward(
         xp.matmul(scores, keys * scale, out=dq[here])
         add(dk[there], xp.swapaxes(scores, -1, -2), scaled)
 
-    def some(places: Iterator[tuple[Index, int]]) -> None:
-        for heads, _ in places:
-            if len(steps) > 1:
-                dk[heads] = 0
-                dv[heads] = 0
-            for rows in steps:
-                of_heads(heads, rows)
+    def of_heads(heads: Index, _: int) -> None:
+        if len(steps) > 1:
+            dk[heads] = 0
+            dv[heads] = 0
+        for rows in steps:
+            of_rows(heads, rows)
 
-    _share(xp, q, k, some, alive=2 * _ALIVE)
+    _share(xp, q, k, of_heads, alive=2 * _ALIVE)
 
 
 def _queries(xp: Any, count: int, keys: int) -> list[slice]:
@@ -188,10 +186,8 @@ def _visible_keys(rows: slice, steps: list[slice], causal: bool) -> slice:
     return slice(0, rows.stop) if causal and len(steps) > 1 else slice(None)
 
 
-def _share(
-    xp: Any, q: Any, k: Any, some: Callable[[Iterator[tuple[Index, int]]], None], *, alive: int, times: int = 1
-) -> None:
-    """Call `some` with all groups of heads, each `times` times, numbered: in one call, or in parts on several threads.
+def _share(xp: Any, q: Any, k: Any, call: Callable[[Index, int], None], *, alive: int, times: int = 1) -> None:
+    """Call a function with each group of heads, `times` times, numbered; perhaps in parts on several threads.
 
     A group has a block's heads: some along one axis, and all along the axes behind it.
     """
@@ -211,16 +207,16 @@ def _share(
     count = prod(outer) * groups * times if every else 0  # may be large, so no list of it is made
     rest = (slice(None),) * (len(shape) - axis)
 
-    def places(part: slice) -> Iterator[tuple[Index, int]]:
+    def some(part: slice) -> None:
         for number in range(part.start, part.stop):
             group, time = divmod(number, times)
             place, group = divmod(group, groups)
             index = (*np.unravel_index(place, outer), slice(group * step, (group + 1) * step)) if axis else ()
-            yield (*index, *rest), time
+            call((*index, *rest), time)
 
     alone = seconds if seconds >= count * _GROUP_SECONDS else 0
     ranges = parallel.ranges(count, parallel.number(alone, parallel.rounds(alone)))
-    parallel.run([partial(some, places(part)) for part in ranges])
+    parallel.run([partial(some, part) for part in ranges])
 
 
 def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
