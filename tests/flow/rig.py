@@ -17,6 +17,12 @@ async def drain(pipe: Pipeline[Any]) -> list[Any]:
         return [item async for item in items]
 
 
+async def take(pipe: Pipeline[Any], count: int) -> list[Any]:
+    """The first items."""
+    async with pipe.open() as items:
+        return [await anext(items) for _ in range(count)]
+
+
 async def same(item: Any) -> Any:
     return item
 
@@ -76,6 +82,13 @@ class Counted:
                 yield i
         finally:
             self.closed += 1
+
+
+class Sized(Counted):
+    """The same, with a length."""
+
+    def __len__(self) -> int:
+        return self.count
 
 
 class AsyncCounted(Counted):

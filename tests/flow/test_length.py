@@ -11,13 +11,7 @@ import pytest
 
 import asyncsched as asc
 
-from .rig import AsyncCounted, Counted, Mapped, drain, same, same_in_thread
-
-
-class Sized(Counted):
-    def __len__(self) -> int:
-        return self.count
-
+from .rig import AsyncCounted, Counted, Mapped, Sized, drain, same, same_in_thread
 
 LENGTHS: dict[str, Any] = {
     "list": (lambda s: s.pipeline([1, 2, 3]), 3),

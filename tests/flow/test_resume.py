@@ -13,12 +13,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import turns
 
-from .rig import AsyncCounted, Counted, Mapped, MappedSequence, drain, same, same_in_thread
-
-
-async def take(pipe: Any, count: int) -> list[Any]:
-    async with pipe.open() as items:
-        return [await anext(items) for _ in range(count)]
+from .rig import AsyncCounted, Counted, Mapped, MappedSequence, drain, same, same_in_thread, take
 
 
 def flat(batches: list[Any]) -> list[int]:

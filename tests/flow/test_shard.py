@@ -10,13 +10,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import until
 
-from .rig import AsyncCounted, Counted, Mapped, drain, same
-
-
-class Sized(Counted):
-    def __len__(self) -> int:
-        return self.count
-
+from .rig import AsyncCounted, Counted, Mapped, Sized, drain, same
 
 SOURCES: dict[str, Any] = {
     "list": lambda n: list(range(n)),

@@ -16,12 +16,7 @@ from asyncsched.flow.pipeline.pipeline import BUFFER
 from asyncsched.flow.pipeline.shuffle_stage import choice
 from tests.waiting import turns, until
 
-from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread
-
-
-async def take(pipe: Any, count: int) -> list[Any]:
-    async with pipe.open() as items:
-        return [await anext(items) for _ in range(count)]
+from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread, take
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 50, 51, 1000])

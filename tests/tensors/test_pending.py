@@ -10,30 +10,15 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from bench.graphs import add_in_a_row, add_repeatedly, keep_each
 from tests.waiting import held
 
 Issue = Callable[[Any, int], Any]
 
 
-def independent(x: Any, n: int) -> Any:
-    for _ in range(n):
-        y = x + 1
-    return y
-
-
-def chain(x: Any, n: int) -> Any:
-    for _ in range(n):
-        x = x + 1
-    return x
-
-
-def kept(x: Any, n: int) -> Any:
-    return [x + 1 for _ in range(n)]
-
-
 @pytest.mark.one_loop
 @pytest.mark.parametrize(
-    ("issue", "handles"), [(independent, 0), (chain, 0), (kept, 1)], ids=["independent", "chain", "kept"]
+    ("issue", "handles"), [(add_repeatedly, 0), (add_in_a_row, 0), (keep_each, 1)], ids=["independent", "chain", "kept"]
 )
 async def test_an_operation_is_a_task_and_a_value(
     s: asc.Scheduler, gate: threading.Event, issue: Issue, handles: int
@@ -54,7 +39,7 @@ async def test_an_operation_is_a_task_and_a_value(
     gate.set()
     await s.barrier()
     for tensor in (first, second) if not handles else (*first, *second):
-        assert (await tensor)[0] == (1 + n if issue is chain else 2)
+        assert (await tensor)[0] == (1 + n if issue is add_in_a_row else 2)
 
 
 async def test_several_tasks_and_several_operands_go_in_order(s: asc.Scheduler, gate: threading.Event) -> None:
