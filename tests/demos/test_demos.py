@@ -135,6 +135,7 @@ def test_windows_and_stages_overlap_within_their_bounds() -> None:
     assert len([line for line in lines if "20 items  busy" in line]) == 5
 
 
+@thoroughly
 @needs("matplotlib", "sklearn", "tqdm")
 def test_digits_are_learned_under_the_limit(tmp_path: Path) -> None:
     lines = run("train_digits", "--epochs", 1, "--plot", tmp_path / "digits.png")

@@ -17,7 +17,7 @@ from asyncsched.devices.cuda.device import usable
 from asyncsched.gpu_check.command import SECTIONS, Check, entries
 from asyncsched.gpu_check.entries import Entry
 from tests.gpu.conftest import NONE
-from tests.thorough import usually
+from tests.thorough import thoroughly, usually
 
 ROOT = Path(__file__).parents[2]
 
@@ -235,6 +235,7 @@ def test_on_the_fake(tmp_path, fake):
     ]  # fmt: skip
 
 
+@thoroughly
 def test_a_benchs_section_runs_in_a_checkout(tmp_path, fake):
     run = command(tmp_path / "out.json", "--only", "gpu.copies,gpu.sanitize", env=fake)
     assert run.returncode == 0, run.stdout + run.stderr
