@@ -58,6 +58,14 @@ def test_what_ran_on_the_loops_thread_takes_no_stream() -> None:
     assert found.busy == pytest.approx(1.0)
 
 
+def test_what_ran_at_once_is_charged_at_once_and_takes_no_slot() -> None:
+    at_once = {"device": "", "stream": LoopStream.name, "kept": 8 * KIB, "released": 1.3}
+    program = recorded(*[task(i, 0.0, at=i * 0.1, **at_once) for i in range(3)], task(3, 1.0, 0, 1, 2, at=0.3))
+    found = replay(program, max_ops=1)
+    assert found.seconds == pytest.approx(1.3)
+    assert found.peak_bytes == 24 * KIB
+
+
 def loader(steps: int = 4) -> Program:
     """A program that puts 8 KiB each 0.1 s, and has it worked on for 1 s; it waits until a put is copied."""
     tasks, waits = [], []
