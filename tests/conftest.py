@@ -11,7 +11,7 @@ import re
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
 from typing import Any
 from zlib import crc32
 
@@ -85,12 +85,15 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return 0 if importlib.util.find_spec("cupy") is not None else min((os.cpu_count() or 1) + 1, 8)
 
 
-gc.disable()  # until the tests are found: there are many, and all of them stay
-
-
-def pytest_collection_finish() -> None:
-    freeze()
-    gc.enable()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The collector rests until the tests are found: there are many, and all of them stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        freeze()
+        gc.enable()
 
 
 @pytest.fixture(autouse=True, scope="module")
