@@ -161,7 +161,8 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
 def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
     """Give a value the version before it: the buffer if nobody else holds it, else a view of it."""
     if place is None:
-        finish(task, value, memory.spread_zeros(value.meta), 0)
+        form = value.meta  # zeros in the memory of one number: not contiguous, whatever the form says
+        finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
         return
     old = task.inputs[place]
     if old.failure is not None:  # there is no version before to hand on

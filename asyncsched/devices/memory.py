@@ -106,10 +106,6 @@ class Memory:
         pending."""
         return False
 
-    def spread_zeros(self, form: Any) -> Array:
-        """Zeros that take no memory: one element, broadcast. They are not contiguous, whatever their form says."""
-        return self.xp.broadcast_to(self.xp.zeros((), form.dtype), form.shape)
-
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value that nobody holds. If its array left, charge it until that array is gone."""
         if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile

@@ -331,5 +331,17 @@ async def test_numbers_beside_an_array_have_the_bits_of_cupys_functions(card, mo
     assert found[0] == found[1]
 
 
+async def test_a_functions_result_may_have_gaps(card):
+    """Its form does not tell."""
+    a = values(8, 16)
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x, dense = await s.put(a), await s.put(a[:, ::2].copy())
+        for _ in range(3):
+            sparse = await s.submit(lambda array: array[:, ::2], x, shape=(8, 8), dtype=np.float32)
+            for one in (dense, sparse):
+                assert same(await (one + 1).numpy(), a[:, ::2] + 1)
+                assert same(await (one * dense).numpy(), a[:, ::2] * a[:, ::2])
+
+
 def _dense(operand: Any) -> bool:
     return not isinstance(operand, np.ndarray) or bool(operand.flags.c_contiguous)

@@ -18,6 +18,7 @@ from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
 from ...ops.op import Op, Plan, resolve
+from ...ops.program import Ref
 from .. import execution
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
@@ -65,7 +66,6 @@ class CUDAMemory(Memory):
         self._ran_before: set[Hashable] = set()  # compiled operations, with the form of their operands
         self._mark = object()  # plans of which the same is known: see `compiled`
         self._steps = FusedSteps(context.cupy)
-        self._has_spread = False  # whether there ever were `spread_zeros`, for which no kernel is launched unseen
 
     def explain(self, error: BaseException) -> None:
         self._context.explain(error)
@@ -111,21 +111,22 @@ class CUDAMemory(Memory):
         return True
 
     def _launches(self, task: Task) -> Launches | None:
-        if task.move is not None:  # one more of its inputs is no argument: the gate
-            return None
         plan: Any = task.plan
-        forms = [*[read.meta for read in task.inputs], plan.meta]
+        forms = [*[read.meta for read in _operands(task)], plan.meta]
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
-        launch = None if launches is None or task.move is not None else launches[task.args]
-        if launch is None or (self._has_spread and not all(read.array.flags.c_contiguous for read in task.inputs)):
+        arrays, launch = [read.array for read in _operands(task)], None
+        # Looked at, too: a function's result may have gaps, and so have zeros in the memory of one (see `moves`).
+        if launches is not None and not [1 for array in arrays if not array.flags.c_contiguous]:
+            launch = launches[task.args]
+        if launch is None:
             self._apply(task, value)
             return
         form = value.meta
         reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
         out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
-        launch.function(launch.size, (*[read.array for read in task.inputs], out, *launch.numbers))
+        launch.function(launch.size, (*arrays, out, *launch.numbers))
         if task.failure is None:  # it was not cancelled meanwhile
             value.block = _POOLED
             execution.finish(task, value, out, launch.charge)
@@ -156,10 +157,6 @@ class CUDAMemory(Memory):
     def _fits(value: Value, form: Any) -> bool:
         """Whether a result of this form may be written over a value's array, which must have memory of its own."""
         return value.block is _POOLED and execution.fits(value, form)
-
-    def spread_zeros(self, form: Any) -> Any:
-        self._has_spread = True
-        return super().spread_zeros(form)
 
     def _checked(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
@@ -343,6 +340,12 @@ class CUDAMemory(Memory):
     def fetch(self, array: Any, stream: Any) -> np.ndarray[Any, Any]:
         """A host copy of an array of this device. Blocks."""
         return self._down.download(without_gaps(array), stream)
+
+
+def _operands(task: Task) -> Sequence[Value]:
+    """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
+    inputs = task.inputs
+    return inputs if task.args is None else [inputs[arg.slot] for arg in task.args if type(arg) is Ref]
 
 
 def _kind(arg: Any) -> Hashable:
