@@ -155,13 +155,14 @@ def leaving(turns: Any) -> Iterator[Result]:
             sizes.append(resident("VmRSS", server.process.pid) / 2**20)
         sleep(1.0)  # the server hears of the last client's leaving
         found = json.loads(server.ask(request("/statusz", b"", method="GET"))[1])["statistics"]
-        gap = [run(partial(read, server, 33, long=long))["gap"] for long in (CHUNK, 480)]
+        gaps = [run(partial(read, server, 33, long=long))["gap"] for long in (CHUNK, *[480] * turns.rounds)]
+    usual, longest = [float(np.median(of)) * 1e3 for of in (gaps[0], [max(beside) for beside in gaps[1:]])]
     left = found["bytes_reserved"] + found["bytes_retained"] + found["bytes_in_flight"]
     yield counted("left", f"{clients:,} clients, a third leave: bytes left", left, "nothing leaks")
     for key, unit, of, to, value, most in (
         ("resident set", "MiB", "the first time", sizes[0], sizes[-1], 1.05),
         ("tracked bytes", "MiB", "the limit", found["max_bytes"] / 2**20, found["peak_bytes"] / 2**20, 1.0),
-        ("longest gap beside a long prompt", "ms", "median", float(np.median(gap[0])) * 1e3, max(gap[1]) * 1e3, 2.0),
+        ("longest gap beside a long prompt", "ms", "median", usual, longest, 2.0),
     ):
         yield beside(key, key, unit, of, to, value, Target(most, "a bound"))
 
