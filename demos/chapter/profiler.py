@@ -18,7 +18,7 @@ from book import HERE, LIGHT, QUICK, show
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.observe import Recording
-from asyncsched.observe.report import describe
+from asyncsched.observe.report import describe, findings
 
 BATCH, STEPS = 64 if QUICK else 1024, 3
 
@@ -33,7 +33,7 @@ async def profiler() -> None:
             async with asc.Trace(path):
                 await steps(s, net, trainer)
         recording = Recording.read(path)
-    print("\n".join(fill(line, 110) for line in describe(recording, path.name).splitlines()))
+    print("\n".join(fill(line, 110) for line in describe(*findings(recording, path.name)).splitlines()))
     show(draw(recording), "profiler")
 
 
