@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from functools import partial
+from math import inf
 from time import perf_counter, sleep
 from typing import Any
 
@@ -104,7 +105,7 @@ async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool
     """The answers to clients that ask for a text each. If `leaving`, a third leave. A client with a long prompt comes
     when the others have begun, and the gaps are those that begin from then on."""
     first, gap, started, begun = list[float](), list[float](), perf_counter(), asyncio.Event()
-    since = 0.0  # gaps from before are those of so many requests at once
+    since = inf if long > CHUNK else 0.0  # gaps from before are those of so many requests at once
 
     async def one(number: int) -> None:
         nonlocal since
@@ -119,8 +120,7 @@ async def read(server: Server, clients: int, *, long: int = CHUNK, leaving: bool
                 if not got or last >= since:
                     (gap if got else first).append(now - last)
                 last, got = now, got + 1
-                if long > CHUNK and len(first) == clients - 1 and not begun.is_set():
-                    gap.clear()
+                if since == inf and len(first) == clients - 1:
                     since = now
                     begun.set()
         writer.transport.abort()

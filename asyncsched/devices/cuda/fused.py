@@ -156,7 +156,8 @@ class FusedSteps:
         try:
             run = self._runs[key]
         except KeyError:
-            given = _template([type(a) is kind for a in args], args)
+            slots = count()
+            given = [ref(next(slots)) if type(a) is kind else a for a in args]
             run = _alone(self._cupy, op, given, options, form, [meta(a.shape, a.dtype) for a in arrays])
             if len(self._runs) >= _MOST_STEPS:
                 self._runs.clear()
@@ -238,7 +239,7 @@ class Launches(dict[Any, Launch]):
             return None  # its lines may depend on the numbers
         try:
             if self._kernel is _UNKNOWN:
-                given = _template([True] * len(self._forms[1:]), ()) if args is None else args
+                given = [ref(slot) for slot in range(len(self._forms) - 1)] if args is None else args
                 self._kernel = self._steps.kernel(self._op, given, self._options, self._forms)
             if self._kernel is None:
                 return None
@@ -259,12 +260,6 @@ class Launches(dict[Any, Launch]):
 def fusible(op: Op) -> bool:
     """Whether an operation may be one kernel, and is not one kernel of CuPy's already."""
     return not isinstance(op.kernel, str) and goes_by_elements(op)
-
-
-def _template(is_array: Sequence[bool], args: Sequence[Any]) -> tuple[Any, ...]:
-    """Arguments with a `Ref` for each array."""
-    slots = count()
-    return tuple([ref(next(slots)) if found else args[i] for i, found in enumerate(is_array)])
 
 
 def _alone(

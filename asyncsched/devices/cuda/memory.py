@@ -118,7 +118,7 @@ class CUDAMemory(Memory):
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
         arrays, launch = [read.array for read in _operands(task)], None
         # Looked at, too: a function's result may have gaps, and so have zeros in the memory of one (see `moves`).
-        if launches is not None and not [1 for array in arrays if not array.flags.c_contiguous]:
+        if launches is not None and all(array.flags.c_contiguous for array in arrays):
             launch = launches[task.args]
         if launch is None:
             self._apply(task, value)
@@ -258,7 +258,7 @@ class CUDAMemory(Memory):
         nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
         self.make_room(nbytes, partial(cached, self.number))
 
-    def make_room(self, nbytes: int, elsewhere: Callable[[], int] = int) -> None:
+    def make_room(self, nbytes: int, elsewhere: Callable[[], int] = lambda: 0) -> None:
         """Before somebody takes memory beside the pool: give the pool's idle memory back to the device, if that has
         less, and `elsewhere` too little."""
         if not nbytes or not self.pool.reserved():

@@ -91,9 +91,8 @@ class CUDAStream:
         self.launched: int = 0  # tasks given to the stream; the loop's thread counts them
         self.issued: Counter = Counter()  # tasks whose kernels are enqueued
         self.finished: Counter = Counter()  # tasks whose end the host has seen
-        self.recorded: dict[
-            int, Any
-        ] = {}  # by the number of a burst's last task, its event: for bursts between the two
+        # By the number of a burst's last task, its event: for bursts between the two.
+        self.recorded: dict[int, Any] = {}
         self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
