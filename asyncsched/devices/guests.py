@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .._tree import map_leaves
+from .._tree import find, map_leaves
 from . import torch_interop
 from .torch_interop import Allocated as Allocated
 
@@ -33,7 +33,9 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
     if jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled):
         return _call_jitted(jax, function, args, stream)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)
-    return result if jax is None else jax.block_until_ready(result)
+    if jax is not None:
+        _wait(jax, result)
+    return result
 
 
 def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
@@ -76,6 +78,15 @@ def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], st
         args = map_leaves(lambda arg: jax.dlpack.from_dlpack(arg) if _on_a_card(arg) else arg, list(args))
     result = jax.block_until_ready(function(*args))
     return jax.tree.map(partial(_array, jax), result)
+
+
+def _wait(jax: Any, result: Any) -> None:
+    """Wait for JAX's arrays in the result of a function that need not be JAX's: it may be anything."""
+    try:
+        parts = jax.tree.leaves(result)
+    except (SystemError, TypeError, ValueError):  # JAX cannot walk a list that contains itself, or keys of two types
+        parts = find((jax.Array,), result)
+    jax.block_until_ready([part for part in parts if issubclass(type(part), jax.Array)])
 
 
 def _on_a_card(arg: Any) -> bool:

@@ -20,6 +20,7 @@ from ..devices.memory import refuse_mask_or_unit
 from ..flow.tasks import Tasks
 from ..runtime.context import find
 from ..runtime.threads import in_thread
+from ..tensors.arguments import CODES
 from ..tensors.awaitables import gather
 from ..tensors.tensor import Tensor
 from .checkpoint_file import AnyPath, StoredState, write
@@ -147,7 +148,7 @@ def _layout(state: Any, path: str, leaves: dict[str, Any], within: tuple[Any, ..
     if isinstance(state, list | tuple):
         return [_layout(value, _join(path, i), leaves, within) for i, value in enumerate(state)]
     if isinstance(state, Tensor | np.ndarray | np.generic):
-        if state.dtype.kind not in "biufc" or state.dtype.itemsize > 8:
+        if state.dtype.char not in CODES or state.dtype.itemsize > 8:
             raise TypeError(f"{path}: the format has no dtype {state.dtype}: use `astype`")
         try:
             refuse_mask_or_unit(state)

@@ -28,6 +28,7 @@ from zlib import crc32
 import numpy as np
 
 from ..errors import CheckpointDamaged
+from ..tensors.arguments import dtype_of
 
 try:
     import fcntl
@@ -93,6 +94,7 @@ class StoredState:
         """
         try:
             array: np.ndarray[Any, Any] = self._file.get_tensor(name)
+            dtype_of(array.dtype)  # where ml_dtypes is imported, NumPy does know a dtype such as bfloat16
         except (TypeError, AttributeError) as error:  # one or the other, depending on the dtype
             raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
         except (ValueError, self._error) as error:

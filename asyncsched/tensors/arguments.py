@@ -21,7 +21,8 @@ from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-_KINDS = "biufc"  # bool, integers, floats and complex: the kinds that operations support
+# The codes of the dtypes that operations support. Not their kinds: a dtype of another package may claim one of those.
+CODES = "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]
 # Parameters that other libraries name or pass in another way.
 _TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape", "repetitions"}
 
@@ -88,7 +89,7 @@ def dtype_of(dtype: DTypeLike | None) -> np.dtype[Any]:
         found = np.dtype(dtype)
     except TypeError as error:
         raise TypeError(f"{dtype!r} is no dtype: use one of NumPy's, as np.float32, int or 'complex64'") from error
-    if found.kind not in _KINDS:
+    if found.char not in CODES:
         raise TypeError(f"dtype {found} is not supported: a tensor has bool, integers, floats or complex numbers")
     return found if found.isnative else found.newbyteorder("=")
 

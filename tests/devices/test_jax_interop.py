@@ -61,6 +61,23 @@ async def test_a_task_is_over_when_jax_has_computed_it(s: asc.Scheduler, jax: An
         assert float(await task) == 7
 
 
+async def test_results_that_jax_cannot_walk_are_waited_for(s: asc.Scheduler, jax: Any, gate: threading.Event) -> None:
+    """A function's result may be anything, also where JAX is imported: a list in itself, keys of two types."""
+    form = jax.ShapeDtypeStruct((), np.float32)
+    slow = jax.jit(lambda x: jax.pure_callback(lambda x: held(gate, np.float32(7)), form, x))
+    around: list[Any] = []
+    around.append(around)
+    for result in ({"a": around}, {"a": 1, 2: 3}):
+        gate.clear()
+        task = await s.submit(lambda x, result=result: {**result, "slow": slow(x)}, 1.0)
+        await turns()
+        assert not task.done()
+        gate.set()
+        found = await task
+        assert found.items() >= result.items()
+        assert float(found["slow"]) == 7
+
+
 async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, jax: Any) -> None:
     """A step that fails leaves the state before it, which is a value of its own."""
 
@@ -108,7 +125,7 @@ async def test_jax_is_waited_for_on_the_streams_thread(
     fake: Any = ModuleType("jax")
     fake.block_until_ready, fake.Array = block_until_ready, SimpleNamespace
     fake.stages = SimpleNamespace(Wrapped=_Jitted, Compiled=_Jitted)
-    fake.tree = SimpleNamespace(map=lambda change, result: change(result))
+    fake.tree = SimpleNamespace(map=lambda change, result: change(result), leaves=lambda result: [result])
     monkeypatch.setitem(sys.modules, "jax", fake)
     task = await s.submit(_Jitted(lambda: 5) if jitted else lambda: 5)
     for _ in range(3):

@@ -170,7 +170,8 @@ async def test_a_module_gives_the_same_where_pytorch_has_it_under_another_name(
 ) -> None:
     monkeypatch.setitem(torch_interop._PRIVATE, name, "gone")
     x, cost, linear = await s.put(np.ones((10, 100), np.float32)), asc.LearnedCost(), torch.nn.Linear(100, 50)
-    assert (await s.call(linear, x, nbytes=cost, name="linear") == linear(torch.ones(10, 100)).detach().numpy()).all()
+    expected = linear(torch.ones(10, 100)).detach().numpy()
+    assert np.allclose(await s.call(linear, x, nbytes=cost, name="linear"), expected, atol=1e-6)  # on fewer threads
     assert cost.known("linear") == ((2000, 0, 1),)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import stat
 import threading
@@ -348,15 +349,30 @@ async def test_tensors_of_a_card_are_copied_out_and_come_back_there(path):
             del back, x
 
 
-@pytest.fixture(params=["bfloat16", "float8_e4m3fn"])
-def written_by_pytorch(path, request):
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
-    from safetensors.torch import save_file
-
-    save_file({"weight": torch.ones(3, dtype=getattr(torch, request.param))}, path)
-    return path
+def of_dtype(path, dtype, itemsize):
+    """A file as PyTorch writes it, of three elements."""
+    header = json.dumps({"weight": {"dtype": dtype, "shape": [3], "data_offsets": [0, 3 * itemsize]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + bytes(3 * itemsize))
 
 
-async def test_a_dtype_that_numpy_has_not_is_named(s, written_by_pytorch):
-    with pytest.raises(TypeError, match="weight: NumPy has no such dtype"):
-        await asc.load(written_by_pytorch)
+async def loads_no_dtype_of_others(path):
+    for dtype, itemsize in [("BF16", 2), ("F8_E4M3", 1), ("F8_E5M2", 1)]:
+        await to_thread.run_sync(of_dtype, path, dtype, itemsize)
+        with pytest.raises(TypeError, match="weight: NumPy has no such dtype: store it in float32"):
+            await asc.load(path)
+
+
+async def test_a_dtype_that_numpy_has_not_is_named(s, path):
+    await loads_no_dtype_of_others(path)
+
+
+async def test_a_dtype_that_a_package_brings_is_not_numpys(s, path):
+    pytest.importorskip("jax", reason="JAX is not installed, which brings ml_dtypes")
+    import ml_dtypes
+
+    await loads_no_dtype_of_others(path)
+    for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e5m2):  # the second says that its kind is "f"
+        with pytest.raises(TypeError, match="is not supported: a tensor has bool, integers"):
+            await s.put(np.ones(3, dtype))
+        with pytest.raises(TypeError, match="a: the format has no dtype"):
+            await asc.save(path, {"a": np.ones(3, dtype)})
