@@ -1,24 +1,26 @@
 """The client's side of a request: its body, and whether the client is still there.
 
-Theory of operation. Only a call of `receive`, after the body, learns that the client has left. So one asyncio task, the
-reader, owns `receive`: it reads the body ahead (which is bounded), and then waits for the disconnect. The application
-gets the messages by a `receive` of its own, and is cancelled when there is a reason to.
+Theory of operation. Only a call of `receive`, after the body, learns that the client has left. The work runs in an
+asyncio task of its own, so the server's task is free: it reads the body ahead (which is bounded), and then waits for
+the disconnect. The application gets the messages by a `receive` of its own.
 
-One `asyncio.timeout` around a request cuts it short. It expires when the body is late; never, once the body is there;
-and at once, when there is a reason to end the request. It counts cancellations, so it tells its own from one that came
-from outside, which goes on.
+That wait is ended by a cancellation of the server's task: when the work has ended, and when there is a reason to cut it
+short. Cancellations are counted, as by `asyncio.timeout`, to tell this one from one that came from outside, which goes
+on.
 
 The objects of a request have no reference cycles. Otherwise, under overload, Python's collector would stop the loop to
-collect those of refusals. That is why the reader has no timeout of its own (`asyncio.timeout` holds its task, and a
-cancelled task its frames), and why nobody keeps the reader or the reason once the block is left.
+collect those of refusals. That is why nobody keeps the work, or the reason to cut it short, once the wait is over.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
+from ..errors import DeadlineExceeded
 from .http import Exchange, Message, Problem
+
+_UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
 
 
 class Disconnected(Exception):
@@ -26,11 +28,7 @@ class Disconnected(Exception):
 
 
 class Client:
-    """Reads a request while its `async with` is open, and ends the block when there is no client or no request to
-    answer.
-
-    Meanwhile this is the exchange's `receive`, for the application. If the block was ended, leaving it raises the
-    reason: Disconnected, or a Problem.
+    """Reads a request while its work runs, and cuts the work short when there is no client or no request to answer.
 
     Args:
         max_body: most bytes of the body.
@@ -42,34 +40,56 @@ class Client:
         self._receive = exchange.receive
         self._max_body = max_body
         self._body_timeout = body_timeout
-        self._open = False
-        self._reason: Exception | None = None  # why the block is ended
+        self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
+        self._woken = False
+        self._reason: Exception | None = None  # why the work is cut short
+        self._late: asyncio.TimerHandle | None = None  # while the body has not arrived
         self._unread: bytearray | None = None  # in one piece: a message of one byte would take 200
         self._more_body = True
         self._disconnect: Message | None = None
         self._arrived = asyncio.Event()
 
-    async def __aenter__(self) -> Client:
-        self._check_length()
-        self._timeout = await asyncio.timeout(self._body_timeout).__aenter__()
-        self._open = True
-        self._exchange.receive = self.receive
-        self._reader = asyncio.create_task(self._read())
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        self._open = False
+    def check_length(self) -> None:
+        """Refuse a body that is announced as too large."""
+        announced = self._exchange.header(b"content-length")
+        if self._max_body is None or announced is None:
+            return
         try:
-            await self._timeout.__aexit__(*error)
-        except TimeoutError:
-            late = f"The body did not arrive within {self._body_timeout or 0:g} seconds."
-            raise self._reason or Problem(408, late, close=True) from None
+            length = int(announced)
+        except ValueError:
+            raise Problem(400, "Content-Length must be a number of bytes.", close=True) from None
+        if length > self._max_body:
+            raise self._too_large()
+
+    async def attend(self, work: asyncio.Task[None], deadline: float | None) -> None:
+        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless it is
+        answered by then. Meanwhile this is the exchange's `receive`, for the application.
+
+        Raises:
+            Disconnected, Problem, DeadlineExceeded: why the work was cut short.
+            Exception: what the work raised.
+        """
+        exchange = self._exchange
+        exchange.receive = self.receive
+        try:
+            try:
+                await self._until_woken(work, deadline)
+            except (asyncio.CancelledError, Exception):
+                exchange.cancelled = True
+                work.cancel()
+                if not work.done():
+                    await asyncio.wait([work], timeout=_UNWINDING)
+                if not work.done() or work.cancelled():
+                    raise
+            if not work.done():
+                raise DeadlineExceeded(
+                    f"{exchange.name} passed its deadline of {deadline:g} s, and some of it still runs"
+                )
+            work.result()
         finally:
-            self._reader.cancel()  # not waited for: the request's slot is free in the step that ends its response
-            del self._reader
-            self._reason = None
-            self._exchange.receive = self._receive
+            exchange.receive = self._receive
             self._arrived.set()
+            del work
 
     async def receive(self) -> Message:
         """ASGI's `receive`, for the application."""
@@ -86,37 +106,59 @@ class Client:
         return {"type": "http.request", "body": body, "more_body": self._more_body}
 
     def end(self, reason: Exception) -> None:
-        """End the block, which raises the reason."""
-        if self._may_end():
+        """Cut the work short, unless it has ended. `attend` raises the reason."""
+        if self._waiting is not None and not self._woken:
             self._reason = reason
-            self._timeout.reschedule(asyncio.get_running_loop().time())
+            self._wake()
 
-    def _may_end(self) -> bool:
-        """Whether the block is open, and has not been ended for another reason."""
-        return self._open and self._reason is None and not self._timeout.expired()
-
-    def _check_length(self) -> None:
-        announced = self._exchange.header(b"content-length")
-        if self._max_body is None or announced is None:
-            return
+    async def _until_woken(self, work: asyncio.Task[None], deadline: float | None) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        before = task.cancelling()
+        past = None if deadline is None else loop.call_later(deadline + _UNWINDING, self._pass_deadline)
+        if self._body_timeout is not None:
+            self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
+        work.add_done_callback(self._wake)
+        self._waiting = task
         try:
-            length = int(announced)
-        except ValueError:
-            raise Problem(400, "Content-Length must be a number of bytes.", close=True) from None
-        if length > self._max_body:
-            raise self._too_large()
+            await self._read()
+            await asyncio.wait([work])
+        except asyncio.CancelledError:
+            if not self._woken or task.uncancel() > before:
+                raise
+            if self._reason is not None:
+                raise self._reason from None
+        finally:
+            self._waiting = self._reason = None
+            for timer in (past, self._late):
+                if timer is not None:
+                    timer.cancel()
+            del work, task
+
+    def _wake(self, work: object = None) -> None:
+        if self._waiting is not None and not self._woken:
+            self._woken = True
+            self._waiting.cancel()
+
+    def _pass_deadline(self) -> None:
+        if not self._exchange.complete:
+            self._wake()
+
+    def _give_up_body(self, seconds: float) -> None:
+        self.end(Problem(408, f"The body did not arrive within {seconds:g} seconds.", close=True))
 
     async def _read(self) -> None:
-        """The reader: read the body, then wait for the disconnect."""
-        try:
-            last = await self._read_body()
-            if self._may_end():
-                self._timeout.reschedule(None)
-            while last["type"] != "http.disconnect":
-                last = await self._receive()
-            self._left(last)
-        except Exception as error:
-            self.end(error)
+        """Read the body, then wait for the disconnect: one that comes before the whole answer is raised."""
+        last = await self._read_body()
+        if self._late is not None:
+            self._late.cancel()
+        while last["type"] != "http.disconnect":
+            last = await self._receive()
+        self._disconnect = last
+        if not self._exchange.complete:
+            self._exchange.disconnected = True
+            raise Disconnected
+        self._arrived.set()
 
     async def _read_body(self) -> Message:
         """Read the body. Returns the last message of it, or the disconnect."""
@@ -133,14 +175,6 @@ class Client:
             if not self._more_body:
                 break
         return message
-
-    def _left(self, message: Message) -> None:
-        self._disconnect = message
-        if self._exchange.complete:
-            self._arrived.set()
-        else:
-            self._exchange.disconnected = True
-            self.end(Disconnected())
 
     def _too_large(self) -> Problem:
         return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

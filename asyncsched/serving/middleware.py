@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import ExitStack
-from typing import Final
 
-from ..errors import DeadlineExceeded
 from ..flow.scope import Scope
 from ..runtime.context import outside
 from .client import Client, Disconnected
 from .http import App, Exchange, ShuttingDown, find_problem
 from .service import Service
-
-_UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
 
 
 async def handle(service: Service, app: App, exchange: Exchange) -> None:
@@ -43,11 +39,11 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
         exchange.tenant = options.tenant(exchange.scope)
     client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end), outside():  # a server starts a pipelined request within the last
-        async with client:
-            await _work(service, app, exchange)
+        client.check_length()
+        await _work(service, app, exchange, client)
 
 
-async def _work(service: Service, app: App, exchange: Exchange) -> None:
+async def _work(service: Service, app: App, exchange: Exchange, client: Client) -> None:
     """Do a request's work, in one scope that waits for it.
 
     The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
@@ -62,7 +58,7 @@ async def _work(service: Service, app: App, exchange: Exchange) -> None:
     scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
     work = asyncio.create_task(_in_scope(scope, app, exchange))
     try:
-        await _attend(work, exchange, seconds)
+        await client.attend(work, seconds)
     finally:
         if not work.done():
             service.adopt(exchange, scope, work)
@@ -73,27 +69,6 @@ async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
     async with scope:
         exchange.on_complete = scope._lift_deadline
         await app(exchange.scope, exchange.receive, exchange.send)
-
-
-async def _attend(work: asyncio.Task[None], exchange: Exchange, seconds: float | None) -> None:
-    """Wait for a request's work: until it is cancelled; and up to its deadline, unless it is answered by then."""
-    try:
-        await asyncio.wait([work], timeout=None if seconds is None else seconds + _UNWINDING)
-        if exchange.complete and not work.done():
-            await asyncio.wait([work])
-        if not work.done():
-            raise DeadlineExceeded(f"{exchange.name} passed its deadline of {seconds:g} s, and some of it still runs")
-        work.result()
-    except asyncio.CancelledError:
-        exchange.cancelled = True
-        work.cancel()
-        if not work.done():
-            await asyncio.wait([work], timeout=_UNWINDING)
-        if not work.done() or work.cancelled():
-            raise
-        work.result()
-    finally:
-        del work
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
