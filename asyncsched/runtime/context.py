@@ -31,11 +31,9 @@ threads may have held any lock. The parent does not notice. A weak set lists the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
 import os
 import weakref
-from collections.abc import Iterator
 from math import inf
 from typing import Any
 
@@ -159,17 +157,6 @@ def find(scheduler: Any = None) -> Runtime:
         f"{'no scheduler is' if not found else 'several schedulers are'} open on this loop: "
         f"{'open one by ' + OPEN if not found else 'work inside the block of one'}, or pass `scheduler=`"
     )
-
-
-@contextlib.contextmanager
-def outside() -> Iterator[None]:
-    """Leave the scopes that this context has inherited, which may have ended, for the length of the block."""
-    token = ambient.set(None)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):  # the block is left in another context
-            ambient.reset(token)
 
 
 def _after_fork() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import ExitStack
 
 from ..flow.scope import Scope
-from ..runtime.context import outside
+from ..runtime.context import ambient
 from .client import Client, Disconnected
 from .http import App, Exchange, ShuttingDown, find_problem
 from .service import Service
@@ -38,7 +38,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
     client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
-    with service.limiter.admit(exchange, client.end), outside():  # a server starts a pipelined request within the last
+    with service.limiter.admit(exchange, client.end):
         client.check_length()
         await _work(service, app, exchange, client)
 
@@ -66,6 +66,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
 
 
 async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
+    ambient.set(None)  # a server starts a pipelined request within the last one
     async with scope:
         exchange.on_complete = scope._lift_deadline
         await app(exchange.scope, exchange.receive, exchange.send)
