@@ -448,4 +448,5 @@ class Stepper(Generic[Member, Output]):
         if seat.growing is not None:
             seat.growing.cancel()
         seat.wake()  # a reader in another coroutine
-        await outlast(lambda: seat.going, seat.changed)
+        if seat.going:
+            await outlast(lambda: seat.going, seat.changed)
