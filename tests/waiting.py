@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from asyncsched.runtime.context import ambient
+
 LONGEST = 100.0  # seconds: a little less than the timeout of a test, which shows no answer
 
 
@@ -74,6 +76,16 @@ async def cancelled(task: asyncio.Task[Any]) -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@contextmanager
+def outside() -> Iterator[None]:
+    """Work in none of the scopes around, as a task does that was made before they were entered."""
+    token = ambient.set(None)
+    try:
+        yield
+    finally:
+        ambient.reset(token)
 
 
 @contextmanager

@@ -11,9 +11,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
-from asyncsched.runtime.context import outside
 from asyncsched.serving import Serving
-from tests.waiting import cancelled, turns, until
+from tests.waiting import cancelled, outside, turns, until
 
 MIB = 1 << 20
 BATCHERS: list[dict[str, Any]] = [{}, {"concurrency": 2}, {"isolate": True}, {"max_batch_cost": 1}]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime.context import outside
 from asyncsched.runtime.room import Room
-from tests.waiting import Clock, turns, until
+from tests.waiting import Clock, outside, turns, until
 
 
 @pytest.fixture

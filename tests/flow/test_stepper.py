@@ -17,9 +17,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
-from asyncsched.runtime.context import outside
 from tests.ledger import used
-from tests.waiting import cancelled, held, no_collector, outlasts_cancellations, turns, until
+from tests.waiting import cancelled, held, no_collector, outlasts_cancellations, outside, turns, until
 
 from .asking import Panic
 
