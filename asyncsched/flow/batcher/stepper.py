@@ -146,7 +146,7 @@ class Outputs(Generic[Output]):
             RuntimeError: if another coroutine waits here, or the member has left.
         """
         seat = self._seat
-        if seat.unread or seat.ended or seat.left:
+        if seat.unread:
             await checkpoint()
         while not (seat.unread or seat.ended or seat.left):
             if seat.future is not None:
