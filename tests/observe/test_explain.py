@@ -13,9 +13,8 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
-from asyncsched.runtime.context import outside
 from tests.validate import validate
-from tests.waiting import cancelled, fail, held, settled, until
+from tests.waiting import cancelled, fail, held, outside, settled, until
 
 HERE = __file__
 
