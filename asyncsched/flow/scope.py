@@ -278,6 +278,7 @@ class Scope(Submitter, OnlyAsync):
         self._wait = wait
         self._deadline = deadline
         self._share = share
+        self._takes_turn = True  # of the loop, when it is entered; not where what follows waits in any case
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
         self._inner: CoreScope | None = None
         self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
@@ -366,7 +367,8 @@ class Scope(Submitter, OnlyAsync):
         engine = self._runtime.engine
         core = self._inner = engine.scopes.open(self._name, self._parent(), self._share)
         try:
-            await checkpoint()
+            if self._takes_turn:
+                await checkpoint()
             if self._reserve is not None:
                 claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
                 engine.grant_reserve(core, claimed)

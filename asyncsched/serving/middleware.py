@@ -67,6 +67,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
 
 async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
+    scope._takes_turn = False
     async with scope:
         exchange.on_complete = scope._lift_deadline
         await app(exchange.scope, exchange.receive, exchange.send)

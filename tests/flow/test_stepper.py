@@ -823,7 +823,7 @@ async def test_who_waits_for_its_reserve_can_be_cancelled(limited: asc.Scheduler
     text = Text(3)
     async with stepper.join(Text(3)) as outputs:
         waiting = asyncio.create_task(read(stepper, text))
-        await until(lambda: stepper.statistics().admitting == 1)
+        await until(lambda: stepper.statistics().admitting == 1 and "reserve" in limited.explain())
         told = limited.explain()
         assert (__file__ in told, "contextlib" in told) == (True, False)  # the line that joins, not what it calls
         with pytest.raises(ValueError, match="has joined already"):

@@ -163,6 +163,7 @@ class Runners:
             else:
                 if lasting.scope is None:
                     shared = self._around().scope(name=f"{self._words.batches} of {self.name}")
+                    shared._takes_turn = False
                     lasting.scope = await lasting.enter_async_context(shared)
                 wanted, results = await self._computed(batch, lasting.scope)
         except BaseException as error:  # some libraries raise their own, and callers wait for the batch
