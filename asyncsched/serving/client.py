@@ -123,12 +123,14 @@ class Client:
         try:
             await self._read()
             await asyncio.wait([work])
-        except asyncio.CancelledError:
-            if not self._woken or task.uncancel() > before:
+        except (asyncio.CancelledError, Exception):
+            if not self._woken or task.cancelling() > before + 1:
                 raise
             if self._reason is not None:
                 raise self._reason from None
         finally:
+            if self._woken:
+                task.uncancel()
             self._waiting = self._reason = None
             for timer in (past, self._late):
                 if timer is not None:
@@ -153,7 +155,7 @@ class Client:
         if self._late is not None:
             self._late.cancel()
         while last["type"] != "http.disconnect":
-            last = await self._receive()
+            last = await self._next()
         self._disconnect = last
         if not self._exchange.complete:
             self._exchange.disconnected = True
@@ -163,7 +165,7 @@ class Client:
     async def _read_body(self) -> Message:
         """Read the body. Returns the last message of it, or the disconnect."""
         size = 0
-        while (message := await self._receive())["type"] != "http.disconnect":
+        while (message := await self._next())["type"] != "http.disconnect":
             body = message.get("body", b"")
             size += len(body)
             if self._max_body is not None and size > self._max_body:
@@ -174,6 +176,12 @@ class Client:
             self._arrived.set()
             if not self._more_body:
                 break
+        return message
+
+    async def _next(self) -> Message:
+        message = await self._receive()
+        if self._woken:
+            raise asyncio.CancelledError  # which `receive` has swallowed
         return message
 
     def _too_large(self) -> Problem:

@@ -10,7 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import client
-from asyncsched.serving.http import ASGIScope, Receive, Send
+from asyncsched.serving.http import ASGIScope, Message, Receive, Send
 from tests.waiting import cancelled, until
 
 from . import rig
@@ -108,6 +108,35 @@ async def test_another_cancellation_is_not_swallowed() -> None:
         await until(lambda: held.entered == 1)
         await cancelled(call.task)
         assert len(server.limiter) == 0
+
+
+@pytest.mark.parametrize("raising", [False, True], ids=["returns", "raises"])
+async def test_a_receive_that_hides_its_cancellation_hides_no_end(raising: bool) -> None:
+    held, left = Held(), list[int]()
+
+    async def server_with_such(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        async def hiding() -> Message:
+            try:
+                return await receive()
+            except asyncio.CancelledError:
+                if raising:
+                    raise ConnectionError("what a server makes of it") from None
+                return {"type": "http.disconnect"}
+
+        await server(scope, hiding, send)
+        task = asyncio.current_task()
+        assert task is not None
+        left.append(task.cancelling())
+
+    async with opened(held, drain_timeout=0.0) as server:
+        for code in (200, 503):
+            call = Call(server_with_such).feed()
+            await until(lambda: len(server.limiter) == held.entered == 1)
+            held.gate.set() if code == 200 else await server.drain()
+            assert (await call.answer())[0] == code
+            held.entered = 0
+            held.gate.clear()
+    assert left == [0, 0]
 
 
 @pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
