@@ -74,12 +74,12 @@ class Client:
         try:
             try:
                 await self._until_woken(work, deadline)
-            except (asyncio.CancelledError, Exception):
+            except (asyncio.CancelledError, Exception) as reason:
                 exchange.cancelled = True
                 work.cancel()
                 if not work.done():
                     await asyncio.wait([work], timeout=_UNWINDING)
-                if not work.done() or work.cancelled():
+                if not work.done() or work.cancelled() or isinstance(reason, asyncio.CancelledError):
                     raise
             if not work.done():
                 raise DeadlineExceeded(

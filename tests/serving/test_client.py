@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import tracemalloc
+from contextlib import suppress
 
 import pytest
 
@@ -108,6 +109,27 @@ async def test_another_cancellation_is_not_swallowed() -> None:
         await until(lambda: held.entered == 1)
         await cancelled(call.task)
         assert len(server.limiter) == 0
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before the end", "with the end"])
+async def test_another_cancellation_is_not_swallowed_by_work_that_ends(late: bool) -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        work = asyncio.current_task()
+        assert work is not None
+        if late:
+            work.add_done_callback(lambda _: call.task.cancel())
+        else:
+            call.task.cancel()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+        await reply(send)
+
+    async with opened(app) as server:
+        call = Call(server).feed()
+        with pytest.raises(asyncio.CancelledError):
+            await call.task
+        assert call.task.cancelling() == 1
+        assert len(call.sent) == 2
 
 
 @pytest.mark.parametrize("raising", [False, True], ids=["returns", "raises"])
