@@ -147,7 +147,8 @@ class Client:
             self._wake()
 
     def _give_up_body(self, seconds: float) -> None:
-        self.end(Problem(408, f"The body did not arrive within {seconds:g} seconds.", close=True))
+        if not self._exchange.complete:
+            self.end(Problem(408, f"The body did not arrive within {seconds:g} seconds.", close=True))
 
     async def _read(self) -> None:
         """Read the body, then wait for the disconnect: one that comes before the whole answer is raised."""
