@@ -170,6 +170,8 @@ class Client:
             body = message.get("body", b"")
             size += len(body)
             if self._max_body is not None and size > self._max_body:
+                if self._exchange.complete:
+                    return {"type": "http.disconnect"}  # as servers say then: nobody reads the rest
                 raise self._too_large()
             self._unread = self._unread or bytearray()
             self._unread += body

@@ -216,15 +216,21 @@ async def test_a_slow_answer_to_a_whole_body_is_not_the_clients_fault() -> None:
         assert (await call.answer())[0] == 200
 
 
-async def test_a_body_that_does_not_come_ends_nothing_once_all_is_answered() -> None:
+@pytest.mark.parametrize("large", [False, True], ids=["late", "too large"])
+async def test_a_body_ends_nothing_once_all_is_answered(large: bool) -> None:
     after: list[str] = []
 
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         began = asyncio.get_running_loop().time()
         await reply(send)
-        await until(lambda: asyncio.get_running_loop().time() > began + 0.03)
+        if large:
+            call.feed(b"x" * 11)
+            assert (await receive())["type"] == "http.disconnect"  # it is not read
+        else:
+            await until(lambda: asyncio.get_running_loop().time() > began + 0.03)
         after.append("in the background")
 
-    async with opened(app, body_timeout=0.01) as server:
-        assert (await Call(server).answer())[0] == 200
+    async with opened(app, max_body=10, body_timeout=30 if large else 0.01) as server:
+        call = Call(server)
+        assert (await call.answer())[0] == 200
     assert after == ["in the background"]
