@@ -63,14 +63,13 @@ class Client:
 
     async def attend(self, work: asyncio.Task[None], deadline: float | None) -> None:
         """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless it is
-        answered by then. Meanwhile this is the exchange's `receive`, for the application.
+        answered by then.
 
         Raises:
             Disconnected, Problem, DeadlineExceeded: why the work was cut short.
             Exception: what the work raised.
         """
         exchange = self._exchange
-        exchange.receive = self.receive
         try:
             try:
                 await self._until_woken(work, deadline)
@@ -87,7 +86,6 @@ class Client:
                 )
             work.result()
         finally:
-            exchange.receive = self._receive
             self._arrived.set()
             del work
 

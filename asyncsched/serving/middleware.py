@@ -56,7 +56,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
     wait = None if reserve is None else options.wait
     scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
-    work = asyncio.create_task(_in_scope(scope, app, exchange))
+    work = asyncio.create_task(_in_scope(scope, app, exchange, client))
     try:
         await client.attend(work, seconds)
     finally:
@@ -65,12 +65,12 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
         del work  # avoids a cycle: its exception holds this frame
 
 
-async def _in_scope(scope: Scope, app: App, exchange: Exchange) -> None:
+async def _in_scope(scope: Scope, app: App, exchange: Exchange, client: Client) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
     scope._takes_turn = False
     async with scope:
         exchange.on_complete = scope._lift_deadline
-        await app(exchange.scope, exchange.receive, exchange.send)
+        await app(exchange.scope, client.receive, exchange.send)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:

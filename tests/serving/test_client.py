@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 import tracemalloc
 from contextlib import suppress
@@ -159,6 +160,29 @@ async def test_a_receive_that_hides_its_cancellation_hides_no_end(raising: bool)
             held.entered = 0
             held.gate.clear()
     assert left == [0, 0]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
+async def test_tasks_may_be_eager() -> None:
+    """The application begins, and may end, before its request is read."""
+    loop, held = asyncio.get_running_loop(), Held()
+    if "uvloop" in type(loop).__module__:
+        pytest.skip("some versions of uvloop call the factory of eager tasks in a way that it refuses")
+    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
+    try:
+        async with (
+            opened(echo) as server,
+            opened(held) as left,
+            opened(lambda scope, receive, send: reply(send)) as quick,
+        ):
+            assert await Call(server).feed(b"all", more=True).feed(b" of it").answer() == (200, b"all of it")
+            assert await Call(quick).answer() == (200, b"fine")
+            call = Call(left).feed()
+            await until(lambda: held.entered == 1)
+            await call.leave().task
+            assert (call.sent, len(left.limiter)) == ([], 0)
+    finally:
+        loop.set_task_factory(None)
 
 
 @pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
