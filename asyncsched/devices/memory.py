@@ -33,6 +33,7 @@ from .._core.failure import Failure
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
+from ..ops.meta import CODES
 from ..ops.op import Plan
 from .guests import call
 
@@ -243,7 +244,7 @@ def hand_out(value: Value) -> Array:
 
 def read_only(array: Array) -> np.ndarray[Any, Any]:
     """A view that cannot be made writable. (One that is only marked read-only could, by `setflags`.)"""
-    if array.dtype.kind in "biufc":  # all that tensors have; not every other dtype has a buffer
+    if array.dtype.char in CODES:  # all that tensors have; not every other dtype has a buffer
         return np.asarray(memoryview(array).toreadonly())
     view: np.ndarray[Any, Any] = array.view()
     view.setflags(write=False)

@@ -18,9 +18,9 @@ import numpy as np
 from .._arguments import require_package
 from ..devices.memory import refuse_mask_or_unit
 from ..flow.tasks import Tasks
+from ..ops.meta import CODES
 from ..runtime.context import find
 from ..runtime.threads import in_thread
-from ..tensors.arguments import CODES
 from ..tensors.awaitables import gather
 from ..tensors.tensor import Tensor
 from .checkpoint_file import AnyPath, StoredState, write

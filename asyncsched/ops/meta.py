@@ -8,6 +8,8 @@ from math import prod
 import numpy as np
 
 Shape = tuple[int | None, ...]
+# The codes of the dtypes that operations support. Not their kinds: a dtype of another package may claim one of those.
+CODES = "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]
 
 # Interned, so that plans are found by identity. A full table is emptied: a lost entry costs one more inference.
 _INTERN_LIMIT = 16_384

@@ -17,12 +17,11 @@ from numpy.typing import DTypeLike
 
 from .._instead import naming_arguments, parameters
 from ..devices.contract import in_stream_thread
+from ..ops.meta import CODES
 from .awaitables import ToCome
 from .handles import Handle
 
 NUMBERS: tuple[type[Any], ...] = (bool, int, float, complex)
-# The codes of the dtypes that operations support. Not their kinds: a dtype of another package may claim one of those.
-CODES = "?" + np.typecodes["AllInteger"] + np.typecodes["AllFloat"]
 # Parameters that other libraries name or pass in another way.
 _TOLD = {"axis", "axes", "ddof", "correction", "keepdims", "shape", "repetitions"}
 

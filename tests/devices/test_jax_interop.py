@@ -78,6 +78,15 @@ async def test_results_that_jax_cannot_walk_are_waited_for(s: asc.Scheduler, jax
         assert float(found["slow"]) == 7
 
 
+async def test_arrays_of_all_dtypes_pass_from_task_to_task(s: asc.Scheduler, jax: Any) -> None:
+    for dtype in ("bfloat16", "float8_e5m2", "int4"):
+        task = await s.submit(jax.jit(lambda x, dtype=dtype: x.astype(dtype)), ROWS)
+        found = await s.call(lambda x: x, task)
+        assert found.dtype.name == dtype
+        assert np.array_equal(found.astype(np.float32), (await task).astype(np.float32))
+        assert not found.flags.writeable
+
+
 async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, jax: Any) -> None:
     """A step that fails leaves the state before it, which is a value of its own."""
 
@@ -127,11 +136,12 @@ async def test_jax_is_waited_for_on_the_streams_thread(
     fake.stages = SimpleNamespace(Wrapped=_Jitted, Compiled=_Jitted)
     fake.tree = SimpleNamespace(map=lambda change, result: change(result), leaves=lambda result: [result])
     monkeypatch.setitem(sys.modules, "jax", fake)
-    task = await s.submit(_Jitted(lambda: 5) if jitted else lambda: 5)
+    result: Any = 5 if jitted else SimpleNamespace()
+    task = await s.submit(_Jitted(lambda: result) if jitted else lambda: result)
     for _ in range(3):
         await asyncio.sleep(0)
     assert not task.done()
     gate.set()
-    assert await task == 5
+    assert await task is result
     assert len(waited) == 1
     assert waited[0] != threading.get_ident()
