@@ -83,7 +83,10 @@ def _importable(source: Any, target: Device) -> Any:
     if type(source) is not np.ndarray:
         refuse_mask_or_unit(source)
     if not isinstance(source, np.ndarray) and hasattr(source, "__dlpack_device__"):
-        kind, _ = source.__dlpack_device__()
+        try:
+            kind, _ = source.__dlpack_device__()
+        except BufferError:  # JAX's array on several devices, which NumPy can collect
+            kind = None
         if kind in _CUDA:
             return target.adopt(source)
         if not hasattr(source, "__array__"):

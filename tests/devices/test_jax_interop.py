@@ -87,6 +87,17 @@ async def test_arrays_of_all_dtypes_pass_from_task_to_task(s: asc.Scheduler, jax
         assert not found.flags.writeable
 
 
+async def test_an_array_on_several_devices_is_put(s: asc.Scheduler) -> None:
+    class Sharded:  # as JAX's, of which there are several devices only from the start of a process
+        def __dlpack_device__(self) -> Any:
+            raise BufferError("__dlpack__ only supported for unsharded arrays.")
+
+        def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+            return ROWS
+
+    assert np.array_equal(await (await s.put(Sharded())), ROWS)
+
+
 async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, jax: Any) -> None:
     """A step that fails leaves the state before it, which is a value of its own."""
 
