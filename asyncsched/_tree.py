@@ -39,7 +39,9 @@ def map_leaves(change: Callable[[Any], Any], tree: Any) -> Any:
         return parts
     if isinstance(tree, list):
         return _copy_with(tree, enumerate(parts))
-    return kind(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    if hasattr(kind, "_make"):  # not by calling it: a named tuple's class may take other arguments
+        return kind._make(parts)
+    return kind(parts) if hasattr(kind, "n_fields") else tuple(parts)  # as `time.struct_time`
 
 
 def _copy_with(tree: Any, parts: Iterable[tuple[Any, Any]]) -> Any:

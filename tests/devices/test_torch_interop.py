@@ -68,3 +68,14 @@ async def test_what_numpy_has_no_array_for_is_told(s: asc.Scheduler, torch: Any)
             await s.call(module(torch, wrong), x)
     conjugated = await s.call(module(torch, lambda x: torch.complex(x, x).conj()), x)
     assert np.array_equal(conjugated, ROWS - 1j * ROWS)
+
+
+async def test_named_results_keep_their_names(s: asc.Scheduler, torch: Any) -> None:
+    x = await s.put(ROWS)
+    found = await s.call(module(torch, lambda x: x.max(1)), x)
+    assert np.array_equal(found.values, ROWS.max(1))
+    assert np.array_equal(found.indices, ROWS.argmax(1))
+    rnn = torch.nn.utils.rnn
+    packed = await s.call(module(torch, lambda x: rnn.pack_sequence([x[0], x[1, :2]])), x)
+    assert np.array_equal(packed.data, [0, 4, 1, 5, 2, 3])
+    assert packed.batch_sizes.tolist() == [2, 2, 1, 1]
