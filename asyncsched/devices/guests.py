@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
     if "torch" not in modules and "jax" not in modules:
         return function(*args)
     torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
-    if jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled):
+    if jax is not None and _is_jitted(jax, function):
         return _call_jitted(jax, function, args, stream)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)
     if jax is not None:
@@ -50,8 +51,8 @@ def allocated(device: int | None = None) -> AbstractContextManager[Allocated]:
 def is_guest(function: Callable[..., Any]) -> bool:
     """Whether it is a PyTorch module or a function that JAX has jitted: these allocate from allocators of their own."""
     torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
-    return (torch is not None and isinstance(function, torch.nn.Module)) or (
-        jax is not None and isinstance(function, jax.stages.Wrapped | jax.stages.Compiled)
+    return (torch is not None and torch_interop.is_module(torch, function)) or (
+        jax is not None and _is_jitted(jax, function)
     )
 
 
@@ -66,6 +67,12 @@ def empty_caches() -> None:
     torch = _loaded("torch", "nn")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def _is_jitted(jax: Any, function: Callable[..., Any]) -> bool:
+    """By its type: `Wrapped` is a protocol, which would ask an object for its attributes each time. A mock has all."""
+    kind = type(function.func if type(function) is partial else function)
+    return issubclass(kind, jax.stages.Wrapped) or issubclass(kind, jax.stages.Compiled)
 
 
 def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any) -> Any:
@@ -86,7 +93,9 @@ def _wait(jax: Any, result: Any) -> None:
         parts = jax.tree.leaves(result)
     except (SystemError, TypeError, ValueError):  # JAX cannot walk a list that contains itself, or keys of two types
         parts = find((jax.Array,), result)
-    jax.block_until_ready([part for part in parts if issubclass(type(part), jax.Array)])
+    kinds = {kind for kind in set(map(type, parts)) if issubclass(kind, jax.Array)}  # there may be a million parts
+    if kinds:
+        jax.block_until_ready([part for part in parts if type(part) in kinds])
 
 
 def _on_a_card(arg: Any) -> bool:
@@ -106,4 +115,4 @@ def _array(jax: Any, result: Any) -> Any:
 def _loaded(name: str, last: str) -> Any:
     """A module, if the program has imported it. A half imported module lacks its last names."""
     module = sys.modules.get(name)
-    return module if hasattr(module, last) else None
+    return module if isinstance(module, ModuleType) and hasattr(module, last) else None

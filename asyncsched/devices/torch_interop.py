@@ -39,19 +39,22 @@ class Allocated:
 def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any = None, device: int = 0) -> Any:
     """Call a task's function.
 
-    If it is a PyTorch module, the arrays among its arguments become tensors that share their memory, and the tensors
-    in its result become arrays that do not; gradients are not kept. On a CUDA stream PyTorch's own work goes to that
-    stream.
+    If it is a PyTorch module, the arrays among its arguments (also those of a `functools.partial`) become tensors that
+    share their memory, and the tensors in its result become arrays that do not; gradients are not kept. On a CUDA
+    stream PyTorch's own work goes to that stream.
     """
-    is_module = isinstance(function, torch.nn.Module)
-    if stream is None and not is_module:
+    module = is_module(torch, function)
+    if stream is None and not module:
         return function(*args)
     with _on(torch, stream, device):
-        if not is_module:
+        if not module:
             return function(*args)
         given: list[Any] = []
+        tensors = partial(map_leaves, partial(_tensor, torch, given))
+        if type(function) is partial:
+            function = partial(function.func, *tensors(function.args), **tensors(function.keywords))
         with torch.no_grad():
-            result = function(*map_leaves(partial(_tensor, torch, given), list(args)))
+            result = function(*tensors(list(args)))
         if any(getattr(tensor, _PRIVATE["version"], 0) for tensor in given):
             raise ValueError(
                 "the module changed its input in place, which others may read: give it inplace=False, or let it change"
@@ -59,6 +62,10 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
             )
         shared = {tensor.untyped_storage().data_ptr() for tensor in given}
         return map_leaves(partial(_array, torch, shared), result)
+
+
+def is_module(torch: Any, function: Callable[..., Any]) -> bool:
+    return isinstance(function.func if type(function) is partial else function, torch.nn.Module)
 
 
 def _on(torch: Any, stream: Any, device: int) -> Any:

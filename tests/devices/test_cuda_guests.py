@@ -6,7 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import nullcontext
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,12 @@ pytestmark = pytest.mark.one_loop
 MIB = 1 << 20
 
 
-class Torch(SimpleNamespace):
+class Torch(ModuleType):
     """PyTorch's allocator: what tensors gave back is kept for the next, and goes back to the device when it is asked to
     or lacks memory."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__("torch")
         self.nn = SimpleNamespace(Module=Module)
         self.cuda = SimpleNamespace(
             is_available=lambda: True,
@@ -82,7 +82,7 @@ def gpu() -> Iterator[Fake]:
 @pytest.fixture
 def torch(gpu: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Torch]:
     made = Torch()
-    monkeypatch.setitem(sys.modules, "torch", made)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", made)
     yield made
     made.idle.clear()
 

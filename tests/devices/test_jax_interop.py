@@ -6,8 +6,10 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import numpy as np
 import pytest
@@ -76,6 +78,34 @@ async def test_results_that_jax_cannot_walk_are_waited_for(s: asc.Scheduler, jax
         found = await task
         assert found.items() >= result.items()
         assert float(found["slow"]) == 7
+
+
+async def test_a_mock_is_no_guest(s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, jax: Any) -> None:
+    """It has all the attributes of a jitted function, or of PyTorch."""
+    monkeypatch.setitem(sys.modules, "torch", MagicMock())
+    result = ["as it is"]
+    assert await s.call(Mock(return_value=result)) is result
+    assert await s.call(partial(Mock(return_value=result))) is result
+
+
+async def test_parts_of_a_result_cost_nothing_each(s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, jax: Any) -> None:
+    asked: list[type] = []
+
+    class Kind(type):
+        def __subclasscheck__(cls, kind: type) -> bool:
+            asked.append(kind)
+            return False
+
+    monkeypatch.setattr(jax, "Array", Kind("Array", (), {}))
+    assert len(await s.call(lambda: [float(number) for number in range(1000)])) == 1000
+    assert asked == [float]
+
+
+async def test_a_jitted_function_with_keywords_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
+    first = partial(jax.jit(lambda x, count: x[:count], static_argnames="count"), count=2)
+    found = await s.call(first, await s.put(ROWS))
+    assert type(found) is np.ndarray
+    assert np.array_equal(found, ROWS[:2])
 
 
 async def test_arrays_of_all_dtypes_pass_from_task_to_task(s: asc.Scheduler, jax: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,16 @@ async def test_what_numpy_has_no_array_for_is_told(s: asc.Scheduler, torch: Any)
             await s.call(module(torch, wrong), x)
     conjugated = await s.call(module(torch, lambda x: torch.complex(x, x).conj()), x)
     assert np.array_equal(conjugated, ROWS - 1j * ROWS)
+
+
+async def test_keywords_reach_a_module_as_tensors(s: asc.Scheduler, torch: Any) -> None:
+    """By `functools.partial`, as the error for a keyword says."""
+    scaled = module(torch, lambda x, by, *, plus: torch.add(x * by, plus["now"]))
+    found = await s.call(partial(scaled, plus={"now": ROWS}), await s.put(ROWS), 3)
+    assert type(found) is np.ndarray
+    assert np.array_equal(found, ROWS * 4)
+    with pytest.raises(ValueError, match="changed its input in place"):
+        await s.call(partial(module(torch, lambda x: x.add_(1)), ROWS.copy()))
 
 
 async def test_named_results_keep_their_names(s: asc.Scheduler, torch: Any) -> None:
