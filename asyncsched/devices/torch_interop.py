@@ -76,7 +76,7 @@ def _on(torch: Any, stream: Any, device: int) -> Any:
 
 def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
     """An array as a tensor, which is added to `given`; any other object as it is."""
-    if not hasattr(arg, "__dlpack__") or isinstance(arg, torch.Tensor):
+    if not hasattr(type(arg), "__dlpack__") or isinstance(arg, torch.Tensor):
         return arg
     if min(getattr(arg, "strides", ()), default=0) < 0:  # that would end the process in PyTorch
         arg = arg.copy()
@@ -85,13 +85,15 @@ def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
 
 
 def _array(torch: Any, given: set[int], result: Any) -> Any:
-    """A tensor as an array; as a copy if it shares memory with an argument, which is read-only. Other objects as they
-    are."""
+    """A tensor as an array; as a copy if it shares memory with an argument, which is read-only, or is a part of more,
+    which would stay with it. Other objects as they are."""
     if not isinstance(result, torch.Tensor):
         return result
     result = result.detach().resolve_conj().resolve_neg()
-    if result.layout is torch.strided and result.untyped_storage().data_ptr() in given:
-        result = result.clone()
+    if result.layout is torch.strided and not result.is_nested:
+        storage = result.untyped_storage()
+        if storage.data_ptr() in given or storage.nbytes() > result.nbytes:
+            result = result.clone(memory_format=torch.contiguous_format)
     if result.is_cuda:
         import cupy
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from functools import partial
 from typing import Any
 
@@ -90,3 +91,26 @@ async def test_named_results_keep_their_names(s: asc.Scheduler, torch: Any) -> N
     packed = await s.call(module(torch, lambda x: rnn.pack_sequence([x[0], x[1, :2]])), x)
     assert np.array_equal(packed.data, [0, 4, 1, 5, 2, 3])
     assert packed.batch_sizes.tolist() == [2, 2, 1, 1]
+
+
+async def test_a_part_of_a_larger_tensor_does_not_keep_the_whole(s: asc.Scheduler, torch: Any) -> None:
+    """An array of it would be charged its own bytes, and would hold all."""
+    whole: list[Any] = []
+
+    def last(x: Any) -> Any:
+        made = x + 1
+        whole.append(weakref.ref(made.untyped_storage()))
+        return made[-1]
+
+    found = await s.call(module(torch, last), await s.put(ROWS))
+    assert np.array_equal(found, ROWS[-1] + 1)
+    assert whole[0]() is None
+
+
+async def test_what_is_no_array_reaches_a_module_as_it_is(s: asc.Scheduler, torch: Any) -> None:
+    class Odd:
+        def __getattr__(self, name: str) -> None:
+            return None
+
+    odd = Odd()
+    assert await s.call(module(torch, lambda x, odd: odd), ROWS, odd) is odd
