@@ -87,6 +87,8 @@ async def ended(task: asyncio.Task[Any]) -> None:
 
 async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[object]]) -> None:
     """Await one change after the other while `lasts()`, whoever cancels meanwhile. Then raise the last cancellation."""
+    if not lasts():  # as mostly: then no scope is needed
+        return
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while lasts():

@@ -448,5 +448,4 @@ class Stepper(Generic[Member, Output]):
         if seat.growing is not None:
             seat.growing.cancel()
         seat.wake()  # a reader in another coroutine
-        if seat.going:
-            await outlast(lambda: seat.going, seat.changed)
+        await outlast(lambda: seat.going, seat.changed)
