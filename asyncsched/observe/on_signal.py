@@ -1,10 +1,11 @@
 """Explain on a signal what every open scheduler waits for, even while the event loop's thread is blocked.
 
-Theory of operation. A Python signal handler would run on the main thread, between two bytecodes: only after a long call
-of NumPy has ended there, and in the middle of the scheduler's work. `faulthandler` has a handler in C, which writes
-tracebacks to a file at once, whatever runs. Here the file is a pipe, and a write to it wakes a thread that reads the
-other end; the text itself is dropped. The pipe is non-blocking, since its reader may have to wait for the interpreter
-that the signal has interrupted.
+Theory of operation. A handler in Python would run on the main thread, between two bytecodes: only after a long call of
+NumPy has ended there, and in the middle of the scheduler's work. So a thread waits for the signal in `sigwait`, and
+`python -m asyncsched explain` sends it to that very thread. Linux delivers a signal to any thread of the process if
+the one it was sent to does not want it, and `kill -USR1` sends it to the main thread: the handler there does no more
+than pass it on. `faulthandler`, which has a handler in C, is of no use here: it reads frames while they change, and
+one signal in some hundred ends a process whose threads come and go.
 
 That thread asks each scheduler's loop for its explanation, in a callback. A loop that does not answer within a second
 is blocked: then the thread says so, shows where, and reads the engine's counts itself. These change only for moments
@@ -14,7 +15,6 @@ while the loop is blocked; if a read fails it is repeated.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import os
 import signal
 import sys
@@ -23,7 +23,7 @@ import traceback
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from select import select
+from types import FrameType
 from typing import Final
 
 from ..runtime.context import opened
@@ -32,15 +32,14 @@ from ..runtime.runtime import Runtime
 
 _PATIENCE: Final = 1.0  # seconds within which a loop that is not blocked begins to answer
 _ANSWER: Final = 30.0  # seconds for the whole answer
-_PIECES: Final = 0.05  # after so many seconds without a piece, no more come
 _ATTEMPTS: Final = 10  # at reading state that another thread changes
 
 _SIGNAL: Final = getattr(signal, "SIGUSR1", None)
-# The listening thread's name, as other processes see it. By it they know that the process listens: the signal would end
-# a process that does not. That a process catches the signal is not enough: a shell catches it, and ends.
+# The waiting thread's name, as other processes see it. By it they find the thread, and know that the process listens:
+# the signal would end a process that does not. That a process catches the signal is not enough: a shell catches it,
+# and ends.
 _THREAD: Final = "asc explains"
-_THREADS: Final = Path("/proc/self/task")
-_pipe: list[int] = []  # its ends, once asked for
+_threads: list[threading.Thread] = []  # the one that waits, once asked for
 
 
 HELP: Final = "an error's cause and cure; or what a process of yours waits for, also while its event loop is blocked"
@@ -86,28 +85,25 @@ def cause_and_cure(error: str) -> str:
 def explain_on_signal() -> None:
     """From now on, at SIGUSR1 this process prints `s.explain()` of every open scheduler to stderr.
 
-    It does so also while the event loop is blocked, with the line that blocks it. `python -m asyncsched explain PID`
-    sends the signal. A second call does nothing. An earlier handler of SIGUSR1 is replaced. A child of a fork has to
+    `python -m asyncsched explain PID` sends the signal. The answer comes also while the event loop is blocked, with the
+    line that blocks it. A signal from elsewhere (`kill -USR1 PID`) may wait until a long call of NumPy on the main
+    thread has ended. A second call does nothing. An earlier handler of SIGUSR1 is replaced. A child of a fork has to
     call this itself.
 
     >>> asc.observe.explain_on_signal()
 
     Raises:
-        RuntimeError: on Windows, which has no such signal.
+        RuntimeError: on Windows, which has no such signal; or if it is called on another thread than the main one.
     """
     if _SIGNAL is None:
         raise RuntimeError("explain_on_signal() needs SIGUSR1, which Windows does not have: call `s.explain()` there")
-    if _pipe:
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("explain_on_signal() sets a handler of a signal, as only the main thread may: call it there")
+    if _threads:
         return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    _pipe.extend((reading, writing))
-    # All threads: with only the current one, nothing is written if a thread gets the signal that is not Python's.
-    faulthandler.register(_SIGNAL, file=writing, all_threads=True)
-    thread = threading.Thread(target=_listen, args=(reading,), name="asyncsched explains", daemon=True)
-    thread.start()
-    with contextlib.suppress(OSError):  # by this name `ask` knows the process; only on Linux
-        (_THREADS / f"{thread.native_id}" / "comm").write_text(_THREAD, "ascii")
+    _threads.append(threading.Thread(target=_listen, name="asyncsched explains", daemon=True))
+    signal.signal(_SIGNAL, _pass_on)
+    _threads[0].start()
 
 
 def ask(pid: int) -> str:
@@ -117,31 +113,31 @@ def ask(pid: int) -> str:
         SystemExit: if there is no such process, or it does not listen: then the signal would end it.
     """
     threads = Path(f"/proc/{pid}/task")
-    if _SIGNAL is None or not _THREADS.exists():
+    if _SIGNAL is None or not Path("/proc/self").exists():
         raise SystemExit(f"asyncsched: cannot tell here whether process {pid} listens; if it does: kill -USR1 {pid}")
     if not threads.exists():
         raise SystemExit(f"asyncsched: there is no process {pid}")
-    if _THREAD not in _names_in(threads):
-        raise SystemExit(
-            f"asyncsched: process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it"
-        )
-    os.kill(pid, _SIGNAL)
-    return f"process {pid} prints it to its stderr"
-
-
-def _names_in(threads: Path) -> set[str]:
-    found = set()
-    for name in threads.glob("*/comm"):
+    for thread in threads.iterdir():
         with contextlib.suppress(OSError):  # the thread has ended
-            found.add(name.read_text("ascii", "replace").strip())
-    return found
+            if (thread / "comm").read_text("ascii", "replace").strip() == _THREAD:
+                os.kill(int(thread.name), _SIGNAL)
+                return f"process {pid} prints it to its stderr"
+    raise SystemExit(f"asyncsched: process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
 
 
-def _listen(pipe: int) -> None:
-    while select([pipe], [], []):
-        # One signal is written in many pieces. Read all of them, so that the next piece is of another signal.
-        while select([pipe], [], [], _PIECES)[0]:
-            os.read(pipe, 65_536)
+def _pass_on(signum: int, frame: FrameType | None) -> None:
+    for thread in _threads:
+        if thread.is_alive() and thread.ident:  # not before its start, nor in the child of a fork
+            signal.pthread_kill(thread.ident, signum)
+
+
+def _listen() -> None:
+    assert _SIGNAL is not None
+    signal.pthread_sigmask(signal.SIG_BLOCK, [_SIGNAL])
+    with contextlib.suppress(OSError):  # by this name `ask` finds the thread; only on Linux
+        Path("/proc/thread-self/comm").write_text(_THREAD, "ascii")
+    while True:
+        signal.sigwait([_SIGNAL])
         found = [_explained(runtime) for runtime in opened()]
         told = "\n".join(found or ["no scheduler is open"])
         print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
@@ -185,10 +181,11 @@ def _seen_from_outside(runtime: Runtime, running: bool) -> str:
 
 
 def _forget() -> None:
-    """After a fork, in the child: it does not have the thread, and the pipe is the parent's."""
-    if _pipe and _SIGNAL is not None:
-        faulthandler.unregister(_SIGNAL)
-        _pipe.clear()
+    """After a fork, in the child: it does not have the thread."""
+    if _threads:
+        _threads.clear()
+        if signal.getsignal(signal.SIGUSR1) is _pass_on:
+            signal.signal(signal.SIGUSR1, signal.SIG_DFL)
 
 
 if hasattr(os, "register_at_fork"):

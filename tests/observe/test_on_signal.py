@@ -7,11 +7,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
+import asyncsched as asc
 from asyncsched.__main__ import main
+from asyncsched.observe.on_signal import ask
 
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGUSR1"), reason="no SIGUSR1 here")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen in /proc")
@@ -107,6 +110,65 @@ def test_it_says_what_it_waits_for_and_where_it_is_blocked():
         main(["explain", str(started.pid)])
         assert "no scheduler is open\n" in told(started, "no scheduler is open")
         assert started.poll() is None
+
+
+@linux
+@pytest.mark.parametrize("send", [ask, lambda pid: os.kill(pid, signal.SIGUSR1)], ids=["explain", "kill"])
+def test_it_ends_no_process_whose_threads_come_and_go(send):
+    code = """
+import threading
+import asyncsched
+asyncsched.observe.explain_on_signal()
+
+def deep(n):
+    return n and deep(n - 1)
+
+def come_and_go():
+    while True:
+        threads = [threading.Thread(target=deep, args=(20,)) for _ in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+threading.Thread(target=come_and_go, daemon=True).start()
+print(flush=True)
+input()
+"""
+    with process(code) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        for _ in range(10):
+            for _ in range(100):
+                send(started.pid)
+            told(started, "no scheduler is open")
+        assert started.poll() is None
+
+
+@linux
+def test_it_answers_during_a_call_into_c_which_no_signal_interrupts():
+    code = """
+import asyncio, hashlib
+import asyncsched as asc
+
+async def main():
+    async with asc.Scheduler("cpu"):
+        asc.observe.explain_on_signal()
+        print(flush=True)
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+
+asyncio.run(main())
+"""
+    with process(code) as started:
+        assert started.stdout is not None
+        started.stdout.readline()
+        main(["explain", str(started.pid)])
+        assert 'File "<string>", line 9, in main' in told(started, "Scheduler(cpu; ")
+
+
+def test_it_is_for_the_main_thread_as_handlers_of_signals_are():
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="only the main thread may: call it there"):
+        pool.submit(asc.observe.explain_on_signal).result()
 
 
 @linux
