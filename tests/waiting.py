@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
 from typing import Any
 
@@ -86,6 +87,32 @@ def outside() -> Iterator[None]:
         yield
     finally:
         ambient.reset(token)
+
+
+@contextmanager
+def tasks_made_by(factory: Callable[..., asyncio.Task[Any]]) -> Iterator[None]:
+    """asyncio tasks that this loop makes in here are made by a factory of tasks."""
+    loop = asyncio.get_running_loop()
+    loop.set_task_factory(factory)
+    try:
+        yield
+    finally:
+        loop.set_task_factory(None)
+
+
+def eager_tasks() -> AbstractContextManager[None]:
+    """asyncio tasks that are made in here run at once, up to where they wait. Skips where there are none."""
+    if sys.version_info < (3, 12):
+        pytest.skip("no eager tasks")
+    if "uvloop" in type(asyncio.get_running_loop()).__module__:
+        pytest.skip("some versions of uvloop call the factory of eager tasks in a way that it refuses")
+    return tasks_made_by(asyncio.eager_task_factory)
+
+
+def no_tasks(loop: asyncio.AbstractEventLoop, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    """A factory of tasks that makes none."""
+    coro.close()
+    raise LookupError("no more tasks")
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def empty_caches() -> None:
 
 def _is_jitted(jax: Any, function: Callable[..., Any]) -> bool:
     """By its type: `Wrapped` is a protocol, which would ask an object for its attributes each time. A mock has all."""
-    kind = type(function.func if type(function) is partial else function)
+    kind = type(torch_interop.called(function))
     return issubclass(kind, jax.stages.Wrapped) or issubclass(kind, jax.stages.Compiled)
 
 

@@ -65,7 +65,12 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
 
 
 def is_module(torch: Any, function: Callable[..., Any]) -> bool:
-    return isinstance(function.func if type(function) is partial else function, torch.nn.Module)
+    return isinstance(called(function), torch.nn.Module)
+
+
+def called(function: Callable[..., Any]) -> Callable[..., Any]:
+    """What a function calls: a `functools.partial` calls another."""
+    return function.func if type(function) is partial else function
 
 
 def _on(torch: Any, stream: Any, device: int) -> Any:

@@ -7,7 +7,7 @@ import contextvars
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from asyncsched.tensors.handles import runtime_of
 from tests.conftest import LOOPS
-from tests.waiting import turns, until
+from tests.waiting import tasks_made_by, turns, until
 
 from .asking import Model, Panic, ask
 
@@ -236,20 +236,14 @@ async def test_results_without_an_end_are_refused(s: asc.Scheduler) -> None:
         await Batcher(model)(1)
 
 
-@contextmanager
-def factory(make: Callable[[Any], asyncio.Task[Any]]) -> Iterator[None]:
+def factory(make: Callable[[Any], asyncio.Task[Any]]) -> AbstractContextManager[None]:
     """Has this loop's tasks made by a function that knows of no contexts."""
 
     def strict(loop: Any, coro: Any, *, context: None = None, eager_start: None = None) -> Any:  # uvloop gives both
         assert context is eager_start is None
         return make(coro)
 
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(strict)
-    try:
-        yield
-    finally:
-        loop.set_task_factory(None)
+    return tasks_made_by(strict)
 
 
 async def test_a_task_factory_need_not_know_of_contexts(s: asc.Scheduler, model: Model) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import fail, held, no_collector, turns, until
+from tests.waiting import fail, held, no_collector, tasks_made_by, turns, until
 
 
 async def test_tensors_are_arrays_by_position_and_by_name(s):
@@ -65,14 +65,11 @@ async def test_a_task_factory_that_fails_fails_the_future_alone(s):
             raise OSError("no more tasks")
         return asyncio.Task(coro, loop=loop, **options)
 
-    loop, executor = asyncio.get_running_loop(), s.as_executor()
-    loop.set_task_factory(make)
-    try:
+    executor = s.as_executor()
+    with tasks_made_by(make):
         future = await asyncio.to_thread(executor.submit, abs, -1)
         with pytest.raises(OSError, match="no more tasks"):
             await asyncio.wrap_future(future)
-    finally:
-        loop.set_task_factory(None)
     assert await asyncio.wrap_future(executor.submit(abs, -1)) == 1
 
 

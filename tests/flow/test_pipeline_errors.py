@@ -20,7 +20,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.pipeline import functions
-from tests.waiting import no_collector, turns, until
+from tests.waiting import no_collector, no_tasks, tasks_made_by, turns, until
 
 from . import in_processes
 from .rig import Mapped, MappedSequence, drain, holding, same, same_in_thread
@@ -454,15 +454,7 @@ async def test_whoever_else_cancels_a_stage_the_consumer_is_told(s: asc.Schedule
 
 
 async def test_a_pipeline_that_cannot_begin_can_be_opened_again(s: asc.Scheduler) -> None:
-    def no_tasks(loop: Any, coro: Any, **options: Any) -> Any:
-        coro.close()
-        raise OSError("no more tasks")
-
-    loop, pipe = asyncio.get_running_loop(), s.pipeline(range(3))
-    loop.set_task_factory(no_tasks)
-    try:
-        with pytest.raises(OSError, match="no more tasks"):
-            await pipe.open().__aenter__()
-    finally:
-        loop.set_task_factory(None)
+    pipe = s.pipeline(range(3))
+    with tasks_made_by(no_tasks), pytest.raises(LookupError, match="no more tasks"):
+        await pipe.open().__aenter__()
     assert await drain(pipe) == [0, 1, 2]

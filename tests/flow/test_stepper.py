@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
@@ -18,7 +17,18 @@ import pytest
 import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
 from tests.ledger import used
-from tests.waiting import cancelled, held, no_collector, outlasts_cancellations, outside, turns, until
+from tests.waiting import (
+    cancelled,
+    eager_tasks,
+    held,
+    no_collector,
+    no_tasks,
+    outlasts_cancellations,
+    outside,
+    tasks_made_by,
+    turns,
+    until,
+)
 
 from .asking import Panic
 
@@ -96,33 +106,17 @@ async def test_each_member_gets_its_outputs_in_order(s: asc.Scheduler, step: Any
     assert repr(stepper).endswith("0 members: 0 in a step, 0 paused)")
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
 async def test_tasks_may_be_eager(limited: asc.Scheduler, step: Any) -> None:
-    loop = asyncio.get_running_loop()
-    if "uvloop" in type(loop).__module__:
-        pytest.skip("some versions of uvloop call the factory of eager tasks in a way that it refuses")
-    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-    try:
+    with eager_tasks():
         for reserve in (None, lambda text: 1000 + 500 * text.step):
             stepper: Stepper[Text, int] = Stepper(step, reserve=reserve)
             assert await read(stepper, Text(3)) == [0, 1, 2]
-    finally:
-        loop.set_task_factory(None)
 
 
 async def test_a_task_factory_that_fails_leaves_nobody_in_the_queue(s: asc.Scheduler) -> None:
-    def no_tasks(loop: Any, coro: Any, **_: Any) -> Any:
-        coro.close()
-        raise LookupError("no tasks")
-
     stepper: Stepper[Text, int] = Stepper(advance)
-    loop = asyncio.get_running_loop()
-    loop.set_task_factory(no_tasks)
-    try:
-        with pytest.raises(LookupError):
-            await read(stepper, Text(3))
-    finally:
-        loop.set_task_factory(None)
+    with tasks_made_by(no_tasks), pytest.raises(LookupError):
+        await read(stepper, Text(3))
     told = stepper.statistics()
     assert (told.members, told.stepping, told.waiting) == (0, 0, 0)
     assert await read(stepper, Text(3)) == [0, 1, 2]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import tracemalloc
 from contextlib import suppress
@@ -13,7 +12,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import client
 from asyncsched.serving.http import ASGIScope, Message, Receive, Send
-from tests.waiting import cancelled, until
+from tests.waiting import cancelled, eager_tasks, until
 
 from . import rig
 from .rig import Call, Held, Seen, echo, opened, reply, serving
@@ -162,14 +161,10 @@ async def test_a_receive_that_hides_its_cancellation_hides_no_end(raising: bool)
     assert left == [0, 0]
 
 
-@pytest.mark.skipif(sys.version_info < (3, 12), reason="no eager tasks")
 async def test_tasks_may_be_eager() -> None:
     """The application begins, and may end, before its request is read."""
-    loop, held = asyncio.get_running_loop(), Held()
-    if "uvloop" in type(loop).__module__:
-        pytest.skip("some versions of uvloop call the factory of eager tasks in a way that it refuses")
-    loop.set_task_factory(asyncio.eager_task_factory)  # type: ignore[attr-defined,unused-ignore]
-    try:
+    held = Held()
+    with eager_tasks():
         async with (
             opened(echo) as server,
             opened(held) as left,
@@ -181,8 +176,6 @@ async def test_tasks_may_be_eager() -> None:
             await until(lambda: held.entered == 1)
             await call.leave().task
             assert (call.sent, len(left.limiter)) == ([], 0)
-    finally:
-        loop.set_task_factory(None)
 
 
 @pytest.mark.parametrize("announced", ["abc", "", "3, 3", "9" * 5000])
