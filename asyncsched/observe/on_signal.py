@@ -86,9 +86,9 @@ def explain_on_signal() -> None:
     """From now on, at SIGUSR1 this process prints `s.explain()` of every open scheduler to stderr.
 
     `python -m asyncsched explain PID` sends the signal. The answer comes also while the event loop is blocked, with the
-    line that blocks it. A signal from elsewhere (`kill -USR1 PID`) may wait until a long call of NumPy on the main
-    thread has ended. A second call does nothing. An earlier handler of SIGUSR1 is replaced. A child of a fork has to
-    call this itself.
+    line that blocks it. A signal from elsewhere (`kill -USR1 PID`) is answered once the main thread runs Python again:
+    a long call of NumPy there has to end first. A second call does nothing. An earlier handler of SIGUSR1 is replaced.
+    A child of a fork has to call this itself.
 
     >>> asc.observe.explain_on_signal()
 
@@ -101,9 +101,11 @@ def explain_on_signal() -> None:
         raise RuntimeError("explain_on_signal() sets a handler of a signal, as only the main thread may: call it there")
     if _threads:
         return
-    _threads.append(threading.Thread(target=_listen, name="asyncsched explains", daemon=True))
+    listening = threading.Event()
+    _threads.append(threading.Thread(target=_listen, args=(listening,), name="asyncsched explains", daemon=True))
     signal.signal(_SIGNAL, _pass_on)
     _threads[0].start()
+    listening.wait()
 
 
 def ask(pid: int) -> str:
@@ -118,11 +120,17 @@ def ask(pid: int) -> str:
     if not threads.exists():
         raise SystemExit(f"asyncsched: there is no process {pid}")
     for thread in threads.iterdir():
-        with contextlib.suppress(OSError):  # the thread has ended
-            if (thread / "comm").read_text("ascii", "replace").strip() == _THREAD:
-                os.kill(int(thread.name), _SIGNAL)
-                return f"process {pid} prints it to its stderr"
+        if _name_of(thread) == _THREAD:
+            os.kill(int(thread.name), _SIGNAL)
+            return f"process {pid} prints it to its stderr"
     raise SystemExit(f"asyncsched: process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
+
+
+def _name_of(thread: Path) -> str:
+    try:
+        return (thread / "comm").read_text("ascii", "replace").strip()
+    except OSError:  # it has ended
+        return ""
 
 
 def _pass_on(signum: int, frame: FrameType | None) -> None:
@@ -131,11 +139,12 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
             signal.pthread_kill(thread.ident, signum)
 
 
-def _listen() -> None:
+def _listen(listening: threading.Event) -> None:
     assert _SIGNAL is not None
     signal.pthread_sigmask(signal.SIG_BLOCK, [_SIGNAL])
     with contextlib.suppress(OSError):  # by this name `ask` finds the thread; only on Linux
         Path("/proc/thread-self/comm").write_text(_THREAD, "ascii")
+    listening.set()
     while True:
         signal.sigwait([_SIGNAL])
         found = [_explained(runtime) for runtime in opened()]

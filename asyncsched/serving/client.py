@@ -78,7 +78,8 @@ class Client:
                 work.cancel()
                 if not work.done():
                     await asyncio.wait([work], timeout=_UNWINDING)
-                if not work.done() or work.cancelled() or isinstance(reason, asyncio.CancelledError):
+                ended = work.done() and not work.cancelled() and (work.exception() or exchange.complete)
+                if not ended or isinstance(reason, asyncio.CancelledError):
                     raise
             if not work.done():
                 raise DeadlineExceeded(

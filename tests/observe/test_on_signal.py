@@ -107,14 +107,13 @@ def test_it_says_what_it_waits_for_and_where_it_is_blocked():
         started.stdin.write("\n")
         started.stdin.flush()
         assert started.stdout.readline() == "closed\n"
-        main(["explain", str(started.pid)])
+        os.kill(started.pid, signal.SIGUSR1)
         assert "no scheduler is open\n" in told(started, "no scheduler is open")
         assert started.poll() is None
 
 
 @linux
-@pytest.mark.parametrize("send", [ask, lambda pid: os.kill(pid, signal.SIGUSR1)], ids=["explain", "kill"])
-def test_it_ends_no_process_whose_threads_come_and_go(send):
+def test_it_ends_no_process_whose_threads_come_and_go():
     code = """
 import threading
 import asyncsched
@@ -140,7 +139,7 @@ input()
         started.stdout.readline()
         for _ in range(10):
             for _ in range(100):
-                send(started.pid)
+                ask(started.pid)
             told(started, "no scheduler is open")
         assert started.poll() is None
 

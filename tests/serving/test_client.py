@@ -11,7 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import client
-from asyncsched.serving.http import ASGIScope, Message, Receive, Send
+from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
 from tests.waiting import cancelled, eager_tasks, until
 
 from . import rig
@@ -130,6 +130,32 @@ async def test_another_cancellation_is_not_swallowed_by_work_that_ends(late: boo
             await call.task
         assert call.task.cancelling() == 1
         assert len(call.sent) == 2
+
+
+@pytest.mark.parametrize("begun", [False, True], ids=["silent", "begun"])
+@pytest.mark.parametrize("status", [408, 413, 503])
+async def test_an_application_that_swallows_its_end_and_returns_is_answered_for(status: int, begun: bool) -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if begun:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+
+    timeout = 0.01 if status == 408 else None
+    async with opened(app, max_body=10, body_timeout=timeout, drain_timeout=0.0) as server:
+        call = Call(server).feed(more=status != 503)
+        await until(lambda: len(server.limiter) == 1 and len(call.sent) == begun)
+        if status == 503:
+            await server.drain()
+        elif status == 413:
+            call.feed(b"far too much")
+        if not begun:
+            assert (await call.answer())[0] == status
+        elif status == 503:  # as for one that lets its end out: the server sees a response that stays incomplete
+            await call.task
+        else:
+            with pytest.raises(Problem):
+                await call.task
 
 
 @pytest.mark.parametrize("raising", [False, True], ids=["returns", "raises"])
