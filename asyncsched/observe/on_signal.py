@@ -2,10 +2,9 @@
 
 Theory of operation. A handler in Python would run on the main thread, between two bytecodes: only after a long call of
 NumPy has ended there, and in the middle of the scheduler's work. So a thread waits for the signal in `sigwait`, and
-`python -m asyncsched explain` sends it to that very thread. Linux delivers a signal to any thread of the process if
-the one it was sent to does not want it, and `kill -USR1` sends it to the main thread: the handler there does no more
-than pass it on. `faulthandler`, which has a handler in C, is of no use here: it reads frames while they change, and
-one signal in some hundred ends a process whose threads come and go.
+`python -m asyncsched explain` sends it to that very thread. `kill -USR1` sends it to the process, and the main thread
+gets it: the handler there does no more than pass it on. `faulthandler`, which has a handler in C, is of no use here:
+it reads frames while they change, and one signal in some hundred ends a process whose threads come and go.
 
 That thread asks each scheduler's loop for its explanation, in a callback. A loop that does not answer within a second
 is blocked: then the thread says so, shows where, and reads the engine's counts itself. These change only for moments
@@ -121,9 +120,21 @@ def ask(pid: int) -> str:
         raise SystemExit(f"asyncsched: there is no process {pid}")
     for thread in threads.iterdir():
         if _name_of(thread) == _THREAD:
-            os.kill(int(thread.name), _SIGNAL)
+            _send(pid, int(thread.name), _SIGNAL)
             return f"process {pid} prints it to its stderr"
     raise SystemExit(f"asyncsched: process {pid} does not listen: call `asyncsched.observe.explain_on_signal()` in it")
+
+
+def _send(pid: int, thread: int, signum: int) -> None:
+    """Send it to that thread alone: it waits there while the thread is busy."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "tgkill"):  # as in musl
+        os.kill(thread, signum)  # while that thread is busy, Linux gives it to another
+    elif libc.tgkill(pid, thread, signum):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 def _name_of(thread: Path) -> str:
