@@ -7,6 +7,7 @@ import inspect
 import pickle
 import re
 import sys
+from collections import deque
 from collections.abc import Callable
 from math import inf
 from types import FunctionType
@@ -19,6 +20,7 @@ _UNITS = {
     "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
+_NUMBERS = {bool, int, float, complex}
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -124,3 +126,23 @@ def _instead(none: str) -> str:
 def label_of(fn: object) -> str:
     """The name of a callable in messages. NumPy's ufuncs have no qualified name before 2.2."""
     return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)
+
+
+def refuse_mask_or_unit(source: Any) -> None:
+    """Raise for arrays with a mask or a unit, also in lists: a tensor would drop these."""
+    if type(source) is np.ndarray:  # as most
+        return
+    todo, seen = [source], set()
+    for thing in todo:
+        kind, own = type(thing), isinstance(thing, np.ndarray)
+        if own and hasattr(kind, "mask"):
+            raise TypeError("a tensor has no mask: give `a.filled(value)`, and the mask as a tensor of its own")
+        said = thing if own else kind  # else the column of a table may have that name
+        if hasattr(said, "unit") or hasattr(said, "units"):
+            raise TypeError(
+                f"a tensor has no unit: give the numbers of this {kind.__name__}, in the unit that you mean"
+            )
+        if isinstance(thing, list | tuple | deque) and id(thing) not in seen:
+            seen.add(id(thing))
+            kinds = set(map(type, thing)) - _NUMBERS
+            todo += [part for part in thing if type(part) in kinds] if kinds else []

@@ -12,10 +12,10 @@ from typing import Any, Literal, ParamSpec, TypeVar, cast
 
 import numpy as np
 
+from .._arguments import refuse_mask_or_unit
 from .._instead import naming_arguments, parameters
 from .._tree import find, map_leaves
 from ..background import check_may_block
-from ..devices.memory import refuse_mask_or_unit
 from ..tensors import functions
 from ..tensors.functions import creation, dtypes, manipulation, searching
 from ..tensors.tensor import Tensor

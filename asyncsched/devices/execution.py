@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
@@ -21,7 +22,7 @@ from ..ops.op import Op
 from ..ops.program import Ref
 from .contract import in_stream_thread
 from .guests import allocated
-from .memory import Memory, hand_out, held_bytes, owner_of, refuse_mask_or_unit
+from .memory import Memory, hand_out, held_bytes, owner_of
 
 _LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 

@@ -21,7 +21,6 @@ the scheduler closes would stop a server that awaits its results.
 from __future__ import annotations
 
 import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -40,7 +39,6 @@ from .guests import call
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 # Objects that may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
 _LINKS = (memoryview, type(np.lib.stride_tricks.as_strided(np.empty(1)).base))
-_NUMBERS = {bool, int, float, complex}
 
 NO_ROOM: Final = (MemoryError, RecursionError)  # those are not a signal's
 
@@ -249,26 +247,6 @@ def read_only(array: Array) -> np.ndarray[Any, Any]:
     view: np.ndarray[Any, Any] = array.view()
     view.setflags(write=False)
     return view
-
-
-def refuse_mask_or_unit(source: Any) -> None:
-    """Raise for arrays with a mask or a unit, also in lists: a tensor would drop these."""
-    if type(source) is np.ndarray:  # as most
-        return
-    todo, seen = [source], set()
-    for thing in todo:
-        kind, own = type(thing), isinstance(thing, np.ndarray)
-        if own and hasattr(kind, "mask"):
-            raise TypeError("a tensor has no mask: give `a.filled(value)`, and the mask as a tensor of its own")
-        said = thing if own else kind  # else the column of a table may have that name
-        if hasattr(said, "unit") or hasattr(said, "units"):
-            raise TypeError(
-                f"a tensor has no unit: give the numbers of this {kind.__name__}, in the unit that you mean"
-            )
-        if isinstance(thing, list | tuple | deque) and id(thing) not in seen:
-            seen.add(id(thing))
-            kinds = set(map(type, thing)) - _NUMBERS
-            todo += [part for part in thing if type(part) in kinds] if kinds else []
 
 
 def owner_of(array: Array) -> Array:

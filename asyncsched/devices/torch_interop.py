@@ -21,6 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from .._arguments import refuse_mask_or_unit
 from .._tree import leaves, map_leaves
 
 # Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the
@@ -83,6 +84,7 @@ def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
     """An array as a tensor, which is added to `given`; any other object as it is."""
     if not hasattr(type(arg), "__dlpack__") or isinstance(arg, torch.Tensor):
         return arg
+    refuse_mask_or_unit(arg)
     if min(getattr(arg, "strides", ()), default=0) < 0:  # that would end the process in PyTorch
         arg = arg.copy()
     given.append(torch.from_dlpack(arg))

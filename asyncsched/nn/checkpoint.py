@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from .._arguments import require_package
-from ..devices.memory import refuse_mask_or_unit
+from .._arguments import refuse_mask_or_unit, require_package
 from ..flow.tasks import Tasks
 from ..ops.meta import CODES
 from ..runtime.context import find

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import refuse_mask_or_unit
 from .._core.callsite import call_site
 from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
-from ..devices.memory import refuse_mask_or_unit
 from ..errors import QueueFull
 from ..ops.kernels.elementwise import copy
 from ..ops.meta import meta

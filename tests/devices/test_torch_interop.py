@@ -35,6 +35,16 @@ async def test_views_of_any_strides_are_taken(s: asc.Scheduler, torch: Any) -> N
         assert np.allclose(found, linear(torch.tensor(expected.copy())).detach().numpy(), rtol=1e-6)
 
 
+async def test_a_mask_or_a_unit_is_not_dropped(s: asc.Scheduler, torch: Any) -> None:
+    class Quantity(np.ndarray[Any, Any]):
+        unit = "m"
+
+    for array, what in [(np.ma.masked_less(ROWS, 5), "mask"), (ROWS.view(Quantity), "unit")]:
+        for call in (lambda x: s.call(torch.nn.Identity(), x), lambda x: s.call(partial(torch.nn.Identity(), x))):
+            with pytest.raises(TypeError, match=f"a tensor has no {what}: give"):
+                await call([array])
+
+
 @pytest.mark.parametrize("nested", [False, True])
 async def test_a_module_may_not_change_its_input(s: asc.Scheduler, torch: Any, nested: bool) -> None:
     x = await s.put(ROWS - 5)
