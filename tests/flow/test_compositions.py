@@ -48,11 +48,13 @@ SOURCES: list[tuple[Any, Any]] = [
     (lambda epoch: (epoch * 100 + i for i in range(20 + epoch)), None),
 ]
 
+BUFFERS = [0, 1, 2, "90 B", "1 kB"]  # numbers take 28 B, tuples of them more and more
+
 
 def composed(seed: int, unordered: bool) -> Callable[[asc.Scheduler], Any]:
     """Makes a pipeline, the same each time."""
     rng = random.Random(seed)
-    source, order = rng.choice(SOURCES)
+    (source, order), buffer = rng.choice(SOURCES), rng.choice([3, "90 B"])
     steps: list[Step] = []
     if rng.random() < 0.3:
         index, drop_last = rng.randrange(2), rng.random() < 0.5
@@ -69,7 +71,7 @@ def composed(seed: int, unordered: bool) -> Callable[[asc.Scheduler], Any]:
         steps += [once.pop()] if once and rng.random() < 0.6 else []
 
     def make(s: asc.Scheduler) -> Any:
-        pipe = s.pipeline(source, order=order, buffer=3)
+        pipe = s.pipeline(source, order=order, buffer=buffer)
         for step in steps:
             pipe = step(pipe)
         return pipe
@@ -83,7 +85,7 @@ def _shuffle(rng: random.Random) -> Step:
 
 
 def _step(rng: random.Random, kind: str, ordered: bool) -> Step:
-    options: Any = {"workers": rng.randrange(1, 4), "buffer": rng.randrange(3), "ordered": ordered}
+    options: Any = {"workers": rng.randrange(1, 4), "buffer": rng.choice(BUFFERS), "ordered": ordered}
     size, drop_last, later = rng.randrange(1, 4), ordered and rng.random() < 0.5, rng.random() < 0.5
     found: dict[str, Step] = {
         "map": lambda pipe: pipe.map(slow if later else same_in_thread, **options),

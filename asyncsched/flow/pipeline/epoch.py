@@ -36,7 +36,8 @@ class StageStatistics(Record):
     workers: int
     """How many items it works on at once."""
     capacity: int
-    """The most items that may be in it: being made, held to be shuffled, or waiting for the next stage."""
+    """The most items that may be in it: being made, held to be shuffled, or waiting for the next stage. In a buffer of
+    bytes, as many as fit by the largest so far."""
     items: int
     """Items it has finished, and put where the next stage takes them."""
     busy_seconds: Seconds
@@ -225,11 +226,12 @@ class Items(AsyncIterator[T], OnlyAsync):
         return await to_its_end(in_thread(partial(plan.read, self._position.epoch + number), "source of a pipeline"))
 
     def _build(self) -> None:
-        link = (Link if self._plan.epochs == 1 else DroppingLink)(self._plan.buffer)
+        link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)
         self._source = make_source(self._iterable, self._position.copy(), link)
         self._stages = [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
-            source, link = link, plan.link(plan.capacity)
+            source, link = link, plan.link(plan.capacity, plan.most_bytes)
+            source.fitted += link.fitted
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
         for stage in self._stages:
             stage.started, stage.epoch = self._started, self._position.epoch

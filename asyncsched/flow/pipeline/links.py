@@ -14,6 +14,10 @@ loop. A single item does not wait for others to join it, except in front of a st
 for how many items it waits (`wanted`), and is woken for half a row of them at a time. A waiter for room is woken when
 half of the row is free, since then it is worth a step, or when the next stage has nothing left to take.
 
+A link may be bounded in bytes, too. Room is reserved before an item is there to be measured. So the link has room for
+as many items as fit by the largest so far: of its own, and of those in front, which a stage holds while it works on
+them. Until it knows the size of one of its own, it has room for one.
+
 An `asyncio.Queue` between two stages reserves nothing, and wakes somebody for each item: `bench/pipeline.py` compares
 the two.
 """
@@ -27,6 +31,7 @@ from collections.abc import Iterable
 from time import perf_counter
 from typing import Any, TypeAlias
 
+from ..._tree import leaves
 from .position import EPOCH, Behind, Origin, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
@@ -37,11 +42,17 @@ MANY = 1024  # spans of numbers that are kept as they came; a guess
 class Link:
     """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes."""
 
-    __slots__ = ("_room", "capacity", "count", "ended", "error", "for_items", "for_room", "items", "more", "wanted")
+    __slots__ = (
+        "_largest", "_most", "_room", "capacity", "count", "ended", "error", "fitted", "for_items", "for_room", "items",
+        "more", "wanted",
+    )  # fmt: skip
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity: int = capacity
-        self._room = capacity  # below 0 where items were put back
+    def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
+        self._most = capacity, most_bytes
+        self._largest = 0  # bytes of an item
+        self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
+        self.capacity: int = capacity if most_bytes is None else 1
+        self._room = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self.ended: bool = False
@@ -85,8 +96,28 @@ class Link:
         """Add an item whose room was reserved."""
         self.items.append((origin, item))
         self.count += 1
+        if self.fitted:
+            self._measure(item)
         if self.for_items.waiters and len(self.items) >= self.wanted:
             self.for_items.wake()
+
+    def _offer_room(self) -> None:
+        for _ in range(min(self._room, len(self.for_room.waiters))):
+            self.for_room.wake()
+
+    def _measure(self, item: Any) -> None:
+        """Fit the links that are bounded in bytes to an item that is put here. Only a link's own item makes it larger,
+        and only the first does."""
+        nbytes = size_of(item)
+        for link in self.fitted:
+            link._largest = max(link._largest, nbytes, 1)
+            most, most_bytes = link._most
+            assert most_bytes is not None
+            capacity = max(1, min(most if link is self else link.capacity, most_bytes // link._largest))
+            link._room += capacity - link.capacity
+            link.capacity = capacity
+            link.wanted = min(link.wanted, capacity // 2 or 1)
+            link._offer_room()
 
     def lacks(self, more: int) -> bool:
         """Whether the taker waits, and would still lack items if `more` were put. May be called on any thread."""
@@ -102,12 +133,10 @@ class Link:
     async def arrived(self, count: int = 1) -> bool:
         """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
         or for half a row if that is less."""
-        wanted = min(count, self.capacity // 2) or 1
-        while len(self.items) < wanted:
+        while len(self.items) < (wanted := min(count, self.capacity // 2) or 1):
             if self.ended:
                 return bool(self.items)
-            for _ in range(min(self._room, len(self.for_room.waiters))):
-                self.for_room.wake()
+            self._offer_room()
             self.wanted = wanted
             try:
                 await self.for_items.wait()
@@ -154,8 +183,8 @@ class DroppingLink(Link):
 
     __slots__ = ("_dropped", "_many")
 
-    def __init__(self, capacity: int) -> None:
-        super().__init__(capacity)
+    def __init__(self, *bounds: Any) -> None:
+        super().__init__(*bounds)
         self._dropped: list[range] = []
         self._many = MANY  # so many spans are joined
 
@@ -163,6 +192,8 @@ class DroppingLink(Link):
         if item is DROPPED:
             self.drop(origin)
             self._room += 1
+            if self.fitted:
+                self._measure(None)
             if self.for_room.waiters and (self.for_items.waiters or self._room * 2 >= self.capacity):
                 self.for_room.wake()
             return
@@ -187,6 +218,13 @@ class DroppingLink(Link):
         """The numbers that were dropped last, with nothing put behind them. They are to go with an item elsewhere."""
         dropped, self._dropped = self._dropped, []
         return Behind((), tuple(dropped))
+
+
+def size_of(item: Any) -> int:
+    """Bytes of an item: of what has `nbytes`, as arrays do, or says its size to Python, as bytes, text and pandas'
+    tables do; also in tuples, lists and dicts."""
+    sizes = [(leaf, getattr(leaf, "nbytes", None)) for leaf in leaves(item)]
+    return sum([nbytes if isinstance(nbytes, int) else sys.getsizeof(leaf, 0) for leaf, nbytes in sizes])
 
 
 class WaitQueue:

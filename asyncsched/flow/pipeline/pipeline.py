@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
-from ..._arguments import check_int, check_pickles, is_coroutine_function
+from ..._arguments import check_int, check_pickles, is_coroutine_function, parse_bytes
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -104,17 +104,17 @@ class Pipeline(Generic[T]):
 
     @overload
     def map(
-        self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int = BUFFER
+        self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int | str = BUFFER
     ) -> Pipeline[U]: ...
     @overload
     def map(
         self, fn: Callable[[T], U], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int = BUFFER,
+        buffer: int | str = BUFFER,
     ) -> Pipeline[U]: ...  # fmt: skip
     @naming_arguments
     def map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int = BUFFER,
+        buffer: int | str = BUFFER,
     ) -> Pipeline[Any]:  # fmt: skip
         """Apply a function to each item. None is an item like any other.
 
@@ -128,14 +128,17 @@ class Pipeline(Generic[T]):
             ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
             processes: run a plain function in processes.
             buffer: how many finished items may wait for the next stage, besides those that are worked on. The
-                scheduler's limit on bytes does not hold for them: give 1 if they are large.
+                scheduler's limit on bytes does not hold for them. If they are large, give a size, as "64 MiB": then
+                as many may wait or be worked on as fit in it by the largest so far, on either side of `fn`. It is one
+                at least, and `workers` and 16 at most. Bytes are those of arrays and whatever has `nbytes`, of text and
+                bytes, also in tuples, lists and dicts.
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
 
     @naming_arguments
     def filter(
         self, fn: Callable[[T], Awaitable[object] | object], *, workers: int = 1, ordered: bool = True,
-        processes: bool = False, buffer: int = BUFFER,
+        processes: bool = False, buffer: int | str = BUFFER,
     ) -> Pipeline[T]:  # fmt: skip
         """Leave out the items for which `fn` returns a false value. None is no function here.
 
@@ -355,10 +358,10 @@ class Pipeline(Generic[T]):
         self._last = items
 
 
-def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int) -> StagePlan:
+def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int | str) -> StagePlan:
     """A stage that calls a function for each item."""
     check_int("workers", workers)
-    check_int("buffer", buffer, 0)
+    items, most_bytes = _bounds(buffer, 0)
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
@@ -373,11 +376,19 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
     def make(title: str, source: Link, out: Link) -> Stage:
         return kind(fn, title, source, out, workers, ordered=ordered, filters=verb == "filter")
 
-    return StagePlan(f"{verb} {name}", workers + buffer, make)
+    return StagePlan(f"{verb} {name}", workers + items, make, most_bytes=most_bytes)
+
+
+def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:
+    """How many items may wait, and how many bytes."""
+    if isinstance(buffer, str):
+        return BUFFER, parse_bytes(buffer, "buffer")
+    check_int("buffer", buffer, least)
+    return buffer, None
 
 
 def make_pipeline(
-    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int, order: Order | None
+    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int | str, order: Order | None
 ) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
     single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
@@ -394,8 +405,7 @@ def make_pipeline(
         check_order(order)
         if callable(order):
             _check_takes_epoch("the order", order)
-    check_int("buffer", buffer)
-    return Pipeline(submitter, runtime, Plan(source, buffer, order))
+    return Pipeline(submitter, runtime, Plan(source, _bounds(buffer, 1), order))
 
 
 def _check_takes_epoch(what: str, function: Any) -> None:

@@ -15,10 +15,10 @@ _UNKNOWN = "the length of this pipeline is not known"
 
 
 class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, and the stages."""
+    """A source, how many items may be read ahead of the first stage, and how many bytes, and the stages."""
 
     source: Any
-    buffer: int
+    buffer: tuple[int, int | None]
     order: Any = None
     shards: tuple[Shard, ...] = ()
     stages: tuple[StagePlan, ...] = ()

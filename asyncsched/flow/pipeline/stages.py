@@ -33,6 +33,7 @@ class StagePlan(NamedTuple):
     # How many items it makes of so many, by default as many. Raises TypeError if that is not known.
     length: Callable[[int], int] = int
     link: type[Link] = Link  # behind it
+    most_bytes: int | None = None  # of these items
     shuffles: bool = False
 
 
