@@ -86,6 +86,20 @@ async def test_a_plain_function_runs_on_a_stream() -> None:
     assert threading.current_thread().name not in threads
 
 
+async def test_a_result_is_taken_apart_on_the_stream(s: asc.Scheduler) -> None:
+    """An array of JAX's compiles a program for that, which takes seconds."""
+    threads: list[int] = []
+
+    class Array(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            threads.append(threading.get_ident())
+            return super().__iter__()
+
+    assert await Batcher(lambda items: Array([item * 10 for item in items]))(7) == 70
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+
+
 async def test_tensors_may_be_items_of_a_coroutine_function(s: asc.Scheduler) -> None:
     async def model(rows: list[asc.Tensor]) -> Any:
         return await asc.sum(asc.stack(rows), axis=1).numpy()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -24,7 +24,7 @@ from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
 from .queue import STEP, Entry, Parts, Queue, Words
 
-Answered = tuple[list[Entry], Sequence[Any]]
+Answered = tuple[list[Entry], list[Any]]
 
 
 class Runners:
@@ -180,14 +180,13 @@ class Runners:
         runtime.answerers.add(self)
         return self._scheduler if isinstance(self._scheduler, Scope) else Submitter(runtime)
 
-    async def _computed(self, batch: Batch, scope: Scope) -> tuple[list[Entry], list[Any]]:
+    async def _computed(self, batch: Batch, scope: Scope) -> Answered:
         """Form a batch and compute it. Returns the items that were still wanted then, and their results."""
         self._form(batch)
         observer = scope._runtime.ledger.observer
         if observer is not None:
             observer.batch_formed(scope._core(), len(batch.items))
-        wanted, returned = await self._call(scope, batch)
-        return wanted, _one_each(returned, len(wanted), self.name, self._words)
+        return await self._call(scope, batch)
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:
         """For a search for holders: the callers' futures by identity, each with the tasks that may answer it: all
@@ -250,7 +249,7 @@ class Runners:
             finally:
                 batch.task = error = None
                 del task  # its traceback holds this frame
-            return items, returned
+            return items, _one_each(returned, len(items), self.name, self._words)
 
         def compute() -> Answered:
             return self._on_stream(batch)
@@ -272,7 +271,9 @@ class Runners:
         now = monotonic()
         wanted = [waiting for waiting in batch.items if waiting.wanted(now)]
         batch.begun = True
-        return wanted, call_guest(self._fn, ([waiting.item for waiting in wanted],)) if wanted else []
+        returned = call_guest(self._fn, ([waiting.item for waiting in wanted],)) if wanted else []
+        # Here and not on the loop: JAX compiles a program that takes an array apart.
+        return wanted, _one_each(returned, len(wanted), self.name, self._words)
 
     def _deliver(self, batch: Batch, wanted: list[Entry], results: list[Any]) -> None:
         self.answered += len(wanted)
