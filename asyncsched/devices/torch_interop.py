@@ -61,7 +61,7 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
                 "the module changed its input in place, which others may read: give it inplace=False, or let it change"
                 " a clone"
             )
-        shared = {tensor.untyped_storage().data_ptr() for tensor in given}
+        shared = [_addresses(tensor.untyped_storage()) for tensor in given]
         return map_leaves(partial(_array, torch, shared), result)
 
 
@@ -91,15 +91,21 @@ def _tensor(torch: Any, given: list[Any], arg: Any) -> Any:
     return given[-1]
 
 
-def _array(torch: Any, given: set[int], result: Any) -> Any:
-    """A tensor as an array; as a copy if it shares memory with an argument, which is read-only, or is a part of more,
-    which would stay with it. Other objects as they are."""
+def _addresses(storage: Any) -> range:
+    return range(storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+
+
+def _array(torch: Any, shared: list[range], result: Any) -> Any:
+    """A tensor as an array; as a copy if it is a part of more, which would stay with it. A copy, too, if this or an
+    array of the module's own is in the memory of an argument, which is read-only. Other objects as they are."""
+    if isinstance(result, np.ndarray):
+        return result.copy() if any(result.ctypes.data in memory for memory in shared) else result
     if not isinstance(result, torch.Tensor):
         return result
     result = result.detach().resolve_conj().resolve_neg()
     if result.layout is torch.strided and not result.is_nested:
         storage = result.untyped_storage()
-        if storage.data_ptr() in given or storage.nbytes() > result.nbytes:
+        if storage.nbytes() > result.nbytes or any(result.data_ptr() in memory for memory in shared):
             result = result.clone(memory_format=torch.contiguous_format)
     if result.is_cuda:
         import cupy

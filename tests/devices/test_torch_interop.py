@@ -61,6 +61,9 @@ async def test_a_result_in_the_memory_of_an_input_is_a_copy(s: asc.Scheduler, to
         torch.nn.Flatten(),
         module(torch, lambda x: x[1:]),
         torch.nn.Dropout().eval(),
+        module(torch, lambda x: x.numpy()),
+        module(torch, lambda x: x.numpy()[::-1]),
+        module(torch, lambda x: torch.from_numpy(x.numpy()[1:])),
     ):
         found = await s.call(same, x)
         found += 1
