@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import pickle
+import sys
 import threading
 from functools import partial
 from typing import Any
@@ -291,6 +292,34 @@ async def test_which_scheduler() -> None:
             assert asc.zeros(3)._value.account.runtime is inner._runtime
             assert asc.zeros(3, scheduler=s)._value.account.runtime is s._runtime
         assert asc.zeros(3)._value.account.runtime is s._runtime
+
+
+@pytest.mark.usefixtures("may_block")  # the threads wait for each other
+def test_which_scheduler_is_found_while_others_open_on_other_threads() -> None:
+    over, interval = threading.Event(), sys.getswitchinterval()
+
+    async def come_and_go() -> None:
+        while not over.is_set():
+            async with asc.Scheduler("cpu", streams=1):
+                pass
+
+    async def look() -> None:
+        s = await asc.open("cpu", streams=1)
+        for _ in range(5000):
+            assert asc.zeros(3)._value.account.runtime is s._runtime
+        await s.aclose()
+
+    threads = [threading.Thread(target=asyncio.run, args=(come_and_go(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    sys.setswitchinterval(1e-6)
+    try:
+        asyncio.run(look())
+    finally:
+        sys.setswitchinterval(interval)
+        over.set()
+        for thread in threads:
+            thread.join()
 
 
 def test_run_returns_the_coroutines_result() -> None:

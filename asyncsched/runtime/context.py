@@ -24,8 +24,9 @@ coroutine would submit into it.
 A fork copies all of this into the child. The streams' threads do not exist there, and the event loop is the parent's.
 So a hook marks each open scheduler in the child as forked: everything that would submit or wait raises, instead of
 waiting for ever. Nothing is closed or freed in the child: a CUDA context does not survive a fork, and the parent's
-threads may have held any lock. The parent does not notice. A weak set lists the schedulers for this hook and for
-`find`, so the list keeps none alive.
+threads may have held any lock. The parent does not notice. A set of weak references lists the schedulers for this hook
+and for `find`, so the list keeps none alive. Each loop's thread enters its own, and it is copied to be read: that is
+one step under the GIL. (A `WeakSet` is read in many, and raises if it grew meanwhile.)
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
 
-_opened: weakref.WeakSet[Runtime] = weakref.WeakSet()
+_opened: set[weakref.ref[Runtime]] = set()
 
 
 class Ambient:
@@ -123,12 +124,16 @@ def innermost() -> Ambient | None:
 
 def register(runtime: Runtime) -> None:
     """Enter a scheduler that was opened, for `find` and for forks."""
-    _opened.add(runtime)
+    _opened.add(weakref.ref(runtime, _opened.discard))
 
 
 def opened() -> list[Runtime]:
     """The schedulers that are open or about to close. On any thread."""
-    return [runtime for runtime in list(_opened) if runtime.life in (Life.OPEN, Life.CLOSING)]
+    return [runtime for runtime in _alive() if runtime.life in (Life.OPEN, Life.CLOSING)]
+
+
+def _alive() -> list[Runtime]:
+    return [runtime for reference in _opened.copy() if (runtime := reference()) is not None]
 
 
 def find(scheduler: Any = None) -> Runtime:
@@ -147,10 +152,10 @@ def find(scheduler: Any = None) -> Runtime:
     if here is not None:
         return here.runtime
     loop = running_loop()
-    found = [r for r in _opened if r.loop is loop and r.life is not Life.CLOSED] if loop is not None else []
+    found = [r for r in _alive() if r.loop is loop and r.life is not Life.CLOSED] if loop is not None else []
     if len(found) == 1:
         return found[0]
-    for runtime in _opened if not found else ():
+    for runtime in _alive() if not found else ():
         if runtime.loop is loop and runtime.interrupted is not None:
             runtime.refuse()
     raise SchedulerClosed(
@@ -160,7 +165,7 @@ def find(scheduler: Any = None) -> Runtime:
 
 
 def _after_fork() -> None:
-    for runtime in list(_opened):
+    for runtime in _alive():
         if runtime.life is not Life.CLOSED:
             runtime.forked()
 
