@@ -305,7 +305,7 @@ def test_which_scheduler_is_found_while_others_open_on_other_threads() -> None:
 
     async def look() -> None:
         s = await asc.open("cpu", streams=1)
-        for _ in range(5000):
+        for _ in range(20_000):
             assert asc.zeros(3)._value.account.runtime is s._runtime
         await s.aclose()
 

@@ -14,6 +14,7 @@ while the loop is blocked; if a read fails it is repeated.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -160,7 +161,24 @@ def _listen(listening: threading.Event) -> None:
         signal.sigwait([_SIGNAL])
         found = [_explained(runtime) for runtime in opened()]
         told = "\n".join(found or ["no scheduler is open"])
-        print(f"asyncsched, process {os.getpid()}:\n{told}", file=sys.stderr, flush=True)
+        _print(f"asyncsched, process {os.getpid()}:\n{told}\n")
+
+
+def _print(text: str) -> None:
+    """Write to stderr, if there is one.
+
+    Not through its buffer: at a full pipe this thread would wait with the buffer's lock, and the end of the interpreter
+    waits for that.
+    """
+    stderr = sys.stderr
+    raw = getattr(getattr(stderr, "buffer", None), "raw", None)
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or nobody reads it any more
+        if isinstance(raw, io.FileIO):
+            rest = text.encode(stderr.encoding, "backslashreplace")
+            while rest:
+                rest = rest[os.write(raw.fileno(), rest) :]
+        elif stderr is not None:  # which `print` would take for stdout
+            print(text, end="", file=stderr, flush=True)
 
 
 def _explained(runtime: Runtime) -> str:

@@ -58,7 +58,7 @@ def blockbuster():
 
 @contextmanager
 def process(*code: str) -> Iterator[subprocess.Popen[str]]:
-    there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    there = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONUNBUFFERED": ""}
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", *code], stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=there
@@ -163,6 +163,74 @@ asyncio.run(main())
         started.stdout.readline()
         main(["explain", str(started.pid)])
         assert 'File "<string>", line 9, in main' in told(started, "Scheduler(cpu; ")
+
+
+@linux
+def test_a_process_ends_though_nobody_reads_what_it_prints():
+    code = """
+import asyncio, sys, threading
+import asyncsched as asc
+
+async def main():
+    async with asc.Scheduler("cpu") as s:
+        gate = threading.Event()
+        task = s.submit_nowait(gate.wait)
+        waiting = asyncio.create_task(asyncio.wait_for(task, None), name="x" * 1_000_000)  # more than a pipe takes
+        await asyncio.sleep(0)
+        asc.observe.explain_on_signal()
+        print(flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        gate.set()
+        await waiting
+
+asyncio.run(main())
+"""
+    with process(code) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        assert started.stderr is not None
+        started.stdout.readline()
+        ask(started.pid)
+        started.stderr.read(1)  # so it is about to print the rest
+        started.stdin.write("\n")
+        started.stdin.flush()
+        assert started.wait(60) == 0
+
+
+@linux
+def test_it_goes_on_to_listen_if_it_could_not_print():
+    code = """
+import io, sys, threading
+import asyncsched
+
+class Broken(io.TextIOBase):
+    def write(self, text):
+        threading.Timer(0, written.set).start()
+        raise BrokenPipeError
+
+written = threading.Event()
+sys.stderr = Broken()
+asyncsched.observe.explain_on_signal()
+print(flush=True)
+written.wait()
+sys.stderr = None
+print(flush=True)
+sys.stdin.readline()
+sys.stderr = sys.__stderr__
+print(flush=True)
+sys.stdin.readline()
+"""
+    with process(code) as started:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        for _ in range(2):
+            started.stdout.readline()
+            ask(started.pid)
+        started.stdin.write("\n")
+        started.stdin.flush()
+        assert started.stdout.readline() == "\n"  # nothing goes to stdout instead
+        ask(started.pid)
+        told(started, "no scheduler is open")
 
 
 def test_it_is_for_the_main_thread_as_handlers_of_signals_are():
