@@ -296,7 +296,7 @@ class Engine:
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
-        if task.plan.small and (lane := self._host.loop_lane(task)) is not None:
+        if task.plan.small and (lane := self._host.loop_lane(task)) is not None and not self._host.quiet_in_use():
             ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
             queued = True
         if elsewhere is not None:

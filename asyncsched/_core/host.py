@@ -24,6 +24,10 @@ class Host(Protocol):
         """The lane of the event loop's thread, if a quick task may run there now; else None."""
         return None
 
+    def quiet_in_use(self) -> bool:
+        """Whether a quick task runs on the event loop's thread now."""
+        return False
+
     def run_here(self, task: Task) -> None:
         """Run a quick task on the event loop's thread, to its end."""
         return

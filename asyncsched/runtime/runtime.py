@@ -50,6 +50,17 @@ INLINE_BUDGET: Final = 1e-3  # seconds for which quick operations may hold the l
 _taken: weakref.WeakSet[Device] = weakref.WeakSet()
 
 
+class _OnThread(threading.local):
+    """Inline operations run in a context of their thread's, where NumPy's error state is quiet."""
+
+    def __init__(self) -> None:
+        self.quiet = contextvars.Context()
+        self.quiet.run(np.seterr, all="ignore")
+
+
+_on_thread = _OnThread()
+
+
 class Sink(Protocol):
     """Takes tasks in place of the backlog. A transaction gathers them, a capture records them."""
 
@@ -85,9 +96,6 @@ class Runtime(OnOneLoop, Host):
     ) -> None:
         super().__init__()
         self.devices = devices
-        # Inline operations run in a context of their own, where NumPy's error state is quiet.
-        self.quiet: contextvars.Context = contextvars.Context()
-        self.quiet.run(np.seterr, all="ignore")
         self.completions: Completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
         self.engine: Engine = Engine(limits, self.completions, self, self)
@@ -168,6 +176,7 @@ class Runtime(OnOneLoop, Host):
             self._wakeup = self.completions.wake = Wakeup(self.loop, self)
         self.life = Life.OPEN
         self.thread: int = threading.get_ident()
+        self.quiet: contextvars.Context = _on_thread.quiet
         self._allow_inline()
         self.instruments.opened()
 
@@ -358,10 +367,11 @@ class Runtime(OnOneLoop, Host):
         """Call a function in a context where NumPy's error state is quiet."""
         if self.meter.since is None:  # work begins after a rest
             self.meter.since = self.meter.clock()
-        return self.quiet.copy().run(function, *args)  # a copy: see `quiet_in_use`
+        return self.quiet.run(function, *args)
 
     def quiet_in_use(self) -> bool:
-        """Whether an inline operation runs in the quiet context, which cannot be entered twice. Finalisers ask."""
+        """Whether an inline operation runs in the thread's quiet context, which cannot be entered twice. A finaliser
+        asks, in the middle of that operation: another one on this thread would write over its scratch memory."""
         try:
             self.quiet.run(bool)
         except RuntimeError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -13,6 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched import nn
 from asyncsched._core.instrument import Instrument
 from tests.validate import validate
 from tests.waiting import held
@@ -158,6 +161,37 @@ async def test_in_a_row_that_runs_at_once(s, monkeypatch):
     monkeypatch.setattr(found, "kernel", kernel)
     assert (await asc.cumulative_sum(x)).tolist() == [0, 1, 3, 6, 10, 15]
     assert (await made[0]).tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("function", [nn.gelu, nn.log_softmax])
+async def test_at_any_line_of_an_operation_that_runs_at_once(function, elsewhere, s):
+    async with asc.Scheduler("cpu") as other:
+        x = await s.put(np.linspace(-1, 1, 8, dtype=np.float32).reshape(2, 4))
+        y = await (other if elsewhere else s).put(np.linspace(-3, 2, 8, dtype=np.float32).reshape(2, 4))
+        expected = [await t.numpy() for t in (function(x), function(y))]
+        at, lines, made = 0, 1, list[asc.Tensor]()
+
+        def trace(frame: Any, event: str, arg: Any) -> Any:
+            nonlocal lines
+            inside = f"{os.sep}kernels{os.sep}" in frame.f_code.co_filename
+            if inside and event == "line":
+                lines += 1
+                if lines == at:
+                    Loud(lambda: made.append(function(y)))
+                    gc.collect(0)
+            return trace if inside else None
+
+        while lines >= at:  # there was such a line
+            at, lines = at + 1, 0
+            await asyncio.sleep(0)  # the loop takes quick operations again
+            sys.settrace(trace)
+            made.append(function(x))
+            sys.settrace(None)
+            results = [await t.numpy() for t in reversed(made)]
+            assert [r.tolist() for r in results] == [e.tolist() for e in expected[: len(made)]], at
+            made.clear()
+        assert at > 10
 
 
 @pytest.mark.one_loop
