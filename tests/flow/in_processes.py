@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any
@@ -109,3 +111,11 @@ def counts(item: int) -> int:
 
 def is_long(item: Any) -> bool:
     return len(item) >= ITEM
+
+
+def outlives_its_parent(item: int) -> int:
+    parent = os.getppid()
+    os.kill(parent, signal.SIGKILL)
+    while os.getppid() == parent:
+        time.sleep(0.001)
+    return item

@@ -7,6 +7,7 @@ import gc
 import math
 import multiprocessing
 import random
+import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.processes import fresh
 from tests.waiting import outlasts_cancellations, turns, until
 
 from .rig import AsyncCounted, Counted, drain, same, same_in_thread
@@ -292,6 +294,26 @@ async def test_processes_end_with_the_block(s: asc.Scheduler) -> None:
         assert await anext(items) == 1
         assert multiprocessing.active_children()
     assert not multiprocessing.active_children()
+
+
+_KILLED = """
+import asyncsched as asc
+from tests.flow import in_processes
+
+async def main():
+    async with asc.Scheduler("cpu") as s:
+        async with s.pipeline([0]).map(in_processes.outlives_its_parent, processes=True).open() as items:
+            await anext(items)
+
+if __name__ == "__main__":
+    asc.run(main)
+"""
+
+
+@pytest.mark.one_loop
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_processes_of_a_program_that_was_killed_end_in_silence() -> None:
+    assert fresh(_KILLED) == ""
 
 
 async def test_a_scheduler_closed_meanwhile_ends_it_with_an_error() -> None:

@@ -103,7 +103,8 @@ def _raise(told: Told, pickled: bytes) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The process runs this."""
-    with suppress(EOFError, KeyboardInterrupt):  # the pipe is closed; or Ctrl-C, which reaches both processes
+    # The pipe is closed, or broken if the other process was killed; or Ctrl-C, which reaches both processes.
+    with suppress(EOFError, OSError, KeyboardInterrupt):
         while True:
             told, found = _called(pipe.recv_bytes())
             pipe.send(told)
