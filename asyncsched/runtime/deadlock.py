@@ -48,7 +48,7 @@ _AT_A_TIME = 100_000  # objects to look at before the next look at the clock
 _MOST_NODES = 2_500  # of the tape; more are not looked up together in advance
 _SHOWN = 8
 _HOLDERS_SHOWN = 3
-# Kinds of holders in the order of the list: those that may release bytes come first
+# Kinds of holders, in the order of the list where they hold as much; but those that may release bytes come first
 _FREE, _COROUTINE, _OTHER = range(3)
 CHAINED: set[type] = set()  # classes of linked lists, as of the tape's nodes; autograd adds them
 HANDLES: set[type] = set()  # classes of objects that hold values most often; the tensors' room adds them
@@ -153,14 +153,14 @@ def investigate(
     waiting, moving, free = case.judged()
     findings = {}
     for account, first in stuck.items():
-        listing: Counter[tuple[int, str]] = Counter()
+        listing: Counter[tuple[int, float, str]] = Counter()
         charged = [one for one in held if one.account is account]
         for one in charged:
             rank, text = _describe_ends(one.ends, waiting, moving)
-            listing[rank, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+            listing[rank, one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
         if (unknown := case.unknown[account]) > 0:
             why = ": the heap is too large to look for who holds them" if vast else ""
-            listing[_FREE, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
+            listing[_FREE, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         findings[account] = finding = Finding(
             lines=_shortened(listing),
             queued=sum([one.nbytes for one in charged if one.queued]),
@@ -344,14 +344,17 @@ def _describe_ends(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -
 
 def _readers(pending: list[Task]) -> str:
     first = min(pending, key=lambda task: task.seq)
-    more = f" and {len(pending) - 1:,} more tasks that wait" if len(pending) > 1 else ""
+    others = len(pending) - 1
+    more = f" and {others:,} more task{'s that wait' if others > 1 else ' that waits'}" if others else ""
     return f"by the task {first.name!r}, submitted at {line_of(first.site)}{more}"
 
 
-def _shortened(listing: Counter[tuple[int, str]]) -> list[str]:
-    shown = [line if n == 1 else f"{n:,} x {line}" for (_, line), n in sorted(listing.items())]
-    if len(shown) > _SHOWN:
-        shown[_SHOWN:] = [f"... and {len(shown) - _SHOWN:,} more"]
+def _shortened(listing: Counter[tuple[int, float, str]]) -> list[str]:
+    """The lines of those that may release bytes, and then of the others: of each those of the most bytes first."""
+    ordered = sorted((rank != _FREE, -nbytes * n, rank, line, n) for (rank, nbytes, line), n in listing.items())
+    shown = [line if n == 1 else f"{n:,} x {line}" for *_, line, n in ordered[:_SHOWN]]
+    if rest := ordered[_SHOWN:]:
+        shown.append(f"... and {len(rest):,} more, of {-sum(negative for _, negative, *_ in rest):,} bytes")
     return shown
 
 

@@ -263,6 +263,18 @@ async def test_of_hundreds_that_hold_and_wait_one_fails_at_the_first_look(
     assert f"... and {n - 8} more" in text
 
 
+async def test_those_that_hold_most_are_named_first(looks: list[deadlock.Finding]) -> None:
+    sizes = [1, 2, 3, 4, 5, 6, 7, 8, 10, 20]  # in thousands: as text, "20,000" comes before "3,000"
+    async with asc.Scheduler("cpu", max_bytes=sum(sizes) * 1000) as s:
+        kept = [await s.put(np.zeros(size * 1000, np.int8)) for size in sizes]
+        with pytest.raises(asc.MemoryDeadlockError) as caught:
+            await s.put(BLOCK[0])
+    lines = str(caught.value).splitlines()[1:10]
+    assert [line.split()[0] for line in lines[:8]] == [f"{size},000" for size in sorted(sizes)[:1:-1]]
+    assert lines[8] == "  ... and 2 more, of 3,000 bytes"
+    del kept
+
+
 # -- what changes while another thread searches ---------------------------------------------------------------------
 
 ELSEWHERE: list[Any] = []  # a module's variable
