@@ -90,7 +90,8 @@ class Service:
         if self._scheduler is None:
             raise RuntimeError(
                 "the scheduler is not open: the server must run ASGI's lifespan (`uvicorn --lifespan on`), and a test"
-                " `async with asyncsched.testing.lifespan(app)`"
+                " `async with asyncsched.testing.lifespan(app)`. An application that is mounted in another gets no"
+                " lifespan: add `Serving` to the outer one alone"
             )
         return self._scheduler
 

@@ -18,7 +18,7 @@ from starlette.applications import Starlette  # noqa: E402
 from starlette.middleware import Middleware  # noqa: E402
 from starlette.requests import Request  # noqa: E402
 from starlette.responses import JSONResponse, StreamingResponse  # noqa: E402
-from starlette.routing import Route  # noqa: E402
+from starlette.routing import Mount, Route  # noqa: E402
 
 try:
     import fastapi
@@ -115,3 +115,19 @@ async def test_fastapi() -> None:
     async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
         assert (await c.get("/double?x=2")).json() == {"doubled": 4}
         assert (await c.get("/readyz")).status_code == 200
+
+
+async def test_an_application_in_another_has_what_is_around_the_outer_one() -> None:
+    async def doubled(request: Request) -> JSONResponse:
+        return JSONResponse(await request.state.scheduler.call(float, 2) * 2)
+
+    around = [Middleware(Serving, scheduler=lambda: asc.Scheduler("cpu"), drain_on_sigterm=False)]
+    routes = [Route("/double", doubled)]
+    app = Starlette(
+        routes=[Mount("/in", Starlette(routes=routes)), Mount("/own", Starlette(routes=routes, middleware=around))],
+        middleware=around,
+    )
+    async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
+        assert (await c.get("/in/double")).json() == 4
+        with pytest.raises(RuntimeError, match="mounted in another.*add `Serving` to the outer one"):
+            await c.get("/own/double")
