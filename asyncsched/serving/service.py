@@ -27,6 +27,7 @@ from .limiter import Limiter
 logger: Final = Log("asyncsched.serving")
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LAST = 1.0  # seconds for requests to end after they were cancelled
+_drains: list[Callable[[], Awaitable[None]]] = []  # those that await a signal, which is meant for the whole process
 
 
 @dataclass(frozen=True)
@@ -192,7 +193,7 @@ class Service:
 def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it.
 
-    A second one does not.
+    A second one does not. If several are open, all drain at the same time.
 
     A server that gets the signal closes its socket at once, so later clients get no answer at all. And it waits for the
     responses that have begun before it tells the application to stop, so a stream of events would never end.
@@ -206,7 +207,7 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     tasks: list[asyncio.Task[None]] = []
 
     async def drain_and_pass_on(number: int) -> None:
-        await drain()
+        await asyncio.gather(*[drain() for drain in _drains])
         pass_on(number)
 
     def pass_on(number: int) -> None:
@@ -223,9 +224,11 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
         loop.call_soon_threadsafe(begin, number)  # which wakes the loop
 
     previous = {int(number): signal.signal(number, handler) for number in SIGNALS}
+    _drains.append(drain)
     try:
         yield
     finally:
+        _drains.remove(drain)
         for number in SIGNALS:
             if signal.getsignal(number) is handler:
                 signal.signal(number, previous[number])

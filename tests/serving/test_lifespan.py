@@ -301,6 +301,22 @@ async def test_a_signal_drains_first_and_is_passed_on(number: int, received: lis
         await until(lambda: received == [number])
 
 
+async def test_one_signal_drains_all_of_several_at_once(number: int, received: list[int]) -> None:
+    held = [Held(), Held()]
+    servers = [Serving(app, lambda: asc.Scheduler("cpu")) for app in held]
+    async with servers[0].open(), servers[1].open():
+        calls = [Call(server).feed() for server in servers]
+        await until(lambda: [app.entered for app in held] == [1, 1])
+        signal.raise_signal(number)
+        await until(lambda: all(server.limiter.draining for server in servers))
+        for app, call in zip(held, calls, strict=True):
+            await turns()
+            assert received == []
+            app.gate.set()
+            assert (await call.answer())[0] == 200
+        await until(lambda: received == [number])
+
+
 async def test_a_second_signal_is_passed_on_at_once(number: int, received: list[int]) -> None:
     with drain_on_signals(asyncio.Event().wait):  # type: ignore[arg-type]
         signal.raise_signal(number)
