@@ -87,7 +87,8 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: all bytes are held by tasks and coroutines that themselves wait for bytes.
 
-    It is raised once, for the first awaited task. When its awaiter drops the bytes it holds, the others may go on.
+    It is raised for the oldest awaited task. When its awaiter drops the bytes it holds, the others may go on. If that
+    frees none, more get it, each time twice as many.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
