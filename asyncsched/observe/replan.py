@@ -60,8 +60,7 @@ def report(options: argparse.Namespace) -> str:
     streams = counts_of(options.streams) if options.streams else [streams_of(program)]
     outcomes = [_run(program, limit, number) for number in streams for limit in limits]
     lines = [_recorded(program), "", *_table(outcomes), "", *[_smallest(program, count) for count in streams]]
-    if (more := _twice(program, streams[0])) is not None:
-        lines.append(more)
+    lines += [more for count in streams if (more := _twice(program, count)) is not None]
     lines.append(_ASSUMED)
     if set(streams) != {streams_of(program)}:
         lines.append(_SHARED)
@@ -166,7 +165,8 @@ def _twice(program: Program, streams: int) -> str | None:
         return None
     gain = 1 - then.seconds / now.seconds
     bought = f"{gain:.0%} of the time" if gain >= 0.01 else "nothing: the time is spent elsewhere"
-    return f"Twice the recorded limit ({format_bytes(2 * limit)}) would buy {bought}."
+    on = counted(streams, "stream")
+    return f"On {on} twice the recorded limit ({format_bytes(2 * limit)}) would buy {bought}."
 
 
 def _bound(nbytes: int | None) -> str:

@@ -170,6 +170,17 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
         assert message in capsys.readouterr().err
 
 
+def test_more_bytes_are_judged_on_each_number_of_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    recording = Recording(
+        {"max_ops": 64, "max_bytes": 8 * KIB}, [task(i, 1.0, kept=8 * KIB, released=1.0) for i in range(2)]
+    )
+    monkeypatch.setattr(Recording, "read", lambda path: recording)
+    twice = "twice the recorded limit (16.0 KiB) would buy"
+    assert f"On 1 stream {twice} nothing: the time is spent elsewhere.\nOn 2 streams {twice} 50% of the time." in main(
+        ["replan", "run.json", "--streams", "1,2"]
+    )
+
+
 def test_an_empty_trace_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError, match="no tasks"):
         recorded()
