@@ -176,5 +176,7 @@ class ModuleDict(Module, Mapping[str, Module]):
 
 
 def _check(name: str, module: Any) -> None:
+    if isinstance(module, list | tuple):
+        raise TypeError(f"{name}: a {type(module).__name__} is no module: nn.Sequential(*layers) takes those in it")
     if not isinstance(module, Module):
         raise TypeError(f"{name}: {module!r} is no module: nn.ReLU() is one, and nn.relu and nn.ReLU are not")
