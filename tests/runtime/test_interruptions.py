@@ -7,6 +7,7 @@ each of these programs is interrupted, once at each of those places: at a third 
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -45,8 +46,11 @@ def in_no_finaliser(frame: FrameType) -> bool:
 
 
 def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameType], bool] = in_no_finaliser) -> bool:
-    """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far."""
-    left = number
+    """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far.
+
+    The collector does not run meanwhile: what is raised in its callbacks, as JAX has one, is lost.
+    """
+    left, collects = number, gc.isenabled()
 
     def look(frame: FrameType, event: str, arg: Any) -> None:
         nonlocal left
@@ -56,6 +60,7 @@ def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameT
         if left == -1:
             raise KeyboardInterrupt
 
+    gc.disable()
     sys.setprofile(look)
     try:
         run()
@@ -63,6 +68,8 @@ def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameT
         pass
     finally:
         sys.setprofile(None)
+        if collects:
+            gc.enable()
     return left < 0
 
 
