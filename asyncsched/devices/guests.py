@@ -28,14 +28,15 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
     On a CUDA stream PyTorch's own work goes to that stream. JAX's work is over when this returns.
     """
     modules = sys.modules
-    if "torch" not in modules and "jax" not in modules:
-        return function(*args)
-    torch, jax = _loaded("torch", "nn"), _loaded("jax", "stages")
+    torch = _loaded("torch", "nn") if "torch" in modules else None
+    jax = _loaded("jax", "stages") if "jax" in modules else None
     if jax is not None and _is_jitted(jax, function):
         return _call_jitted(jax, function, args, stream)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)
-    if jax is not None:
-        _wait(jax, result)
+    if "jax" in modules:  # perhaps the function has imported it
+        jax = _loaded("jax", "stages")
+        if jax is not None:
+            _wait(jax, result)
     return result
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import threading
 from collections.abc import Callable
@@ -128,8 +127,8 @@ async def test_an_array_on_several_devices_is_put(s: asc.Scheduler) -> None:
     assert np.array_equal(await (await s.put(Sharded())), ROWS)
 
 
-async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, jax: Any) -> None:
-    """A step that fails leaves the state before it, which is a value of its own."""
+async def test_it_trains_as_a_chain_of_tasks(s: asc.Scheduler, may_block: None, jax: Any) -> None:
+    """A step that fails leaves the state before it, which is a value of its own. The expected one is compiled here."""
 
     @jax.jit
     def step(w: Any, x: Any) -> Any:
@@ -161,11 +160,11 @@ class _Jitted:
         return self.function(*args)
 
 
-@pytest.mark.parametrize("jitted", [True, False])
+@pytest.mark.parametrize("how", ["jitted", "called", "imported"])
 async def test_jax_is_waited_for_on_the_streams_thread(
-    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event, jitted: bool
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event, how: str
 ) -> None:
-    """Without JAX: something in its place."""
+    """Also if the task is the first that imports it. Without JAX: something in its place."""
     waited: list[int] = []
 
     def block_until_ready(result: Any) -> Any:
@@ -176,11 +175,18 @@ async def test_jax_is_waited_for_on_the_streams_thread(
     fake.block_until_ready, fake.Array = block_until_ready, SimpleNamespace
     fake.stages = SimpleNamespace(Wrapped=_Jitted, Compiled=_Jitted)
     fake.tree = SimpleNamespace(map=lambda change, result: change(result), leaves=lambda result: [result])
-    monkeypatch.setitem(sys.modules, "jax", fake)
-    result: Any = 5 if jitted else SimpleNamespace()
-    task = await s.submit(_Jitted(lambda: result) if jitted else lambda: result)
-    for _ in range(3):
-        await asyncio.sleep(0)
+    result: Any = 5 if how == "jitted" else SimpleNamespace()
+
+    def function() -> Any:
+        if how == "imported":
+            monkeypatch.setitem(sys.modules, "jax", fake)
+        return result
+
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    if how != "imported":
+        monkeypatch.setitem(sys.modules, "jax", fake)
+    task = await s.submit(_Jitted(function) if how == "jitted" else function)
+    await turns()
     assert not task.done()
     gate.set()
     assert await task is result
