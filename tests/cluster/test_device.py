@@ -260,6 +260,17 @@ async def test_what_cannot_be_sent_fails_alone(d):
 
 
 @pytest.mark.one_loop
+async def test_a_batcher_is_told_how_its_function_gets_there(d):
+    with pytest.raises(TypeError, match=r"sorted cannot be sent to a worker: .* a coroutine function that awaits"):
+        await asc.Batcher(sorted, scheduler=d)(1)
+
+    async def there(items):
+        return await d.call(sorted, items)
+
+    assert await asc.Batcher(there, scheduler=d)(1) == 1
+
+
+@pytest.mark.one_loop
 async def test_functions_run_there_and_what_they_raise_says_where(d):
     x = await d.put(A)
     assert await d.call(lambda a, b: {"sum": a.sum(), "b": b}, x, [1, 2]) == {"sum": 66.0, "b": [1, 2]}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic
-from typing import Any
+from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, label_of
 from ..._core.model import CallPlan
@@ -329,6 +329,12 @@ class Batch:
     begun: bool = False  # the function was called: an exception from then on may be its own
     began: float = 0.0  # when it was handed to the function, or to a stream; 0 before that, and once it has ended
     task: asyncio.Task[Any] | None = None  # in which a coroutine function runs
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "callers wait for it in this process: give a coroutine function that awaits `s.call(fn, items)`, which runs"
+            " `fn` on a worker"
+        )
 
 
 def _leave_scopes(caller: Ambient | None = None) -> None:
