@@ -31,7 +31,7 @@ def call(function: Callable[..., Any], args: Sequence[Any], stream: Any = None, 
     torch = _loaded("torch", "nn") if "torch" in modules else None
     jax = _loaded("jax", "stages") if "jax" in modules else None
     if jax is not None and _is_jitted(jax, function):
-        return _call_jitted(jax, function, args, stream)
+        return _call_jitted(jax, function, args)
     result = function(*args) if torch is None else torch_interop.call(torch, function, args, stream, device)
     if "jax" in modules:  # perhaps the function has imported it
         jax = _loaded("jax", "stages")
@@ -76,14 +76,14 @@ def _is_jitted(jax: Any, function: Callable[..., Any]) -> bool:
     return issubclass(kind, jax.stages.Wrapped) or issubclass(kind, jax.stages.Compiled)
 
 
-def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any], stream: Any) -> Any:
+def _call_jitted(jax: Any, function: Callable[..., Any], args: Sequence[Any]) -> Any:
     """Call a jitted function, and wait for its result.
 
     The arrays in its result become NumPy's or CuPy's, in the same memory; those that are no numbers (keys of random
     generators) stay what they are.
     """
-    if stream is not None:  # JAX takes NumPy's arrays by itself
-        args = map_leaves(lambda arg: jax.dlpack.from_dlpack(arg) if _on_a_card(arg) else arg, list(args))
+    # JAX takes NumPy's arrays by itself. A batcher's items may be on a card: it calls this without the stream.
+    args = map_leaves(lambda arg: jax.dlpack.from_dlpack(arg) if _on_a_card(arg) else arg, list(args))
     result = jax.block_until_ready(function(*args))
     return jax.tree.map(partial(_array, jax), result)
 

@@ -39,6 +39,18 @@ async def test_a_jitted_function_takes_and_gives_arrays(s: asc.Scheduler, jax: A
     assert np.array_equal(await again, found["w"])
 
 
+async def test_arrays_on_a_card_reach_a_jitted_function(s: asc.Scheduler, jax: Any) -> None:
+    """As CuPy's, which JAX refuses as they are."""
+
+    class OnCard:
+        __cuda_array_interface__: dict[str, Any] = {}  # noqa: RUF012
+        __dlpack__, __dlpack_device__ = ROWS.__dlpack__, ROWS.__dlpack_device__
+
+    double = jax.jit(lambda rows: [row * 2 for row in rows])
+    assert np.array_equal(await asc.Batcher(double)(OnCard()), ROWS * 2)
+    assert np.array_equal(await s.call(double, [OnCard()]), [ROWS * 2])
+
+
 async def test_what_is_given_is_not_changed_by_who_has_the_result(s: asc.Scheduler, jax: Any) -> None:
     x = await s.put(ROWS)
     for same in (jax.jit(lambda x: x), jax.jit(lambda x: x).lower(ROWS).compile()):
