@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
+from types import MethodType
 from typing import Any, Final
 
 import numpy as np
@@ -70,8 +71,10 @@ def is_module(torch: Any, function: Callable[..., Any]) -> bool:
 
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a function calls: a `functools.partial` calls another."""
-    return function.func if type(function) is partial else function
+    """What a function calls: a `functools.partial` calls another, and so does a bound method."""
+    if type(function) is partial:
+        function = function.func
+    return function.__func__ if type(function) is MethodType else function
 
 
 def _on(torch: Any, stream: Any, device: int) -> Any:

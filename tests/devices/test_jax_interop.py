@@ -119,6 +119,18 @@ async def test_a_jitted_function_with_keywords_gives_arrays(s: asc.Scheduler, ja
     assert np.array_equal(found, ROWS[:2])
 
 
+async def test_a_jitted_method_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
+    class Model:
+        @partial(jax.jit, static_argnums=0)
+        def double(self, x: Any) -> Any:
+            return x * 2
+
+    found = await s.call(Model().double, ROWS)
+    assert type(found) is np.ndarray
+    assert np.array_equal(found, ROWS * 2)
+    assert s.statistics().bytes_retained == found.nbytes
+
+
 async def test_arrays_of_all_dtypes_pass_from_task_to_task(s: asc.Scheduler, jax: Any) -> None:
     for dtype in ("bfloat16", "float8_e5m2", "int4"):
         task = await s.submit(jax.jit(lambda x, dtype=dtype: x.astype(dtype)), ROWS)
