@@ -53,7 +53,7 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
             return function(*args)
         given: list[Any] = []
         tensors = partial(map_leaves, partial(_tensor, torch, given))
-        if type(function) is partial:
+        if isinstance(function, partial):
             function = partial(function.func, *tensors(function.args), **tensors(function.keywords))
         with torch.no_grad():
             result = function(*tensors(list(args)))
@@ -72,7 +72,7 @@ def is_module(torch: Any, function: Callable[..., Any]) -> bool:
 
 def called(function: Callable[..., Any]) -> Callable[..., Any]:
     """What a function calls: a `functools.partial` calls another, and so does a bound method."""
-    if type(function) is partial:
+    if isinstance(function, partial):  # or JAX's own kind
         function = function.func
     return function.__func__ if type(function) is MethodType else function
 

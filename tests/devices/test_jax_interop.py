@@ -114,9 +114,11 @@ async def test_parts_of_a_result_cost_nothing_each(s: asc.Scheduler, monkeypatch
 
 async def test_a_jitted_function_with_keywords_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
     first = partial(jax.jit(lambda x, count: x[:count], static_argnames="count"), count=2)
-    found = await s.call(first, await s.put(ROWS))
-    assert type(found) is np.ndarray
-    assert np.array_equal(found, ROWS[:2])
+    double = jax.tree_util.Partial(jax.jit(lambda x, by: x * by), by=2)
+    for function, expected in [(first, ROWS[:2]), (double, ROWS * 2)]:
+        found = await s.call(function, await s.put(ROWS))
+        assert type(found) is np.ndarray
+        assert np.array_equal(found, expected)
 
 
 async def test_a_jitted_method_gives_arrays(s: asc.Scheduler, jax: Any) -> None:
