@@ -40,11 +40,11 @@ _ARMED: Final = "TimerHandle"  # asyncio's or uvloop's
 _HANDLES: Final = (_ARMED, "Handle")
 
 _WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs the awaitable in a task of its own
-# For each type: the attributes with the code, the frame and the next link.
-_SUSPENDED: Final[dict[type, tuple[str, str, str]]] = {
-    types.CoroutineType: ("cr_code", "cr_frame", "cr_await"),
-    types.GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom"),
-    types.AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await"),
+# For each type: the attributes with the code, the frame and the next link, and whether it is suspended.
+_SUSPENDED: Final[dict[type, tuple[str, str, str, str]]] = {
+    types.CoroutineType: ("cr_code", "cr_frame", "cr_await", "cr_suspended"),
+    types.GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom", "gi_suspended"),
+    types.AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await", "ag_suspended"),
 }
 _TELLING: Final = (asyncio.Timeout, CancelScope, asyncio.TaskGroup, TaskGroup)  # managers that end tasks
 _MOST: Final = 300  # objects to look at for one object that a coroutine holds. A guess
@@ -96,9 +96,9 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
         if step is None or id(step) in seen:
             continue
         seen.add(id(step))
-        if (names := _SUSPENDED.get(type(step))) is not None:
+        if type(step) in _SUSPENDED:
             found.append(step)
-            todo.append(getattr(step, names[2]))
+            todo.append(_next_link(step))
         elif type(step).__name__ in _AWAITED:
             todo += gc.get_referents(step)
     return found
@@ -127,9 +127,15 @@ def frame_of(coroutine: Any) -> types.FrameType | None:
 
 
 def _next_link(coroutine: Any) -> Any:
-    """The object that a coroutine or generator awaits; None if there is none, and for other objects."""
+    """The object that a suspended coroutine or generator awaits; None if there is none, and for other objects.
+
+    A running one is not asked: before Python 3.13, CPython may take any word of its frame for the answer, and crash.
+    """
     names = _SUSPENDED.get(type(coroutine))
-    return None if names is None else getattr(coroutine, names[2])
+    # Python 3.11 does not tell of asynchronous generators: they are suspended, as is the step that leads to them.
+    if names is None or not getattr(coroutine, names[3], True):
+        return None
+    return getattr(coroutine, names[2])
 
 
 def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, int]]:
@@ -354,7 +360,7 @@ def _of_wait_for(step: Any) -> list[Any]:
     if code_of(step) is not _WAIT_FOR:
         return []
     held = gc.get_referents(step)
-    fired = isinstance(step.cr_await, types.CoroutineType)
+    fired = isinstance(_next_link(step), types.CoroutineType)
     return [one for one in held if not fired or type(one).__name__ != _ARMED]
 
 

@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
+from tests.processes import fresh
 from tests.validate import validate
 from tests.waiting import cancelled, fail, held, outside, settled, until
 
@@ -365,3 +366,26 @@ async def test_the_chain_of_awaits_leads_to_the_wait(s, gate):
     assert names == ["outer", "inner", "__await__", "wait"]
     gate.set()
     await waiting
+
+
+def test_a_coroutine_that_runs_may_ask_again_and_again():
+    code = """
+import asyncio
+import asyncsched as asc
+
+class Asks:  # CPython cannot specialise its call
+    def __init__(self, s):
+        self.s = s
+    def __call__(self):
+        return self.s.explain()
+
+async def main():
+    async with asc.Scheduler("cpu", streams=1) as s:
+        asks = Asks(s)
+        for _ in range(1000):
+            asks()
+    print("the end")
+
+asyncio.run(main())
+"""
+    assert fresh(code) == "the end\n"
