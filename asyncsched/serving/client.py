@@ -18,7 +18,7 @@ import asyncio
 from typing import Any, Final
 
 from ..errors import DeadlineExceeded
-from .http import Exchange, Message, Problem
+from .http import BodyTooLarge, Exchange, Message, Problem
 
 _UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
 
@@ -59,7 +59,8 @@ class Client:
         except ValueError:
             raise Problem(400, "Content-Length must be a number of bytes.", close=True) from None
         if length > self._max_body:
-            raise self._too_large()
+            waits = self._exchange.header(b"expect") is not None  # for "100 Continue", which a `receive` would send
+            raise BodyTooLarge(self._max_body, sending=not waits)
 
     async def attend(self, work: asyncio.Task[None], deadline: float | None) -> None:
         """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless it is
@@ -171,7 +172,7 @@ class Client:
             if self._max_body is not None and size > self._max_body:
                 if self._exchange.complete:
                     return {"type": "http.disconnect"}  # as servers say then: nobody reads the rest
-                raise self._too_large()
+                raise BodyTooLarge(self._max_body, sending=message.get("more_body", False))
             self._unread = self._unread or bytearray()
             self._unread += body
             self._more_body = message.get("more_body", False)
@@ -185,6 +186,3 @@ class Client:
         if self._woken:
             raise asyncio.CancelledError  # which `receive` has swallowed
         return message
-
-    def _too_large(self) -> Problem:
-        return Problem(413, f"The body may have {self._max_body:,} bytes at most.", close=True)

@@ -139,6 +139,14 @@ class ShuttingDown(Problem):
         super().__init__(503, "The server is shutting down.", retry_after=1.0, close=True)
 
 
+class BodyTooLarge(Problem):
+    """The end of a request whose body is above the limit. Its client may still be sending the rest (`sending`)."""
+
+    def __init__(self, most: int, sending: bool) -> None:
+        super().__init__(413, f"The body may have {most:,} bytes at most.", close=True)
+        self.sending = sending
+
+
 class Row(NamedTuple):
     """How an exception of the library is answered. Its text is for the operator: it is not sent, but logged, unless the
     exception is an ordinary event."""

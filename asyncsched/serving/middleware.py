@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from ..flow.scope import Scope
 from ..runtime.context import ambient
 from .client import Client, Disconnected
-from .http import App, Exchange, ShuttingDown, find_problem
+from .http import App, BodyTooLarge, Exchange, Receive, ShuttingDown, find_problem
 from .service import Service
+
+_LINGERS = 2.0  # seconds, for most of what an honest client has still to send
 
 
 async def handle(service: Service, app: App, exchange: Exchange) -> None:
@@ -77,6 +79,17 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     """Answer an exception, if there is an answer to it. A function of its own, since no frame that the exception passed
     may hold it: that would be a cycle, and under overload the collector would stop the loop to collect refusals."""
     problem = find_problem(error, service.estimated_wait)
+    if isinstance(problem, BodyTooLarge) and problem.sending:
+        await _discard(exchange.receive)
     if problem is not None:
         await problem.answer(exchange)
     return problem is not None
+
+
+async def _discard(receive: Receive) -> None:
+    """Read the rest of a body, for a while. A connection that closes while its client still sends is reset, and the
+    answer lost."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINGERS):
+            while (await receive()).get("more_body"):
+                pass

@@ -10,9 +10,9 @@ from contextlib import suppress
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import client
+from asyncsched.serving import client, middleware
 from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
-from tests.waiting import cancelled, eager_tasks, until
+from tests.waiting import cancelled, eager_tasks, turns, until
 
 from . import rig
 from .rig import Call, Held, Seen, echo, opened, reply, serving
@@ -233,13 +233,36 @@ async def test_a_body_in_small_pieces_takes_no_more_room_than_in_one() -> None:
 @pytest.mark.parametrize("announced", [True, False])
 async def test_a_body_above_the_limit(announced: bool) -> None:
     async with opened(echo, max_body=10) as server:
-        call = Call(server, headers={"content-length": "11"} if announced else None)
-        if not announced:
-            call.feed(b"x" * 6, more=True).feed(b"x" * 5, more=True)
-        status, body = await call.answer()
+        call = Call(server, headers={"content-length": "12"} if announced else None)
+        call.feed(b"x" * 6, more=True).feed(b"x" * 5, more=True)
+        await turns()
+        assert call.sent == []  # a connection that closes while its client still sends is reset, and the answer lost
+        status, body = await call.feed(b"x").answer()
         assert (status, body["detail"]) == (413, "The body may have 10 bytes at most.")
         assert call.headers["connection"] == "close"
         assert await Call(server, headers={"content-length": "10"}).feed(b"x" * 10).answer() == (200, b"x" * 10)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_client_that_sends_nothing_more_is_refused_at_once(
+    waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(middleware, "_LINGERS", None)
+    async with opened(echo, max_body=10) as server:
+        if waits:  # for the server's "100 Continue", which a call of `receive` would send
+            call = Call(server, headers={"content-length": "11", "expect": "100-continue"})
+        else:
+            call = Call(server).feed(b"x" * 11)
+        assert (await call.answer())[0] == 413
+
+
+async def test_a_body_above_the_limit_that_does_not_end_is_answered_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(middleware, "_LINGERS", 0.01)
+    async with opened(echo, max_body=10) as server:
+        assert (await Call(server).feed(b"x" * 11, more=True).answer())[0] == 413
+        await Call(server).feed(b"x" * 11, more=True).leave().task
 
 
 async def test_a_body_that_does_not_come() -> None:
