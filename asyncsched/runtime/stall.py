@@ -425,7 +425,7 @@ class StallWatch:
         elif finding is not None and finding.reserved:
             lines.append(
                 "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
-                " tasks (`Batcher(reserve=)` for a batch), or raise the limit"
+                " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
             )
         else:
             lines.append(

@@ -6,7 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
 from typing import Any
 
@@ -850,6 +850,7 @@ async def test_who_only_waits_for_a_step_is_told_first_and_makes_room(limited: a
     found = await asyncio.gather(*[read(stepper, [i]) for i in range(2)], return_exceptions=True)
     assert found[0] == [300.0]
     assert isinstance(found[1], asc.MemoryDeadlockError)
+    assert "`Stepper(scheduler=scope)` for steps" in str(found[1])
     assert used(limited) == 0
 
 
@@ -862,6 +863,32 @@ async def test_steps_of_a_scope_use_its_reserve(limited: asc.Scheduler) -> None:
 
         stepper: Stepper[Any, float] = Stepper(step, scheduler=own)
         assert await read(stepper, "m") == [300.0]
+
+
+@pytest.mark.parametrize("in_block", [True, False], ids=["in the block", "in a step"])
+async def test_a_donated_cache_is_charged_where_it_was_made(limited: asc.Scheduler, in_block: bool) -> None:
+    zeros = np.zeros((100, 4))
+
+    def add(cache: asc.Tensor, row: asc.Tensor) -> tuple[asc.Tensor, asc.Tensor]:
+        cache[0] = row
+        return cache.sum(), cache
+
+    added = await limited.capture(add, await limited.put(zeros), await limited.put(np.ones(4)), donate=0)
+
+    async def step(members: list[dict[str, asc.Tensor]]) -> list[Any]:
+        (member,) = members
+        if not in_block:
+            member["cache"] = await limited.put(zeros)
+        total, member["cache"] = added(member["cache"], await limited.put(np.ones(4)))
+        return [asc.Last(await total.item())]
+
+    stepper: Stepper[dict[str, asc.Tensor], float] = Stepper(step, reserve=7000)
+    member: dict[str, asc.Tensor] = {}
+    with nullcontext() if in_block else pytest.raises(asc.MemoryDeadlockError):  # a step has 3,000 bytes, a cache 3,200
+        async with stepper.join(member) as outputs:
+            if in_block:
+                member["cache"] = await limited.put(zeros)
+            assert [output async for output in outputs] == [4.0]
 
 
 async def test_caches_of_tensors_are_written_in_place(s: asc.Scheduler) -> None:

@@ -246,10 +246,12 @@ class Stepper(Generic[Member, Output]):
         ahead: how many outputs of a member may be unread. With 1 each is taken before the member's next step; a few
             keep it going while its reader writes to a socket.
         reserve: bytes that each member claims before it joins, as `s.scope(reserve=)` does, or a function of the member
-            that says how many. The block is in that scope then; the bytes are free when it has been left. A function is
-            asked again before each step. If it says more than before, the member waits for these bytes, by
-            `scope.grow()`, and is in no step meanwhile; others go on. So a cache may grow page by page. If all wait for
-            each other, the youngest gets Preempted where its outputs are read: it should leave and join again.
+            that says how many. The block is in that scope then; the bytes are free when it has been left. A tensor that
+            a step makes takes none of them, even if the member keeps it: make a cache in the block, and let a captured
+            step write it in place (`s.capture(fn, cache, donate=0)`). A function is asked again before each step. If it
+            says more than before, the member waits for these bytes, by `scope.grow()`, and is in no step meanwhile;
+            others go on. So a cache may grow page by page. If all wait for each other, the youngest gets Preempted
+            where its outputs are read: it should leave and join again.
         wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`. Then joining raises
             QueueFull, so a server can refuse before it begins to answer. Without it, joining waits for as long as it
             takes.
