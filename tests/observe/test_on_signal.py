@@ -21,7 +21,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="who listens is seen 
 
 # It does as it is told by lines of its input: reads one on the loop's thread, or on another.
 PROGRAM = """
-import asyncio, logging, sys
+import asyncio, logging, select, sys
 import numpy as np
 import asyncsched as asc
 from asyncsched.observe import on_signal
@@ -45,7 +45,8 @@ async def main():
         del kept
         await waiting
     print("closed", flush=True)
-    sys.stdin.readline()
+    while not select.select([sys.stdin], [], [], 0.1)[0]:
+        pass  # a signal that comes just before a wait is handled after it
 
 asyncio.run(main())
 """
