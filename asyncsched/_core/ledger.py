@@ -65,6 +65,7 @@ class Ledger:
         self.claim_bytes: int = 0  # the sum of their costs
         self.in_flight: int = 0
         self.free = inf if max_ops is None else max_ops  # slots
+        self.reserved: int = 0  # in bytes, by open scopes
         self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
 
@@ -222,7 +223,7 @@ class Ledger:
         outer = scope.account
         scope.reserve, claim.charge = claim.charge, 0
         scope.account = Account(scope.reserve, outer.completions, outer.runtime, outer)
-        outer.reserved += scope.reserve
+        self.reserved += scope.reserve
         self.reserves += 1
         scope.number = self.reserves
 
@@ -230,12 +231,11 @@ class Ledger:
         """Add the bytes of a claim, charged to the account around the scope, to its reserve."""
         account, more = scope.account, claim.charge
         assert account.limit is not None
-        assert account.parent is not None
         claim.charge = 0
         scope.reserve += more
         account.limit += more
         account.changed = True
-        account.parent.open.reserved += more
+        self.reserved += more
 
     def unreserve(self, scope: Scope) -> None:
         """Close the account of a scope with a reserve: its charges and pending tasks go to its parent."""
@@ -244,7 +244,6 @@ class Ledger:
         account.closed = True
         outer = account.parent.open
         outer.used += account.used - scope.reserve
-        outer.reserved += account.reserved - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:
             outer.least = outer.least_claim = 0  # at most the lowest in either
@@ -252,8 +251,9 @@ class Ledger:
             outer.claims += account.claims
             del self.waiting[account]
             self.waiting[outer] = None
-        account.in_flight = account.pending = account.claims = account.reserved = 0
+        account.in_flight = account.pending = account.claims = 0
         account.earmark = None
         outer.changed = True
+        self.reserved -= scope.reserve
         scope.reserve = 0
         self.note_peak(0)

@@ -302,7 +302,6 @@ class Account:
     runtime: Any = None  # the runtime that owns it; opaque here
     parent: Account | None = None
     used: int = 0
-    reserved: int = 0  # the limits of the accounts directly within
     pending: int = 0  # tasks waiting to be charged here
     in_flight: int = 0  # tasks charged here and not ended
     earmark: Task | None = None  # the aged head for which freed bytes are kept

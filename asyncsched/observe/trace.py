@@ -213,7 +213,7 @@ class Trace(Instrument):
         engine, ledger = self._engine, self._engine.ledger
         used = engine.ledger.account.used
         scopes = []
-        if ledger.account.reserved:
+        if engine.ledger.reserved:
             scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
         sample = (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
         self._notes.append((Events.counters, sample))

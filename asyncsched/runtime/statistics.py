@@ -36,7 +36,7 @@ class Statistics(Record):
     bytes_retained: Bytes
     """Finished results that your code, or a pending task, still holds. These bytes do not drain by themselves."""
     bytes_reserved: Bytes
-    """Bytes that open scopes have reserved, used or not. A reserve within another is a part of it."""
+    """Bytes that open scopes have reserved, used or not."""
     reserves_waiting: int
     """Scopes (and graphs) that wait for bytes, to reserve or to grow."""
     bytes_waiting: Bytes
@@ -100,7 +100,7 @@ def statistics_of(runtime: Runtime) -> Statistics:
         peak_tasks_in_flight=ledger.peak_in_flight,
         bytes_in_flight=in_flight,
         bytes_retained=max(0, ledger.account.used - unused_reserve(engine.root) - in_flight),
-        bytes_reserved=ledger.account.reserved,
+        bytes_reserved=ledger.reserved,
         reserves_waiting=ledger.claims,
         bytes_waiting=ledger.claim_bytes,
         peak_bytes=ledger.peak_bytes,

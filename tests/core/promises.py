@@ -96,8 +96,7 @@ class Promises(RuleBasedStateMachine):
             assert account.used == self.used(account, alive), "bytes are conserved"
             if self.exact and account.limit is not None:
                 assert account.used <= account.limit
-            within = [room.core for room in self.rooms if not room.closed and room.core.account_around is account]
-            assert account.reserved == sum(core.reserve for core in within)
+        assert ledger.reserved == sum(room.core.reserve for room in self.rooms if not room.closed)
         launched = [job for job in self.jobs if job.task.state == LAUNCHED]
         assert ledger.in_flight == len(launched)
         assert ledger.limits.max_ops is None or len(launched) <= ledger.limits.max_ops
@@ -410,7 +409,7 @@ class Promises(RuleBasedStateMachine):
         """At the end nothing is left."""
         ledger = self.ledger
         account = ledger.account
-        assert account.used == account.reserved == account.in_flight == account.pending == 0
+        assert account.used == ledger.reserved == account.in_flight == account.pending == 0
         assert account.earmark is None
         assert (ledger.in_flight, ledger.pending, ledger.claims, ledger.claim_bytes) == (0, 0, 0, 0)
         assert not ledger.waiting

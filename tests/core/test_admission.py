@@ -128,7 +128,7 @@ def test_bytes_that_a_reserve_still_holds_at_its_end_are_charged_to_the_parent(r
     assert (rig.engine.ledger.account.used, account.used) == (80, 30)
     rig.engine.close_scope(outer)
     assert rig.engine.ledger.account.used == 30
-    assert rig.engine.ledger.account.reserved == 0
+    assert rig.engine.ledger.reserved == 0
     del kept
     rig.drain()
     assert rig.engine.ledger.account.used == 0
