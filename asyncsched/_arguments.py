@@ -9,8 +9,9 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from math import inf
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,13 @@ def check_pickles(fn: Callable[[Any], Any], name: str) -> None:
 
 def _instead(none: str) -> str:
     return f": use None for {none}" if none else ""
+
+
+def called(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """What a function calls: a `functools.partial` calls another, and so does a bound method."""
+    if isinstance(fn, partial):  # or JAX's own kind
+        fn = fn.func
+    return fn.__func__ if type(fn) is MethodType else fn
 
 
 def label_of(fn: object) -> str:

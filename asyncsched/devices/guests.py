@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import called
 from .._tree import find, map_leaves
 from . import torch_interop
 from .torch_interop import Allocated as Allocated
@@ -72,7 +73,7 @@ def empty_caches() -> None:
 
 def _is_jitted(jax: Any, function: Callable[..., Any]) -> bool:
     """By its type: `Wrapped` is a protocol, which would ask an object for its attributes each time. A mock has all."""
-    kind = type(torch_interop.called(function))
+    kind = type(called(function))
     return issubclass(kind, jax.stages.Wrapped) or issubclass(kind, jax.stages.Compiled)
 
 

@@ -17,12 +17,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
-from types import MethodType
 from typing import Any, Final
 
 import numpy as np
 
-from .._arguments import refuse_mask_or_unit
+from .._arguments import called, refuse_mask_or_unit
 from .._tree import leaves, map_leaves
 
 # Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the
@@ -68,13 +67,6 @@ def call(torch: Any, function: Callable[..., Any], args: Sequence[Any], stream: 
 
 def is_module(torch: Any, function: Callable[..., Any]) -> bool:
     return isinstance(called(function), torch.nn.Module)
-
-
-def called(function: Callable[..., Any]) -> Callable[..., Any]:
-    """What a function calls: a `functools.partial` calls another, and so does a bound method."""
-    if isinstance(function, partial):  # or JAX's own kind
-        function = function.func
-    return function.__func__ if type(function) is MethodType else function
 
 
 def _on(torch: Any, stream: Any, device: int) -> Any:

@@ -33,6 +33,7 @@ from time import thread_time
 from typing import Any, NamedTuple
 from weakref import ref
 
+from .._arguments import counted
 from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
@@ -48,7 +49,7 @@ _AT_A_TIME = 100_000  # objects to look at before the next look at the clock
 _MOST_NODES = 2_500  # of the tape; more are not looked up together in advance
 _SHOWN = 8
 _HOLDERS_SHOWN = 3
-# Kinds of holders, in the order of the list where they hold as much; but those that may release bytes come first
+# Kinds of holders. In the list those that may release bytes come first, and of each group those of the most bytes
 _FREE, _COROUTINE, _OTHER = range(3)
 CHAINED: set[type] = set()  # classes of linked lists, as of the tape's nodes; autograd adds them
 HANDLES: set[type] = set()  # classes of objects that hold values most often; the tensors' room adds them
@@ -345,16 +346,17 @@ def _describe_ends(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -
 def _readers(pending: list[Task]) -> str:
     first = min(pending, key=lambda task: task.seq)
     others = len(pending) - 1
-    more = f" and {others:,} more task{'s that wait' if others > 1 else ' that waits'}" if others else ""
+    more = f" and {counted(others, 'more task')} that {'wait' if others > 1 else 'waits'}" if others else ""
     return f"by the task {first.name!r}, submitted at {line_of(first.site)}{more}"
 
 
 def _shortened(listing: Counter[tuple[int, float, str]]) -> list[str]:
     """The lines of those that may release bytes, and then of the others: of each those of the most bytes first."""
-    ordered = sorted((rank != _FREE, -nbytes * n, rank, line, n) for (rank, nbytes, line), n in listing.items())
-    shown = [line if n == 1 else f"{n:,} x {line}" for *_, line, n in ordered[:_SHOWN]]
-    if rest := ordered[_SHOWN:]:
-        shown.append(f"... and {len(rest):,} more, of {-sum(negative for _, negative, *_ in rest):,} bytes")
+    groups = [(rank, nbytes * n, line if n == 1 else f"{n:,} x {line}") for (rank, nbytes, line), n in listing.items()]
+    groups.sort(key=lambda group: (group[0] != _FREE, -group[1], group))
+    shown = [line for *_, line in groups[:_SHOWN]]
+    if rest := groups[_SHOWN:]:
+        shown.append(f"... and {len(rest):,} more, of {sum([nbytes for _, nbytes, _ in rest]):,} bytes")
     return shown
 
 

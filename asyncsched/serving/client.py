@@ -79,8 +79,9 @@ class Client:
                 work.cancel()
                 if not work.done():
                     await asyncio.wait([work], timeout=_UNWINDING)
-                ended = work.done() and not work.cancelled() and (work.exception() or exchange.complete)
-                if not ended or isinstance(reason, asyncio.CancelledError):
+                ended = work.done() and not work.cancelled()
+                answered = ended and (exchange.complete or work.exception() is not None)  # which is an answer, too
+                if not answered or isinstance(reason, asyncio.CancelledError):
                     raise
             if not work.done():
                 raise DeadlineExceeded(

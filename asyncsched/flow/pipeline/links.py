@@ -43,13 +43,14 @@ class Link:
     """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes."""
 
     __slots__ = (
-        "_largest", "_most", "_room", "capacity", "count", "ended", "error", "fitted", "for_items", "for_room", "items",
-        "more", "wanted",
+        "_largest", "_most_bytes", "_most_items", "_room", "capacity", "count", "ended", "error", "fitted", "for_items",
+        "for_room", "items", "more", "wanted",
     )  # fmt: skip
 
     def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
-        self._most = capacity, most_bytes
-        self._largest = 0  # bytes of an item
+        self._most_items = capacity
+        self._most_bytes = most_bytes or sys.maxsize
+        self._largest = 1  # bytes of an item
         self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
         self.capacity: int = capacity if most_bytes is None else 1
         self._room = self.capacity  # below 0 where items were put back, or were smaller before
@@ -110,10 +111,9 @@ class Link:
         and only the first does."""
         nbytes = size_of(item)
         for link in self.fitted:
-            link._largest = max(link._largest, nbytes, 1)
-            most, most_bytes = link._most
-            assert most_bytes is not None
-            capacity = max(1, min(most if link is self else link.capacity, most_bytes // link._largest))
+            link._largest = max(link._largest, nbytes)
+            most = link._most_items if link is self else link.capacity
+            capacity = max(1, min(most, link._most_bytes // link._largest))
             link._room += capacity - link.capacity
             link.capacity = capacity
             link.wanted = min(link.wanted, capacity // 2 or 1)
@@ -183,8 +183,8 @@ class DroppingLink(Link):
 
     __slots__ = ("_dropped", "_many")
 
-    def __init__(self, *bounds: Any) -> None:
-        super().__init__(*bounds)
+    def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
+        super().__init__(capacity, most_bytes)
         self._dropped: list[range] = []
         self._many = MANY  # so many spans are joined
 
