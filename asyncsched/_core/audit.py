@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from .model import LAUNCHED, Account, Scope, Task, Value
-from .refcounts import references
+from .ownership import sole
 
 
 def launched(root: Scope) -> list[Task]:
@@ -17,17 +17,13 @@ def launched(root: Scope) -> list[Task]:
 def in_flight_bytes(root: Scope) -> int:
     """Bytes that come free by themselves: output and workspace of tasks in flight, and results that only those read."""
     tasks = launched(root)
-    total = sum(task.cost for task in tasks)
+    total = sum(task.cost - task.returned for task in tasks)
     readers = Counter(id(value) for task in tasks for value in task.inputs)
     for task in tasks:
-        held = [task.reads]  # read once: the stream's thread may set it to () at any time
-        inputs = held[0] if type(held[0]) is tuple else held
-        for i in range(len(inputs)):  # by index, not by a variable, which would be one more reference: see `refcounts`
-            count = readers.pop(id(inputs[i]), 0)
-            if not count or not inputs[i].charge or _being_made(inputs[i]):
-                continue
-            if references(inputs, i) <= count + (inputs is held):  # the list is one more reference
-                total += inputs[i].charge
+        for value in task.inputs:
+            count = readers.pop(id(value), 0)
+            if count and value.charge and not _being_made(value) and sole(value, count):
+                total += value.charge
     return total
 
 
@@ -59,8 +55,7 @@ def growths(scope: Scope) -> list[Task]:
 
 def held_by_pending(pending: Iterable[Task]) -> int:
     """Bytes of finished results that only pending tasks hold."""
-    solely = _solely_held(value for task in pending for value in task.inputs if value.charge)
-    return sum([value.charge for value in solely])
+    return sum([value.charge for value in _solely_held(pending) if value.charge])
 
 
 def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
@@ -72,7 +67,7 @@ def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
     tasks = [task for task in pending if task.scope.account is account]
     last = {id(value): task for task in tasks for value in (task.value, *task.inputs)}
     freed: Counter[Task] = Counter()
-    for value in _solely_held(value for task in tasks for value in (task.value, *task.inputs) if value is not None):
+    for value in _solely_held(tasks):
         if value.account.open is account:
             freed[last[id(value)]] += value.nbytes
     used = most = account.used
@@ -83,14 +78,12 @@ def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
     return most
 
 
-def _solely_held(held: Iterable[Value]) -> list[Value]:
-    """The values that nobody else holds.
-
-    `held` yields each value once for each task that holds it, and holds none itself.
-    """
-    count = Counter(held)
-    values, times = list(count), list(count.values())
-    return [values[i] for i in range(len(values)) if references(values, i) <= times[i] + 2]  # `values`, and `count`
+def _solely_held(tasks: Iterable[Task]) -> list[Value]:
+    """The values that nobody holds but these tasks."""
+    tasks = list(tasks)
+    reads = Counter(value for task in tasks for value in task.inputs)
+    reads.update({task.value: 0 for task in tasks if task.value is not None})
+    return [value for value, count in reads.items() if sole(value, count)]
 
 
 def _being_made(value: Value) -> bool:

@@ -58,7 +58,8 @@ from typing import Any
 class Completions:
     """A deque with one wake-up per burst.
 
-    Its items are tasks and other jobs that ended, and triples (account, bytes, number of the task) for dropped results.
+    Its items are tasks and other jobs that ended; triples (account, bytes, number of the task) for dropped results; and
+    weak references to pending tasks whose input has a holder less.
     """
 
     wake: Callable[[], None]

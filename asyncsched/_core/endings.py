@@ -143,8 +143,7 @@ class Endings:
                 else:  # it still runs, and no longer waits for this task
                     if dependent.move is not None:
                         self._give_up(dependent.move.commit)
-                    dependent.blockers -= 1
-                    dependent.scope.account.changed = True
+                    dependent.unblock()
             self.end(task, task.state)
             todo += dependents
         return awaited

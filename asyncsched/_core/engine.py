@@ -45,6 +45,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
+from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
 from .admission import Admission
@@ -192,6 +193,8 @@ class Engine:
     def require(self, task: Task) -> None:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
+        if task.after is not None and task.value is not None:  # it waits until it can write over its first input
+            cost -= task.value.nbytes
         limit = account.limit
         if limit is None:
             return
@@ -278,6 +281,8 @@ class Engine:
                 self._endings.complete(item)
             elif type(item) is tuple:
                 self.ledger.drop(*item)
+            elif type(item) is ref:
+                self.ledger.look_again(item())
             else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from .completions import Completions
 from .instrument import Instrument
-from .model import CANCELLED, DONE, FAILED, Account, Scope, Task, Value
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
+from .ownership import sole, sole_group, watch
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Ledger:
     def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
         self.limits: Limits = limits
         self.completions = completions
-        self.account: Account = Account(limits.max_bytes, completions, runtime)
+        self.account: Account = self._account(limits.max_bytes, runtime)
         self.busy = False
         self.abandoned: bool = False
         self.observer: Instrument | None = None
@@ -54,6 +55,9 @@ class Ledger:
         self.peak_in_flight: int = 0
         self.peak_bytes: int = 0
         self.clear()
+
+    def _account(self, limit: int | None, runtime: Any, parent: Account | None = None) -> Account:
+        return Account(limit, self.completions, runtime, parent, relieve=self.relieve)
 
     def clear(self) -> None:
         """Reset the counts: nothing is unfinished."""
@@ -148,9 +152,74 @@ class Ledger:
         task.cost = account.least = account.least_claim = 0
         account.changed = True
 
+    def relieve(self, task: Task) -> bool:
+        """Take the output of a task that is not charged yet out of its cost, if it will write over its first input.
+
+        Returns whether it did.
+        """
+        if task.in_place is not None or not self._writes_over(task):
+            return False
+        assert task.value is not None
+        account, nbytes = task.scope.account, task.value.nbytes
+        if task.state == PENDING:
+            self.pending_bytes -= nbytes
+        task.in_place, task.cost = [], task.cost - nbytes
+        account.least = min(account.least, task.cost)
+        account.changed = True
+        return True
+
+    def _give_back(self, value: Value) -> None:
+        """Give back the charge for a value that a launched task makes, if the task will write over its first input.
+
+        Then the same for that input, and so on: what an expression made on its way is dropped only after its end.
+
+        The task may have begun meanwhile, and decided by itself. Who takes out what its list holds decides.
+        """
+        while (task := value.task) is not None and task.state == LAUNCHED:
+            reads, undecided = task.inputs, task.in_place
+            if not undecided or type(undecided) is not list or not self._writes_over(task):
+                return
+            try:
+                undecided.pop()
+            except IndexError:
+                return
+            account = task.scope.account.open
+            task.returned = value.nbytes
+            account.used -= value.nbytes
+            account.changed = True
+            value = reads[0]
+
+    @staticmethod
+    def _writes_over(task: Task) -> bool:
+        """Whether a task will certainly write over its first input: nobody else holds that, which never changes again
+        (see `ownership`), and it has a buffer of the output's form, charged to the same account."""
+        value, reads = task.value, task.inputs  # read once: the stream's thread clears them
+        if value is None or value.holders is None or not reads or task.move is not None:
+            return False
+        old = reads[0]
+        if old.meta is not value.meta or not (old.meta.contiguous and old.meta.known and in_place_allowed(task.call)):
+            return False
+        if task.after is None:
+            alone = sole(old, reads.count(old))
+        else:  # it begins after the ends of its operands' tasks, too
+            others = [producer for read in reads if read is not old and (producer := read.task) is not None]
+            alone = sole_group(old, list({task, *task.after, *others}))
+        if not alone:
+            if task.state == PENDING and old.holders is not None:
+                watch(old, task)
+            return False
+        return old.account is value.account and old.device.memory.may_recycle(old) and _in_a_buffer(old)
+
+    def look_again(self, task: Task | None) -> None:
+        """A holder of a pending task's input has ended."""
+        if task is not None and task.state == PENDING:
+            task.scope.account.fits(task)
+
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
+        if task.value is not None and task.value.holders is not None:
+            self._decide_in_place(task)
         account.used += task.cost
         if account.grace:
             account.grace -= 1
@@ -165,13 +234,25 @@ class Ledger:
         if self.account.used > self.peak_bytes:
             self.peak_bytes = self.account.used
 
+    def _decide_in_place(self, task: Task) -> None:
+        """Look, as a task is launched, whether it writes over its input, and whether those do that it follows."""
+        if task.after is not None:
+            self.relieve(task)
+        if task.in_place is None and in_place_allowed(task.call):
+            task.in_place = [None]
+        for value in task.inputs:
+            if value.task is not None:
+                self._give_back(value)
+
     def refund(self, task: Task) -> None:
         """Free the slot of a task that physically ended, and the bytes that its result did not keep."""
         account = task.scope.account
         account.in_flight -= 1
         if account.closed:
             account = account.open
-        account.used -= task.refund
+        if type(task.in_place) is tuple:
+            self.drop(account, *task.in_place)
+        account.used -= task.refund - task.returned
         account.changed = True
         self.in_flight -= 1
         self.free += 1
@@ -222,7 +303,7 @@ class Ledger:
         """Turn the bytes of a claim, charged to the scope's account, into the scope's reserve."""
         outer = scope.account
         scope.reserve, claim.charge = claim.charge, 0
-        scope.account = Account(scope.reserve, outer.completions, outer.runtime, outer)
+        scope.account = self._account(scope.reserve, outer.runtime, outer)
         self.reserved += scope.reserve
         self.reserves += 1
         scope.number = self.reserves
@@ -257,3 +338,17 @@ class Ledger:
         self.reserved -= scope.reserve
         scope.reserve = 0
         self.note_peak(0)
+
+
+def in_place_allowed(call: Any) -> bool:
+    """Whether an operation may write over its first operand."""
+    return getattr(call, "inplace", False)
+
+
+def _in_a_buffer(value: Value) -> bool:
+    """Whether a value that may be recycled has a buffer of its own, or will have one, made by an operation."""
+    if value.array is not None:
+        return True
+    producer = value.task
+    call = None if producer is None or producer.value is not value else producer.call
+    return bool(getattr(call, "out", False)) and not getattr(call, "view", True)

@@ -1,6 +1,6 @@
 """The scheduler's data: tasks and the values they make, streams, scopes, and accounts of bytes.
 
-Each fact is kept once. A value knows its bytes, its place in memory and the line that asked for it. A task knows its
+A value knows its bytes, its place in memory and the line that asked for it. A task knows its
 state, its failure and how it runs. While a task is unfinished, task and value refer to each other. The stream clears
 `task.value` when the result exists, so that a result without handles is freed at once. Whoever next finds the task done
 clears `value.task`. The value of a failed task keeps that reference, since the task has the failure.
@@ -12,14 +12,14 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from sys import getrefcount
-from types import SimpleNamespace
+from gc import is_finalized
 from typing import Any, Final, NoReturn, Protocol
 from weakref import ref
 
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
+from .ownership import COUNTED, Lease, take_out
 from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
@@ -31,7 +31,6 @@ CANCELLED: Final = 4
 STATE_NAMES: Final = ("pending", "launched", "done", "failed", "cancelled")
 
 UNKNOWN_SECONDS: Final = 1e-3  # for a function, for example: long enough for a hop to another stream
-_last_reference = -1  # `getrefcount(self)` in `Value.__del__` when nobody else refers to it: see `_calibrate`
 
 # Called with a task at each change of its state (launched, settled, ended), until it returns True.
 Waiter = Callable[[Any], bool]
@@ -41,13 +40,13 @@ Waiter = Callable[[Any], bool]
 class Value:
     """The result of a task, present or still to come. Handles, views and tasks that read it hold it.
 
-    CPython's reference count tells when nobody needs a value any more, so nothing here counts holders. At zero,
-    `__del__` reports that the bytes are free. `new_value` makes a value.
+    When nobody needs it any more, CPython calls `__del__`, which reports that the bytes are free. Who may write over it
+    until then is told by its `holders`, see `ownership`. `new_value` makes a value.
 
-    A value in a dead cycle is finalised before its count is zero: the collector calls all finalisers of a cycle, in any
-    order, before it clears any object of it. Other finalisers of that cycle may still read or keep the array. So a
-    pool's buffer counts as escaped then: it is charged until its array dies, and never recycled. (A small array has no
-    such buffer. Its bytes are only given back a little early.)
+    In a dead cycle the collector calls all finalisers, in any order, before it clears any object. So others may still
+    read the array or keep it. A pool's buffer counts as escaped then: it is charged until its array dies, and never
+    recycled. (A small array has no such buffer. Its bytes are only given back a little early.) CPython marks an object
+    as finalised before a collection calls its `__del__`, and after it when the last reference went.
     """
 
     account: Account
@@ -58,13 +57,14 @@ class Value:
     task: Task | None  # its producer, until somebody finds it done; a failed one stays
     array: Any  # the result
     block: Any  # the pool's buffer under it, if any
-    base: Value | None  # the value whose memory this one is a view of
+    base: Lease | None  # of the value whose memory this one is a view of
     charge: int  # bytes to give back when nobody holds this value any more
     escaped: bool  # the array may be held outside: the buffer is never recycled
     seq: int  # the number of its task, if an instrument was attached then
     given: ref[Any]  # the array handed to the user; unset for most values
     # Errors that only the device can detect, see `devices.deferred_errors`; mostly unset
     deferred_errors: tuple[Any, ...]
+    holders: list[Any] | None  # an entry for each holder, see `ownership`; None: nobody counts
 
     @property
     def failure(self) -> Failure | None:
@@ -81,12 +81,17 @@ class Value:
         task = self.task
         return task is None or task.state >= DONE or task.failure is not None
 
+    def make_view(self, base: Value) -> None:
+        """Make this new value, which nobody holds yet, a view. Its holders count if those of its base do."""
+        self.base = Lease(base)
+        self.holders = None if base.holders is None else []
+
     @property
     def owner(self) -> Value:
         """The value that owns the memory: this one, or the one at the end of its chain of views."""
         value = self
         while value.base is not None:
-            value = value.base
+            value = value.base._value
         return value
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -99,7 +104,7 @@ class Value:
             return
         try:
             if reclaimed is not None:
-                if getrefcount(self) > _last_reference:
+                if is_finalized(self):  # by the collector: see above
                     self.escaped = True
                 self.device.memory.reclaim(self)
             elif charge := self.charge:
@@ -107,7 +112,7 @@ class Value:
                 if completions.immediate_thread == get_ident() and not account.closed:
                     account.used -= charge
                     return
-                if getrefcount(self) <= _last_reference:
+                if not is_finalized(self):
                     self.array = None  # the memory first, then its bytes: another thread may wait for them
                 self.charge = 0
                 completions.items.append((account, charge, self.seq))
@@ -139,6 +144,7 @@ def new_value(
     value.base = None
     value.escaped = False
     value.seq = -1
+    value.holders = None if nbytes < COUNTED else []
     return value
 
 
@@ -161,7 +167,7 @@ class CallPlan:
     seconds: float = 0.0
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Task:
     """One unit of work. Its life: pending -> launched -> done | failed | cancelled.
 
@@ -180,8 +186,11 @@ class Task:
     cost: int  # bytes of output and workspace, charged at admission; not in the plan, since a commit moves them
     context: Any = None
     move: Any = None  # its part in a commit
-    # A tuple: it takes over its first input's buffer, uncharged, once these tasks have ended. None: it may, charged.
-    after: Sequence[Task] | None = None
+    after: Sequence[Task] | None = None  # it begins after the ends of these, too
+    # Whether it writes over its first input, so that its output takes no bytes. [None]: not known when it was launched.
+    # []: the ledger has decided that it does. A pair: it did, and gives back so many bytes of the value of that number.
+    in_place: Any = None
+    returned: int = 0  # bytes of its cost that were given back while it was launched
     # (input's place, value): it writes the value over that input's buffer
     takes: Sequence[tuple[int, Value]] = ()
     refund: int = 0  # bytes to return when it ends: the part of `cost` that the value did not keep
@@ -201,6 +210,35 @@ class Task:
     def __post_init__(self) -> None:
         assert self.value is not None
         self.value.task = self
+        self._hold(self.reads)
+
+    @staticmethod
+    def _hold(reads: Any) -> None:
+        if type(reads) is Value:
+            if reads.holders is not None:
+                reads.holders.append(None)
+        elif reads:
+            for value in reads:
+                if value.holders is not None:
+                    value.holders.append(None)
+
+    def read(self, values: tuple[Value, ...]) -> None:
+        """Read other values instead."""
+        self._hold(values)
+        self.unread()
+        self.reads = values
+
+    def unread(self) -> None:
+        """Read nothing any more."""
+        reads = self.reads
+        self.reads = ()  # first: if an interruption comes, a holder too many is left, and never one too few
+        if type(reads) is Value:
+            if reads.holders is not None:
+                take_out(reads.holders)
+        else:
+            for value in reads:
+                if value.holders is not None:
+                    take_out(value.holders)
 
     @property
     def name(self) -> str:
@@ -232,8 +270,15 @@ class Task:
     def unblock_dependents(self) -> None:
         """Let its dependents be launched, since it is: streams wait for streams."""
         for dependent in self.dependents:
-            dependent.blockers -= 1
-            dependent.scope.account.changed = True
+            dependent.unblock()
+
+    def unblock(self) -> None:
+        """One of its producers needs no longer be waited for: it is launched, or the end was all that mattered."""
+        account = self.scope.account
+        self.blockers -= 1
+        account.changed = True
+        if not self.blockers:
+            account.fits(self)  # if it lacks bytes, it may turn out to need none
 
     @property
     def site(self) -> CallSite | None:
@@ -257,7 +302,9 @@ class Task:
     def let_go(self) -> None:
         """Drop everything that it works on: it has run, or never will. It keeps its part in a commit."""
         self.value = self.args = self.call = self.context = self.options = None
-        self.reads = self.takes = ()
+        self.takes = ()
+        if self.reads:
+            self.unread()
 
     def __repr__(self) -> str:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
@@ -312,12 +359,17 @@ class Account:
     least_claim: int = 0  # at most the lowest cost of a pending claim
     closed: bool = False  # its bytes are its parent's now
     line: Any = None  # those who wait to reserve from it; opaque here
+    relieve: Callable[[Task], bool] = lambda task: False  # `Ledger.relieve`
 
-    def fits(self, task: Task) -> bool:
+    def has_room(self, task: Task) -> bool:
         """Whether the cost of `task` stays within the limit. A task known to cost nothing always fits."""
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
         return not task.cost and not task.unestimated
+
+    def fits(self, task: Task) -> bool:
+        """Whether a pending task has room, also since it may turn out to need less."""
+        return self.has_room(task) or (self.relieve(task) and self.has_room(task))
 
     def starved(self, full: bool) -> bool:
         """Whether no pending task can possibly go: each lacks bytes, or a slot if the slots are `full`."""
@@ -411,25 +463,3 @@ class Scope:
             found += below
             lost += more
         return found, lost
-
-
-def _calibrate() -> None:
-    """Find `_last_reference` by dropping values.
-
-    CPython's versions differ in whether they count a variable that a call reads; some count it only in some places of a
-    function. If the results vary, every value counts as escaped.
-    """
-    global _last_reference
-    escaped: list[bool] = []
-    device: Any = SimpleNamespace(memory=SimpleNamespace(reclaim=lambda value: escaped.append(value.escaped)))
-    for _last_reference in range(6):
-        escaped.clear()
-        for _ in range(50):  # often enough for the interpreter to have specialised its code
-            new_value(Account(None, Completions(lambda: None)), device, None).block = ()
-        if not all(escaped):
-            break
-    if any(escaped):
-        _last_reference = -1
-
-
-_calibrate()

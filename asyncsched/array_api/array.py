@@ -7,8 +7,6 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import partial
-from time import sleep
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
@@ -27,7 +25,7 @@ from ..runtime.life import Life
 from ..tensors.handles import reach
 from ..tensors.reading import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
-from .places import Held, Place, Storage, apply_to, placed
+from .places import Place, Storage, apply_to, placed
 
 T = TypeVar("T")
 
@@ -298,18 +296,11 @@ def _of_arrays(fn: Callable[..., Any], args: Any, options: Any) -> Any:
 def _written(place: Place, write: Callable[..., None], *args: Any) -> None:
     """Write to an array. If others hold its present version, this takes room for a second one, or waits until nobody
     holds it."""
-    with suppress(Held, TaskTooLarge):
-        return _asked(write, *args)
-    after_reads: Callable[..., None] = partial(_after_reads, place.storage)
-    for pause in _PAUSES:  # nobody holds an array for long
-        with suppress(Held, TaskTooLarge):
-            return _asked(write, *args, call=after_reads)
-        sleep(pause)
-    return _asked(write, *args, True, call=after_reads)
-
-
-def _after_reads(storage: Storage, scheduler: Background, write: Callable[..., T], *args: Any) -> T:
-    return scheduler.issue_after(storage.unread, write, *args)
+    try:
+        _asked(write, *args)
+    except TaskTooLarge:  # it may do with one array, which is known once the version is there
+        unread = place.storage.unread
+        _asked(write, *args, call=lambda scheduler, *call: scheduler.issue_after(unread, *call))
 
 
 def _asked(fn: Callable[..., T], *args: Any, call: Callable[..., T] = Background.issue) -> T:
@@ -422,16 +413,12 @@ def there(value: Value) -> Value:
 
 def host(x: Array) -> np.ndarray[Any, Any]:
     """A copy on the host."""
-    storage, path = x._place.storage, x._place.path
-    storage.copies.append(None)  # first, so that a write that finds it held knows why
-    try:
-        value = there(storage.value)  # held, so that it is not written over meanwhile
-        device = value.device
-        if device.remote:
-            return np.array(through(np, device.fetch(value.array), path))
-        return cast("np.ndarray[Any, Any]", device.fetch(through(device.xp, value.array, path)))
-    finally:
-        storage.copies.pop()
+    lease, path = x._place.storage.lease, x._place.path  # it must not be written over meanwhile
+    value = there(lease._value)
+    device = value.device
+    if device.remote:
+        return np.array(through(np, device.fetch(value.array), path))
+    return cast("np.ndarray[Any, Any]", device.fetch(through(device.xp, value.array, path)))
 
 
 async def _done(value: Value) -> None:

@@ -15,14 +15,13 @@ before the next version is made, since they hold the buffer that is to be writte
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import numpy as np
 
 from .._core.model import DONE, Task, Value
-from .._core.refcounts import references
+from .._core.ownership import Lease
 from .._tree import map_leaves
 from ..ops.index_keys import Key, Path, through
 from ..ops.kernels.index import check_in_place
@@ -41,65 +40,51 @@ _READ_ONLY: Final = ("broadcast_to", "diagonal", "sliding_window_view")  # as Nu
 _COPY, _GETITEM, _SELECT, _SETITEM = [TABLE[name] for name in ("copy", "getitem", "getitem_advanced", "setitem")]
 
 
-class Held(Exception):
-    """Somebody holds an array for a moment, such as a stream's thread that is about to drop it."""
-
-
 class Storage:
     """The storage that arrays share: the newest version, and views of it by their paths."""
 
-    __slots__ = ("copies", "value", "views", "written")
+    __slots__ = ("lease", "views", "written")
 
     def __init__(self, value: Value) -> None:
-        self.value: Value = value
+        self.lease: Lease = Lease(value)  # of the newest version. Other threads that read it take this object
         self.written: bool = False  # whether `write` made the newest version
-        self.views: dict[Path, Value] = {}
-        self.copies: list[None] = []  # one for each thread that copies a version to the host, which takes long
+        self.views: dict[Path, Lease] = {}
+
+    @property
+    def value(self) -> Value:
+        """The newest version. Where it is kept for longer than a step, keep `lease`."""
+        return self.lease._value
 
     def move(self, value: Value, written: bool = False) -> None:
         """Go on to the next version."""
         self.views.clear()
-        self.value, self.written = value, written
+        self.lease, self.written = Lease(value), written
 
-    def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any], alone: bool) -> None:
-        """Have a new version made: this one with a part assigned.
-
-        Raises:
-            Held: if `alone`, and holders other than tasks hold this version.
-        """
+    def write(self, new: Any, indices: Sequence[Tensor], options: Mapping[str, Any]) -> None:
+        """Have a new version made: this one with a part assigned."""
         self.views.clear()
+        after = self._readers()
+        if after:
+            read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
+            after = [task for task in after if task not in read]  # the write waits for their end in any case
         try:
-            after = self._readers(alone)
-            if after:
-                read = [operand._value.task for operand in (new, *indices) if isinstance(operand, Tensor)]
-                after = [task for task in after if task not in read]  # the write waits for their end in any case
             made = apply(_SETITEM, (Tensor(self.value), new, *indices), options, hold=True, after=after)._value
         except Exception as error:
             raise error.with_traceback(None) from None  # the frames would hold the version
         self.move(made, True)
         runtime_of(made).dispatch()  # put off until the version before is dropped: see `Tensor.__setitem__`
 
-    def _readers(self, alone: bool) -> list[Task] | None:
-        """The unfinished tasks that read the newest version. When they have ended, its buffer will certainly be free
-        for the next version. None if it will not be, or if that is not known.
+    def _readers(self) -> list[Task] | None:
+        """The unfinished tasks that read the newest version. When they have ended, its buffer will be free for the next
+        version, unless somebody else holds it. None if it will not be, or if that is not known.
 
-        The task that makes it holds it, too. If that is no write, its buffer is not known yet.
+        If the task that makes it is no write, its buffer is not known yet.
         """
-        count = references([self.value], 0)  # first: what is dropped after this counts as held
         value = self.value
-        producer = value.task
-        unfinished = producer is not None and producer.state < DONE
+        unfinished = value.task is not None and value.task.state < DONE
         if (unfinished and not self.written) or not value.device.memory.may_recycle(value):
             return None
-        count -= 2 + (producer is not None and producer.value is value)
-        if count <= 0:
-            return []
-        readers = _readers_of(value)
-        if readers is None or _hold(readers, value, count):
-            return readers
-        if alone and not self.copies:
-            raise Held
-        return None
+        return _readers_of(value)
 
     async def unread(self, runtime: Runtime) -> None:
         """Wait until no unfinished task makes the newest version, or reads it."""
@@ -113,7 +98,7 @@ class Storage:
         """Keep a view of the newest version for the next request."""
         if len(self.views) >= _KEPT:
             self.views.clear()
-        self.views[path] = view
+        self.views[path] = Lease(view)
 
 
 class Place:
@@ -138,14 +123,14 @@ class Place:
     def now(self) -> Value:
         """The present value."""
         storage = self.storage
-        found = storage.views.get(self.path) if self.path else storage.value
-        if found is None:
-            view = Tensor(storage.value)
-            for op, options in self.path:
-                view = apply(op, (view,), dict(options))
-            found = view._value
-            storage.keep(self.path, found)
-        return found
+        found = storage.views.get(self.path) if self.path else storage.lease
+        if found is not None:
+            return found._value
+        view = Tensor(storage.value)
+        for op, options in self.path:
+            view = apply(op, (view,), dict(options))
+        storage.keep(self.path, view._value)
+        return view._value
 
     def record(
         self, op: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor
@@ -189,45 +174,37 @@ class Place:
             return False
         return True
 
-    def assign(self, key: Any, new: Any, shared: bool = False) -> None:
-        """Write to a part of it. Arrays in the value are places here, so that nothing else holds their present values.
-
-        Raises:
-            Held: if holders other than tasks hold it, unless it may be `shared`, which takes room for two.
-        """
+    def assign(self, key: Any, new: Any) -> None:
+        """Write to a part of it. Arrays in the value are places here, so that nothing else holds what they show now."""
         key, indices = Tensor(self.storage.value)._encoded(map_leaves(_tensor_of, key))
         if self._is_part(new, key) and not self.read_only:
             return  # as after `x[1:] += 1`: Python ends that by assigning the updated view to `x[1:]`
-        self._write(new, indices, shared, key=key)
+        self._write(new, indices, key=key)
 
     def _is_part(self, other: Any, key: Key) -> bool:
         same = isinstance(other, Place) and other.storage is self.storage
         return same and other.path == (*self.path, (_GETITEM, (("key", key),)))
 
-    def update(
-        self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any, shared: bool = False
-    ) -> None:
+    def update(self, function: Callable[[Any, Any], Tensor], ufunc: Op | None, other: Any) -> None:
         """Write to all of it the result of an operator with another operand. If there is a universal function for the
         operator, no second array is needed."""
         whole = self.storage.value
         if ufunc is not None and (self.path or whole.device.memory.may_recycle(whole)):
-            del whole
-            return self._write(other, (), shared, key=(...,), op=ufunc)
+            return self._write(other, (), key=(...,), op=ufunc)
         here, found = self.now().meta, apply_to(function, self, other)._value
         check_in_place(here, found.meta)
         if self.path or (whole.meta.contiguous and not found.meta.contiguous):
-            del whole
             # A path may lead through an operation that makes a view only in this layout.
-            return self.assign(..., Tensor(found), shared)
+            return self.assign(..., Tensor(found))
         return self.storage.move(found)
 
-    def _write(self, new: Any, indices: Sequence[Tensor], shared: bool, **options: Any) -> None:
+    def _write(self, new: Any, indices: Sequence[Tensor], **options: Any) -> None:
         if self.read_only:
             raise ValueError("this view is read-only, as NumPy's is: `xp.asarray(x, copy=True)` can be written to")
         if isinstance(new, Place):
             of_its_own = new.storage is self.storage  # it would hold the buffer that is to be written over
             new = apply(_COPY, (Tensor(new.now()),)) if of_its_own else Tensor(new.now())
-        self.storage.write(new, indices, {**options, "path": self.path}, not shared)
+        self.storage.write(new, indices, {**options, "path": self.path})
 
 
 def placed(tensor: Tensor) -> Tensor:
@@ -268,31 +245,3 @@ def _readers_of(value: Value) -> list[Task] | None:
 def _reads(task: Task, value: Value) -> bool:
     """Whether a task reads a value, or a view of it."""
     return any(read.owner is value for read in task.inputs)
-
-
-def _hold(readers: Sequence[Task], value: Value, count: int) -> bool:
-    """Whether these tasks hold a value so many times, also by views of it.
-
-    As in `Storage._readers`, references are counted before the known ones are: a reference that is dropped in between
-    counts as held.
-    """
-    views = _views_of(value, readers)
-    counts = [references(views, i) for i in range(len(views))]
-    holds = Counter([id(read) for task in readers for read in task.inputs])
-    holds.update([id(task.value) for task in readers if task.value is not None])
-    holds.update([id(view.base) for view in views])
-    seen = all(n <= holds[id(view)] + 1 for n, view in zip(counts, views, strict=True))  # 1: `views`
-    return seen and count <= holds[id(value)]
-
-
-def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
-    """The views between a value and the tasks that read it, each once."""
-    todo = [read for task in readers for read in task.inputs]
-    todo += [made for task in readers if (made := task.value) is not None and made.base is not None]
-    found: dict[int, Value] = {}
-    while todo:
-        view = todo.pop()
-        if view is not value and view.base is not None and id(view) not in found:
-            found[id(view)] = view
-            todo.append(view.base)
-    return list(found.values())

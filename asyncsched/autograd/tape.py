@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from .._arguments import is_coroutine_function
 from .._core.model import Value
+from .._core.ownership import Lease
 from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.op import Op
@@ -93,8 +94,8 @@ class Node:
     op: Op | None = None
     partials: Sequence[Any] = ()  # the derivative for each operand; None if no gradient goes there
     options: Any = None
-    operands: tuple[Any, ...] = ()  # values if a derivative reads them or a length is unknown, else metas, or numbers
-    out: Value | None = None  # the result, if a derivative reads it
+    operands: tuple[Any, ...] = ()  # leases if a derivative reads them or a length is unknown, else metas, or numbers
+    out: Lease | None = None  # of the result, if a derivative reads it
     parents: tuple[Any, ...] = ()  # the operands' nodes, None if no gradient goes there; empty once dropped
     grad: Tensor | None = None
     number: int = field(default_factory=count().__next__)  # larger than those of the operands
@@ -139,7 +140,7 @@ class Node:
         if any(parents):
             needs = _needs(tuple(partials))
             kept = tuple([_residual(place, operand, needs) for place, operand in enumerate(operands)])
-            out = value if "out" in needs else None
+            out = Lease(value) if "out" in needs else None
             result._node = Node(value.device, operation, partials, options, kept, out, tuple(parents))
 
     def pull(self, place: int, gradient: Tensor, tracked: bool) -> Tensor:
@@ -163,13 +164,13 @@ class Node:
         if name == "call":
             return Call(self.options, tuple(map(_meta, self.operands)), place, self.parents[place].device)
         if name == "indices":
-            return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
+            return tuple([_tensor(a, None) for a in self.operands if _is_index(a)])
         if name == "out":
-            return handle(self.out, self if tracked else None)
+            return _tensor(self.out, self if tracked else None)
         if name == "operands":
-            return tuple([handle(a, n if tracked else None) for a, n in zip(self.operands, self.parents, strict=True)])
+            return tuple([_tensor(a, n if tracked else None) for a, n in zip(self.operands, self.parents, strict=True)])
         at = _NAMES.index(name)
-        return handle(self.operands[at], self.parents[at] if tracked else None)
+        return _tensor(self.operands[at], self.parents[at] if tracked else None)
 
     def drop(self) -> None:
         """Drop everything that is kept for the backward pass."""
@@ -258,13 +259,21 @@ def _needs(partials: tuple[Partial | None, ...]) -> frozenset[str]:
 
 
 def _residual(place: int, operand: Any, needs: frozenset[str]) -> Any:
-    """The operand's value if a derivative reads it or its shape is not known yet, else its meta; a number as it is."""
+    """A lease of the operand if a derivative reads it or its shape is not known yet; else its meta; a number itself."""
     if type(operand) is not Value:
         return operand
     read = _NAMES[place : place + 1] in needs or ("indices" in needs and operand.meta.dtype.kind in "biu")
     read = read or "operands" in needs or not operand.meta.known
-    return operand if read else operand.meta
+    return Lease(operand) if read else operand.meta
 
 
 def _meta(operand: Any) -> Any:
-    return operand.meta if type(operand) is Value else operand
+    return operand._value.meta if type(operand) is Lease else operand
+
+
+def _is_index(operand: Any) -> bool:
+    return type(operand) is Lease and operand._value.meta.dtype.kind in "biu"
+
+
+def _tensor(operand: Any, node: Node | None) -> Any:
+    return handle(operand._value if type(operand) is Lease else operand, node)

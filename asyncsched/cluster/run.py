@@ -38,6 +38,7 @@ from dask.task_spec import Alias, DataNode, GraphNode
 from .._core.failure import Failure
 from .._core.model import PENDING, CallPlan, Task, Value, new_value
 from .._core.model import Scope as CoreScope
+from .._core.ownership import Lease
 from .._log import log
 from ..devices.contract import Device
 from ..devices.execution import Body
@@ -282,7 +283,7 @@ class Node(Body):
             kind.measured(charge, seconds, source is None and isinstance(made, NUMBERS))
             for (other, _), value in zip(self._keys, task.inputs, strict=True) if source is not None else ():
                 if other == source:
-                    result.base = value.owner
+                    result.base = Lease(value.owner)
             charged += charge
             given[key] = found[key] = made
             if run.watch is not None:

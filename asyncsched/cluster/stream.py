@@ -40,7 +40,7 @@ import numpy as np
 
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above, new_value
-from .._core.refcounts import references
+from .._core.ownership import Lease, sole
 from ..devices import execution
 from ..devices.contract import Point
 from ..devices.counter import Counter
@@ -271,7 +271,7 @@ class DaskStream:
         execution.finish(task, value, remote, nbytes)
         if call.small:  # the others stay on the worker as long as it does
             owner = call.owner = call.owner or new_value(value.account, value.device, None)
-            value.base, value.charge = owner, 0
+            value.base, value.charge = Lease(owner), 0
             owner.charge += nbytes
             owner.nbytes += nbytes
 
@@ -306,7 +306,7 @@ async def _all_over(values: Sequence[Value]) -> None:
 def _feeding(task: Task) -> Call | None:
     """The call of the only value for which a task waits, if nobody else reads that value, and the call was not sent
     yet. No other stream would begin a task sooner by that."""
-    inputs = task.inputs  # without variables, since references are counted
+    inputs = task.inputs
     waits = [i for i, value in enumerate(inputs) if not _there(value)]
     if not waits or any(inputs[i] is not inputs[waits[0]] for i in waits):
         return None
@@ -317,8 +317,7 @@ def _feeding(task: Task) -> Call | None:
     call = remote.call
     if call is None or call.sent.is_set() or call.small or call.tasks != [producer]:
         return None
-    alone = references(inputs, place) == len(waits) + (inputs is not task.reads) + 1  # its own task holds it, too
-    return call if alone else None
+    return call if sole(inputs[place], len(waits)) else None
 
 
 def _small(task: Task, call: Call | None) -> bool:

@@ -6,7 +6,6 @@ The device's memory runs operations its own way; a user's callable runs the same
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from time import sleep
 from typing import Any, Protocol
 
 import numpy as np
@@ -15,16 +14,13 @@ from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.model import Task, Value, failure_above
-from .._core.refcounts import references
+from .._core.ownership import Lease, sole
 from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.program import Ref
-from .contract import in_stream_thread
 from .guests import allocated
 from .memory import Memory, hand_out, held_bytes, owner_of
-
-_LOOKS, _PAUSE = 50, 1e-3  # seconds; a guess: many times the interpreter's switch interval
 
 _WEIGHTLESS = (type(None), bool, int, float, complex, np.generic, str, bytes)  # results of these are not charged
 
@@ -150,7 +146,7 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
     assert value is not None
     if task is commit.gate:
         commit.decide(memory.certain(task.inputs) is None)
-        task.reads = ()  # at once: the members may run before this end is reported, and need to be the only holders
+        task.unread()  # at once: the members may run before this end is reported, and need to be the only holders
         finish(task, value, np.array(True), task.cost)
     elif commit.decide(False):
         return True
@@ -176,7 +172,7 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
         finish(task, value, sole.array, sole.charge)
         return
     old = task.inputs[place]
-    value.base = old.owner
+    value.base = Lease(old.owner)
     finish(task, value, old.array, 0)
 
 
@@ -204,45 +200,35 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
 
     A ufunc may write over any of its inputs; other operations only over the first.
 
-    A task that was not charged for its output depends on this, in a commit or not. Any other holder is about to drop
-    the input, such as the loop's thread, which looks at tasks for `statistics()`. So this tries again for a while.
-    """
-    found = _solely_held(task, any_input, wanted)
-    granted_none = task.move is not None and task.move.commit.charged and not task.move.grant
-    if found is None and (granted_none or task.after is not None):
-        for _ in range(_LOOKS if in_stream_thread() else 0):
-            sleep(_PAUSE)
-            if (found := _solely_held(task, any_input, wanted)) is not None:
-                break
-    return found
-
-
-def _solely_held(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
-    """The same, as things are at this moment.
-
-    The references are counted first, and `escaped` is read second. The loop's thread, which may be handing the array
-    out meanwhile, sets `escaped` first and drops its reference second: so whichever comes later sees the other. Once
-    only this task holds the value, nobody is left who could hand the array out.
-
-    The task that made the value may still hold it, where the host has not seen its end yet: in the order of streams it
-    comes before this one, and does nothing more with the value. It never takes a value up again. So if it holds the
-    value after the count, it did so before.
+    The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
+    meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
     inputs = task.inputs
-    made = inputs is not task.reads  # a tuple of the one value, made here: it holds the value, too
-    for i in range(len(inputs) if any_input else min(1, len(inputs))):
-        # By index, since a variable would be a reference: see `refcounts`.
-        others = references(inputs, i) - inputs.count(inputs[i]) - made
-        if others and (others > 1 or not _held_by_its_maker(inputs[i])):
-            continue
-        if not inputs[i].escaped and inputs[i].base is None and wanted(inputs[i]):
-            return inputs[i]
+    if _decided(task):
+        return inputs[0]
+    for value in inputs if any_input else inputs[:1]:
+        if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):
+            return value
     return None
 
 
-def _held_by_its_maker(value: Value) -> bool:
-    maker = value.task
-    return maker is not None and maker.value is value
+def _decided(task: Task) -> bool:
+    """Whether the ledger has decided that the task writes over its first input. From now on it can no longer."""
+    if type(task.in_place) is not list:
+        return False
+    try:
+        task.in_place.pop()
+    except IndexError:
+        return True
+    task.in_place = None
+    return False
+
+
+def take_over_charge(task: Task, value: Value) -> None:
+    """Give back the charge of a value that the task has written over, in the same step as its own end, where the ledger
+    counts on that."""
+    if task.in_place is not None:
+        task.in_place, value.charge = (value.charge, value.seq), 0
 
 
 def _run_call(task: Task, memory: Memory) -> None:
@@ -267,11 +253,7 @@ def _run_call(task: Task, memory: Memory) -> None:
         return
     charge = made = 0
     value.block = ()
-    # An owner of its memory that nobody else holds (there are the variable and the list) is no argument's.
-    if type(result) in memory.arrays and result.base is None and references([result], 0) <= 2:
-        charge = made = memory.footprint(held_bytes(result))
-        value.block = ((result, charge),)
-    elif isinstance(result, _WEIGHTLESS):
+    if isinstance(result, _WEIGHTLESS):
         pass  # it need not be charged
     elif owners := _made(result, arrays, task.args, memory.arrays):
         value.block = tuple([(owner, memory.footprint(held_bytes(owner))) for owner in owners])

@@ -11,8 +11,8 @@ All of this may run on any thread and in the middle of anything, since the last 
 collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step under the
 GIL.)
 
-Setting up an `Escape` costs several times as much as a look at the reference count. Most awaited results are small and
-dropped soon. So if the count shows `reclaim` that nobody else holds the array, it returns the bytes at once.
+Setting up an `Escape` costs several times as much as a plain weak reference. Most awaited results are small and dropped
+soon. So `reclaim` drops the array and looks at such a reference first: if the array is gone, so are its bytes.
 
 Alternatives. `weakref.finalize` keeps a registry of its own, and calls back at exit, too. Charging escaped arrays until
 the scheduler closes would stop a server that awaits its results.
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from gc import is_finalized
 from typing import Any, Final
 
 import numpy as np
@@ -108,7 +109,7 @@ class Memory:
     def reclaim(self, value: Value) -> None:
         """Recycle the buffer of a value that nobody holds. If its array left, charge it until that array is gone."""
         if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile
-            value.base.escaped = True
+            value.base._value.escaped = True
         if not value.escaped:
             block, value.block = value.block, None  # first, so that it is given once, whatever comes in between
             if block is not None:
@@ -158,10 +159,17 @@ class Memory:
 
     @staticmethod
     def _came_back(value: Value) -> bool:
-        """Whether nobody else holds the array any more, so that no weak reference is needed."""
-        if value.block is not None or type(value.array) is not np.ndarray or value.array.base is not None:
-            return False
-        return references([value.array], 0) <= 2  # the value, and the list
+        """Whether nobody else holds the array any more, so that no weak reference needs to stay. It is dropped then."""
+        if value.array is None:  # before an interruption came
+            return True
+        if type(value.array) is not weakref.ref:
+            if value.block is not None or type(value.array) is not np.ndarray or value.array.base is not None:
+                return False
+            if is_finalized(value):  # in a dead cycle: others may still read it
+                return False
+            value.array = weakref.ref(value.array)
+        value.array = value.array()
+        return value.array is None
 
 
 class Escape(weakref.ref[Array]):

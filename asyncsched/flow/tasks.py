@@ -38,6 +38,7 @@ from .._core.callsite import call_site
 from .._core.model import DONE, PENDING, CallPlan, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
+from .._core.ownership import Lease
 from .._tree import find, map_leaves
 from ..errors import QueueFull
 from ..ops.meta import Meta, meta
@@ -396,8 +397,9 @@ def _make_call(
     if (shape is None) != (dtype is None):
         raise TypeError("shape and dtype go together: with both the result is a Tensor")
     form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
-    inputs: list[Value] = []
-    bound = tuple([_bound(arg, inputs, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
+    leases: list[Lease] = []
+    bound = tuple([_bound(arg, leases, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
+    inputs = [lease._value for lease in leases]
     default = inputs[0].device if inputs else runtime.devices[0]
     target = default if device is None else runtime.device(device)
     result = 0 if form is None else target.memory.footprint(form.nbytes)
@@ -429,16 +431,15 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple([int(n) for n in lengths])
 
 
-def _bound(arg: Any, inputs: list[Value], runtime: Runtime) -> Any:
+def _bound(arg: Any, inputs: list[Lease], runtime: Runtime) -> Any:
     """An argument with references in place of handles, also in lists, tuples and dicts; their values join `inputs`."""
     if not isinstance(arg, Handle):
         if not find((Handle,), arg):
             return arg
         return map_leaves(lambda leaf: _bound(leaf, inputs, runtime) if isinstance(leaf, Handle) else leaf, arg)
-    value = arg._value
-    if value.account.runtime is not runtime:
+    inputs.append(lease := arg._lease())
+    if lease._value.account.runtime is not runtime:
         raise ValueError("an argument belongs to another scheduler: `await` it first")
-    inputs.append(value)
     return ref(len(inputs) - 1)
 
 

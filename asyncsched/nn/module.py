@@ -114,7 +114,7 @@ class Module:
         tensors = {id(tensor): tensor for tensor in self._tensors().values()}.values()
         moved = [(t.detach().to(device), None if t.grad is None else t.grad.to(device)) for t in tensors]
         for tensor, (new, grad) in zip(tensors, moved, strict=True):
-            tensor._value = new._value
+            tensor._move(new)
             if tensor._node is not None:
                 tensor._node.device, tensor._node.grad = new.device, grad
         return self
@@ -188,7 +188,7 @@ class Module:
         for name in extra.keys() & state.keys():  # first, since it may refuse its argument
             extra[name].set_extra_state(state[name])
         for parameter, given, _ in found:
-            parameter._value = given._value
+            parameter._move(given)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new module with the present values of the tensors, without gradients. Copies no bytes."""

@@ -206,7 +206,7 @@ class Optimizer:
         # moved on.
         for _, p, _, state in todo:
             new, kept = moved.pop(0)
-            p._value = new._value
+            p._move(new)
             state.update(kept)
         del new, kept, versions, counts
         runtime.dispatch()

@@ -211,7 +211,7 @@ class _Chain:
         if task.lanes and ledger.free <= 0:
             taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
             return _Link(task, f"waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None))
-        if not account.fits(task):
+        if not account.has_room(task):
             oldest = next(iter(self._charged_to(account)), None)
             # The holders are searched for only if the link is shown.
             return _Link(task, partial(self._bytes, task, oldest), oldest)

@@ -14,9 +14,10 @@ from traceback import clear_frames
 from typing import Final
 
 from .._core.model import Value
+from .._core.ownership import Entry
 from ..devices.memory import gone
 
-_FINALISERS: Final = {finaliser.__code__: finaliser for finaliser in (Value.__del__, gone)}
+_FINALISERS: Final = {finaliser.__code__: finaliser for finaliser in (Value.__del__, Entry.__del__, gone)}
 
 
 @cache

@@ -18,7 +18,6 @@ import numpy as np
 
 from .._core.commit import Commit, Move
 from .._core.model import DONE, CallPlan, Lane, Task, Value, new_value
-from .._core.refcounts import references
 from ..errors import QueueFull
 from ..ops.meta import meta
 from ..ops.program import ref
@@ -136,7 +135,6 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         before = versions.get(value)
         if before is not None:
             place = task.inputs.index(before)
-        del before  # it would count as a reference
         needs = 0 if place == 0 and task.call.inplace and _sole_holder(task, tasks, uses) else value.nbytes
         room += needs
         workspace = max(workspace, task.cost - value.nbytes)
@@ -145,9 +143,9 @@ def commit(name: str, tasks: Sequence[Task], versions: Mapping[Value, Value | No
         if task.args is None:
             task.args = tuple([ref(i) for i in range(len(task.inputs))])
     made = {task.value for task in tasks}
-    gate.reads = tuple(dict.fromkeys([value for task in tasks for value in task.inputs if value not in made]))
+    gate.read(tuple(dict.fromkeys([value for task in tasks for value in task.inputs if value not in made])))
     for task in tasks:
-        task.reads = (*task.inputs, truth)
+        task.read((*task.inputs, truth))
     kept = workspace * min(len(tasks), len({lane for task in tasks for lane in task.lanes}))
     gate.move, gate.cost = Move(all_of_it, kept), kept + room
     return gate
@@ -160,21 +158,19 @@ def _sole_holder(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> boo
         tasks: all members of the commit.
         uses: how often the members read each value, by identity; filled at the first call.
     """
-    inputs, value = task.inputs, task.value
+    old, value = task.inputs[0], task.value
     assert value is not None
-    if inputs[0].meta is not value.meta or not inputs[0].device.memory.may_recycle(inputs[0]):
+    if old.meta is not value.meta or not old.device.memory.may_recycle(old) or old.holders is None:
         return False
     if not uses:
-        uses |= Counter([id(value) for each in tasks for value in each.inputs])
-    count = references(inputs, 0)  # first: a reference that a stream's thread drops later still counts as held
-    old = inputs[0]
-    known = uses[id(old)] + 2 + (inputs is not task.reads)  # its handle, `versions`, and `inputs` if made here
+        uses |= Counter([id(read) for each in tasks for read in each.inputs])
+    count = len(old.holders)  # first: a task that lets go later still counts
+    known = uses[id(old)] + 1  # its handle
     producer = old.task
     if producer is not None and producer.state < DONE:
-        move = producer.move  # read once, as are `value` and `inputs`: the stream's thread clears them
+        move = producer.move  # read once: the stream's thread clears it
         if move is None or move.place is None:
             return False  # its buffer may be a view's, or read-only
-        known += producer.value is old
         # Members of the commit that made it may still read it. The gate waits for them, so they will have ended.
         readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeA
 import numpy as np
 
 from .._core.model import Value, failure_above
+from .._core.ownership import Lease
 from .._instead import no_attribute
 from ..errors import ImplicitBarrierError
 from ..runtime.waiting import wait
@@ -38,7 +39,7 @@ _COMPARED: Final = (bool, int, float, complex, np.number, np.bool_, np.ndarray)
 class ToCome(Coroutine[Any, Any, T]):
     """A value to come: `await` it. It may be given to whatever takes a coroutine, `asyncio.create_task` too."""
 
-    __slots__ = ("__weakref__", "_coroutine", "_value")
+    __slots__ = ("__weakref__", "_coroutine", "_lease")
 
     _CALL: ClassVar[str]
     _WHAT: ClassVar[str]
@@ -46,31 +47,31 @@ class ToCome(Coroutine[Any, Any, T]):
     _wait: ClassVar[Any]  # the same, for a value to come
 
     def __init__(self, value: Value) -> None:
-        self._value: Value | None = value  # until it is awaited: afterwards it holds no bytes
-        self._coroutine: Coroutine[Any, Any, T] = self._wait(value)
+        self._lease: Lease | None = Lease(value)  # until it is awaited: afterwards it holds no bytes
+        self._coroutine: Coroutine[Any, Any, T] = self._wait(self._lease)
 
-    def _take(self) -> Value:
+    def _take(self) -> Lease:
         """Its value, for another awaiter in its place."""
-        value = self._value
-        if value is None:
+        lease = self._lease
+        if lease is None:
             raise RuntimeError(f"{self._CALL} was awaited already, and a coroutine can be awaited once: call it again")
         self.close()
-        return value
+        return lease
 
     def __await__(self) -> Generator[Any, Any, T]:
-        self._value = None
+        self._lease = None
         return self._coroutine.__await__()
 
     def send(self, value: Any, /) -> Any:
-        self._value = None
+        self._lease = None
         return self._coroutine.send(value)
 
     def throw(self, *error: Any) -> Any:
-        self._value = None
+        self._lease = None
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        self._value = None
+        self._lease = None
         self._coroutine.close()
 
     def __repr__(self) -> str:
@@ -99,7 +100,8 @@ class ToCome(Coroutine[Any, Any, T]):
 def _make_wait(call: str, read: Read) -> Any:
     """A coroutine function that waits for a value and reads it. Warnings and tracebacks show `call` as its name."""
 
-    async def wait(value: Value) -> Any:
+    async def wait(lease: Lease) -> Any:
+        value = lease._value
         try:
             await reach(value)
             if value.failure is not None:
@@ -108,7 +110,7 @@ def _make_wait(call: str, read: Read) -> Any:
                 return value.array.item()
             return await read(value)
         finally:
-            del value  # see `Handle.__await__`
+            del lease, value  # see `Handle.__await__`
 
     wait.__qualname__ = call.removesuffix("()")
     return staticmethod(wait)
@@ -198,19 +200,20 @@ class gather(Generic[T]):
             if not isinstance(one, Handle):
                 break
         else:
-            self._values = [handle._value for handle in cast(tuple[Handle[Any], ...], awaitables)]
+            self._leases = [handle._lease() for handle in cast(tuple[Handle[Any], ...], awaitables)]
             return
         try:  # an argument given twice is taken once: a number to come can be awaited once
-            found = {id(one): _value_and_read(one) for one in {id(one): one for one in awaitables}.values()}
+            found = {id(one): _lease_and_read(one) for one in {id(one): one for one in awaitables}.values()}
         except BaseException:
             for one in awaitables:
                 _forget(one)
             raise
         pairs = [found[id(one)] for one in awaitables]
-        self._values, self._reads = [value for value, _ in pairs], [read for _, read in pairs]
+        self._leases, self._reads = [lease for lease, _ in pairs], [read for _, read in pairs]
 
     def __await__(self) -> Generator[Any, None, T]:
-        values = self._values
+        leases = self._leases
+        values = [lease._value for lease in leases]
         pending = {task: runtime_of(v) for v in values if not v.settled and (task := v.task) is not None}
         try:
             if failure_above(values) or not pending:
@@ -224,12 +227,12 @@ class gather(Generic[T]):
                 return cast(T, [deliver(value) for value in values])
             return cast(T, (yield from _read_all(self._reads or [_result] * len(values), values).__await__()))
         finally:
-            del self, values, pending  # see `Handle.__await__`
+            del self, leases, values, pending  # see `Handle.__await__`
 
 
-def _value_and_read(one: object) -> tuple[Value, Read]:
+def _lease_and_read(one: object) -> tuple[Lease, Read]:
     if isinstance(one, Handle):
-        return one._value, _result
+        return one._lease(), _result
     if isinstance(one, ToCome):
         return one._take(), type(one)._read
     several = isinstance(one, Iterable)
@@ -253,7 +256,7 @@ async def _result(value: Value) -> Any:
 def _forget(one: object) -> None:
     """Close an object that nobody will await, without Python's warning: the error raised says enough."""
     if isinstance(one, ToCome):
-        if one._value is not None:
+        if one._lease is not None:
             one.close()
     elif isinstance(one, CoroutineType) and inspect.getcoroutinestate(one) == inspect.CORO_CREATED:
         one.close()

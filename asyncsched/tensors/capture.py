@@ -21,7 +21,7 @@ from .._arguments import check_int, is_coroutine_function, label_of
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
 from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Scope, Task, Value, new_value
-from .._core.refcounts import references
+from .._core.ownership import Lease, sole
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..devices.memory import owner_of
@@ -90,7 +90,7 @@ class Graph:
         self._runtime = runtime
         self._device = recorder.device
         self._forms = [value.meta for value in recorder.inputs]
-        self._constants = tuple(recorder.constants)
+        self._constants = tuple(recorder.constants.values())
         self._program = recorder.program(found)
         self.donate = donate
         self._order = _results_apart(self._program, donate, name, remote=self._device.remote)
@@ -115,7 +115,7 @@ class Graph:
 
     def prepare(self, claim: Value | None) -> None:
         """Make the graph callable. `claim` holds the owned bytes until the last replay is over."""
-        run = self._run
+        run, owned = self._run, None if claim is None else Lease(claim)
         starts, nbytes = offsets(self._metas)
         single, metas = len(self._metas) == 1, self._metas
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
@@ -125,7 +125,7 @@ class Graph:
         takes_out = not self._device.owns_captures  # else a result may be a view of an argument
         clock = perf_counter if self._device.inline else None
 
-        def kernel(xp: Any, *arrays: Any, out: Any = None, _: Value | None = claim) -> Any:
+        def kernel(xp: Any, *arrays: Any, out: Any = None, _: Lease | None = owned) -> Any:
             began = 0.0 if clock is None else clock()
             if out is not None:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
@@ -153,42 +153,44 @@ class Graph:
             RuntimeError: if an argument was donated before.
         """
         self._runtime.check()
-        values = values_of(args, self._runtime, self._device)
-        if len(values) != len(self._forms) or not all(map(_same_form, [value.meta for value in values], self._forms)):
-            takes, given = _describe_forms(self._forms), _describe_forms([value.meta for value in values])
+        leases = leases_of(args, self._runtime, self._device)
+        forms = [lease._value.meta for lease in leases]
+        if len(forms) != len(self._forms) or not all(map(_same_form, forms, self._forms)):
+            takes, given = _describe_forms(self._forms), _describe_forms(forms)
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
-        made, became = self._donated(args, values) if self.donate else (self._issued(values, ()), [])
+        made, became = self._donated(args, leases) if self.donate else (self._issued(leases, ()), [])
         result = Tensor(made)
         parts = [result] if len(self._metas) == 1 else self._parts(result)
         tensors = iter([Tensor(became[~place]) if place < 0 else parts[place] for place in self._order])
         return map_leaves(lambda leaf: next(tensors) if isinstance(leaf, Meta) else leaf, self._results)
 
-    def _donated(self, args: tuple[Tensor, ...], values: list[Value]) -> tuple[Value, list[Value]]:
+    def _donated(self, args: tuple[Tensor, ...], leases: list[Lease]) -> tuple[Value, list[Value]]:
         """Issue a replay that takes the donated arguments. Returns its value, and their new versions."""
         if self._runtime.sink is not None:
             self._runtime.sink.refuse(f"{self._name}, which has donated arguments,")
-        if len({values[place] for place in self.donate}) < len(self.donate):
+        if len({leases[place]._value for place in self.donate}) < len(self.donate):
             raise ValueError(f"{self._name}: a tensor is donated twice in one call, but can be written over only once")
-        gone, olds = Donated(self._name, call_site(3)), list[Value]()
+        gone, taken = Donated(self._name, call_site(3)), list[Lease]()
         try:
             for place in self.donate:
-                olds.append(args[place]._value)
-                args[place]._value = gone  # type: ignore[assignment]  # no finaliser finds it there any more
-                values[place] = olds[-1]  # a finaliser may have assigned to the tensor before
+                taken.append(args[place]._give_up(gone))  # no finaliser finds it there any more
+                leases[place] = taken[-1]  # a finaliser may have assigned to the tensor before
             if self._device.remote:  # a cluster writes over no array
-                return self._issued(values, ()), []
+                return self._issued(leases, ()), []
             for place in self.donate:
-                if not _is_sole_holder(values, place):
-                    values[place] = apply(TABLE["copy"], (Tensor(values[place]),))._value
+                others = [lease for lease in leases if lease._value is leases[place]._value]
+                if len(others) > 1 or not _may_be_written(leases[place]._value):
+                    leases[place] = apply(TABLE["copy"], (Tensor(leases[place]._value),))._lease()
+            olds = [lease._value for lease in taken]
             news = [new_value(old.account, old.device, old.meta, old.nbytes, old.site) for old in olds]
-            return self._issued(values, tuple(zip(self.donate, news, strict=True))), news
+            return self._issued(leases, tuple(zip(self.donate, news, strict=True))), news
         except BaseException:
-            for place, old in zip(self.donate, olds, strict=False):
-                args[place]._value = old
+            for place, lease in zip(self.donate, taken, strict=False):
+                args[place]._move(Tensor(lease._value))
             raise
 
-    def _issued(self, values: list[Value], takes: Sequence[tuple[int, Value]]) -> Value:
-        reads = (*values, *self._constants)
+    def _issued(self, leases: list[Lease], takes: Sequence[tuple[int, Value]]) -> Value:
+        reads = tuple([lease._value for lease in (*leases, *self._constants)])
         self._plan.seconds = seconds = self._pace.seconds
         self._plan.small = seconds <= self._quick
         return issue(
@@ -227,7 +229,7 @@ class Recorder:
         constants: values from outside that the function reads.
     """
 
-    def __init__(self, scope: Scope, device: Device, examples: Sequence[Value]) -> None:
+    def __init__(self, scope: Scope, device: Device, examples: Sequence[Meta]) -> None:
         self.device = device
         error = CaptureError("a tensor made while capturing has no value: only what the captured function returns has")
         # Recorded values have no array, and one failed task says so for all of them.
@@ -236,10 +238,10 @@ class Recorder:
         )
         self._failed.failure = Failure.of(error, "capture", call_site())
         self._failed.state, self._failed.value = FAILED, None
-        self.inputs: list[Value] = [new_value(scope.account, device, value.meta) for value in examples]
+        self.inputs: list[Value] = [new_value(scope.account, device, form) for form in examples]
         for value in self.inputs:
             value.task = self._failed
-        self.constants: dict[Value, None] = {}
+        self.constants: dict[Value, Lease] = {}
         self._steps: dict[Value, Task] = {}
 
     @contextmanager
@@ -299,12 +301,14 @@ class Recorder:
                 Step(task.call, tuple(args), task.options, value.meta, value.nbytes, workspace, line_of(value.site))
             )
         program.outputs = tuple([slots[value] for value in results])
+        for task in self._steps.values():  # they never run, and never end
+            task.unread()
         return program
 
     def _note(self, value: Value) -> None:
         """Note that a value is read. A value from outside becomes a constant of the program."""
         if value not in self._steps and value not in self.inputs:
-            self.constants[value] = None
+            self.constants[value] = Lease(value)
 
 
 def record(
@@ -317,25 +321,24 @@ def record(
         raise TypeError("capture takes a function and at least one tensor, as an example")
     places = _places(donate, len(examples))
     device = examples[0].device
-    recorder = Recorder(scope, device, values_of(examples, runtime, device))
+    recorder = Recorder(scope, device, [lease._value.meta for lease in leases_of(examples, runtime, device)])
     with recorder.installed(runtime):
         results = fn(*[Tensor(value) for value in recorder.inputs])
     return Graph(runtime, recorder, results, label_of(fn), places)
 
 
-def values_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Value]:
-    """The values of tensors. All must be on one device of one scheduler."""
-    values = list[Value]()
+def leases_of(tensors: tuple[Tensor, ...], runtime: Runtime, device: Device) -> list[Lease]:
+    """Leases of the tensors' present values. All must be on one device of one scheduler."""
+    leases = list[Lease]()
     for tensor in tensors:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"a captured step takes tensors, not {type(tensor).__name__}: bind the rest with a lambda")
-        value = tensor._value
-        if value.account.runtime is not runtime or value.device is not device:
+        leases.append(lease := tensor._lease())
+        if lease._value.account.runtime is not runtime or lease._value.device is not device:
             raise ValueError(f"a captured step runs on {device.name} of one scheduler: bring {tensor!r} there first")
         if tensor._node is not None:
             _check_untracked(tensor, f"{tensor!r} has requires_grad set, and a captured step")
-        values.append(value)
-    return values
+    return leases
 
 
 def _places(donate: int | Sequence[int], count: int) -> tuple[int, ...]:
@@ -381,26 +384,18 @@ def _results_apart(program: Program, donate: tuple[int, ...], name: str, *, remo
     return order
 
 
-def _is_sole_holder(values: list[Value], place: int) -> bool:
-    """Whether only this call holds a donated value, which has a buffer of its own: then it may be written over."""
-    for _ in range(2):  # again, since a stream's thread may drop it in the middle of the first look
-        count = references(values, place)  # first: a reference dropped later still counts as held
-        value = values[place]
-        task, known, own = value.task, 2, False  # 2: `values` and `olds`
-        if task is not None:
-            takes, call = task.takes, task.call  # read once: the stream's thread clears them
-            taken = sum([one[1] is value for one in takes])
-            known += (task.value is value) + taken
-            own = taken > 0 or task.failure is not None or (isinstance(call, Op) and call.out and not call.view)
-            del takes
-        if (array := value.array) is not None:
-            flags = array.flags
-            own = (flags.c_contiguous or flags.f_contiguous) and getattr(flags, "writeable", True)
-        own = own and value.base is None and not value.escaped and type(value.block) is not tuple
-        del value  # no reference at the second look
-        if own and count <= known:
-            return True
-    return False
+def _may_be_written(value: Value) -> bool:
+    """Whether a donated value may be written over: only the caller's lease holds it, and it has a buffer of its own."""
+    alone = sole(value, 1)  # first: what is let go later still counts
+    task, own = value.task, False
+    if task is not None:
+        takes, call = task.takes, task.call  # read once: the stream's thread clears them
+        taken = any(one[1] is value for one in takes)
+        own = taken or task.failure is not None or (isinstance(call, Op) and call.out and not call.view)
+    if (array := value.array) is not None:
+        flags = array.flags
+        own = (flags.c_contiguous or flags.f_contiguous) and getattr(flags, "writeable", True)
+    return alone and own and value.base is None and not value.escaped and type(value.block) is not tuple
 
 
 def _standalone(result: Any, arguments: Sequence[Any], donate: Sequence[int]) -> Any:

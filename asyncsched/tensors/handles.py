@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Value
+from .._core.ownership import Lease, enter
 from .._instead import TASK, no_attribute
+from .._locks import Lock
 from ..devices.contract import Job
 from ..devices.memory import hand_out
 from ..runtime.deadlock import HANDLES
@@ -20,28 +22,51 @@ from ..runtime.threads import in_thread
 from ..runtime.waiting import wait
 
 FORKED: Final = Life.FORKED  # read at every await
+_moving = Lock()  # held where a handle goes on to another value, and where any thread takes a lease of its value
 T = TypeVar("T")
 
 
-class Handle(Generic[T]):
+class Handle(Lease, Generic[T]):
     """A result to come. `await` it: that is the only barrier.
 
     Dropping every handle does not cancel the task; `cancel()` does. The task runs already, so `asyncio.create_task`,
     which starts a coroutine, refuses the handle; `asyncio.ensure_future(t)` makes an asyncio task that waits for it.
     """
 
-    __slots__ = ("__weakref__", "_value")
+    __slots__ = ("__weakref__",)
 
-    def __init__(self, value: Value) -> None:
-        self._value = value
+    def _move(self, other: Handle[T], before: Value | None = None) -> bool:
+        """Go on to another handle's value; if `before` is given, only from that one. Returns whether it did.
+
+        No finaliser runs between the look and the move. What was there is dropped last, since that may run finalisers.
+        """
+        lease, _dropped = Lease(other._value), (self._value, self._entry)
+        with _moving:
+            if before is not None and self._value is not before:
+                return False
+            self._value, self._entry = lease._value, lease._entry
+        return True
+
+    def _lease(self) -> Lease:
+        """A lease of the present value, on any thread."""
+        with _moving:
+            value, _kept = self._value, self._entry
+        return Lease(value)
+
+    def _give_up(self, gone: Donated) -> Lease:
+        """Give up the value, so that a lease of it is all that is left of this handle. Every use of that raises."""
+        lease = self._lease()
+        with _moving:
+            self._value, self._entry = gone, None  # type: ignore[assignment]
+        return lease
 
     def __await__(self) -> Generator[Any, None, T]:
         """Wait for the result and return it. Always passes through the event loop.
 
         Raises the task's exception, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        value = self._value  # kept: `t[i] = v` may move the handle to another value meanwhile
-        task = value.task
+        value = self._value  # `t[i] = v` may move the handle to another value meanwhile
+        kept, task = None if value.holders is None else enter(value), value.task
         try:
             # `reach`, written out: one frame less in the most frequent wait
             if task is None or task.state >= DONE or task.failure is not None:
@@ -57,7 +82,7 @@ class Handle(Generic[T]):
             result: T = deliver(value)
             return result
         finally:
-            del self, value, task  # no cycle: an exception holds this frame, and these lead to the exception
+            del self, kept, value, task  # no cycle: an exception holds this frame, and these lead to the exception
 
     def done(self) -> bool:
         """Whether there is a result, an error or a cancellation."""
@@ -69,7 +94,8 @@ class Handle(Generic[T]):
         Raises:
             InvalidStateError: (of asyncio) if the result is not there, or is in another process: `await` the handle.
         """
-        value = self._done_value()
+        kept = self._lease()
+        value = _done(kept)
         if value.device.remote and value.failure is None:
             raise asyncio.InvalidStateError("the result is in another process: use `await`, which brings it here")
         result: T = deliver(value)
@@ -77,7 +103,7 @@ class Handle(Generic[T]):
 
     def exception(self) -> BaseException | None:
         """The exception of a task that is done, or None. Counts as seeing the failure."""
-        failure = self._done_value().failure
+        failure = _done(self).failure
         return None if failure is None else failure.exception
 
     def cancel(self) -> bool:
@@ -85,20 +111,13 @@ class Handle(Generic[T]):
 
         A task that already runs keeps its slot and bytes until it physically ends.
         """
-        value = self._value  # read once, as in `_done_value`
+        value = self._value  # read once, as in `_done`
         task = value.task
         if value.settled or task is None:
             return False
         runtime = runtime_of(value)
         runtime.check_waiting()
         return runtime.cancel(task, "cancel()")
-
-    def _done_value(self) -> Value:
-        """The handle's present value, which must be done. Read once: a finaliser may assign to the handle meanwhile."""
-        value = self._value
-        if not _is_done(value):
-            raise asyncio.InvalidStateError("the result is not there yet: use `await`")
-        return value
 
     def _status(self) -> str:
         value = self._value
@@ -158,6 +177,14 @@ def _is_done(value: Value) -> bool:
     return value.settled
 
 
+def _done(lease: Lease) -> Value:
+    """The present value, which must be done. Read once: a finaliser may assign to a handle meanwhile."""
+    value = lease._value
+    if not _is_done(value):
+        raise asyncio.InvalidStateError("the result is not there yet: use `await`")
+    return value
+
+
 class Task(Handle[T]):
     """A submitted callable. `await` gives its result.
 
@@ -172,7 +199,7 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        self._value = value
+        super().__init__(value)
         self._name = name
 
     def __repr__(self) -> str:
@@ -222,7 +249,7 @@ def copied_at_once(value: Value) -> bool:
 
 async def copy_out(runtime: Runtime, value: Value) -> Any:
     """A host copy of a done value's array: a small one at once, others on the copy stream. Costs no tracked bytes."""
-    array = value.array
+    kept, array = Lease(value), value.array  # the buffer must not be written over meanwhile
     device = value.device
     if device.remote:
         return await device.bring(array)
@@ -232,7 +259,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
         return await in_thread(lambda: device.fetch(array), "copies out")
     assert runtime.loop is not None
     future: asyncio.Future[None] = runtime.loop.create_future()
-    job = Job(lambda: device.fetch(value.array))  # holds the value, so that its buffer is not written over meanwhile
+    job = Job(lambda: device.fetch(kept._value.array))
 
     def told(_: Job) -> bool:
         if not future.done():

@@ -49,10 +49,9 @@ def issue(
         template: the arguments, with a `Ref` by place for each input; None if the arguments are the inputs.
         lanes: where it may run; default: the device's compute streams.
         hold: launch nothing before the next `dispatch`.
-        after: the result takes over the first value's buffer, which is charged already, once these tasks have ended in
-            whatever state. None: it may or may not.
+        after: it begins once these tasks have ended, in whatever state. It can then write over its first input, and
+            waits for that, if there is no room for both.
         takes: see `Task.takes`.
-
 
     Raises:
         QueueFull, TaskTooLarge: if the backlog is full, or if the task could never run.
@@ -71,11 +70,11 @@ def issue(
     if not inline:
         nbytes = device.memory.footprint(nbytes)
         cost = nbytes + device.memory.workspace(plan)
-    if after is not None:
-        cost -= nbytes
     value = new_value(scope.account, device, plan.meta, nbytes, site)
+    if not inline or not plan.meta.known:  # a card writes over values of any size; this one's is not known yet
+        value.holders = []
     if op.view and not plan.nbytes:
-        value.base = reads[0] if isinstance(reads, tuple) else reads
+        value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)
     for _, taken in takes:
         taken.task = task
@@ -170,7 +169,7 @@ def run_at_once(
         account.used, value.charge = account.used + nbytes, nbytes  # one step: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
-        value.base = first
+        value.make_view(first)
         spare += nbytes
     ledger.ran_at_once += 1
     if used > ledger.peak_bytes or in_flight > ledger.peak_in_flight:

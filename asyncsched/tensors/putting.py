@@ -59,6 +59,8 @@ def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) ->
     form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = new_value(core.account, target, form, nbytes, call_site(3))  # 3: above is `put`
+    if not target.inline:
+        value.holders = []  # as in `issue`
     small = nbytes <= INLINE_COPY and target.inline
     task = Task(core, _PLANS[small], value, _PUT, (), (array,), None, runtime.lanes[target].copy, nbytes)
     runtime.submit(task, bounded=bounded)

@@ -72,7 +72,7 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         self, *, stream: Any = None, max_version: Pair = None, dl_device: Pair = None, copy: bool | None = None
     ) -> Any:
         """The array for another library; a copy, unless `max_version` says that it supports read-only arrays."""
-        array = blocking_read(self._value, "DLPack export", "export `await t` instead")
+        array = blocking_read(self, "DLPack export", "export `await t` instead")
         told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         unaware = max_version is None or max_version < (1, 0)  # does not support read-only arrays
         if isinstance(array, np.ndarray) and unaware and copy is not False:
@@ -105,7 +105,7 @@ class ImplicitBarriers(Handle[np.ndarray[Any, Any]]):
         return f"`asyncsched.{name}(t)`" if there else "asyncsched's functions, or `await t` first"
 
     def _read(self, what: str, cure: str) -> Any:
-        array = blocking_read(self._value, what, cure)
+        array = blocking_read(self, what, cure)
         return array if isinstance(array, np.ndarray) else self._value.device.fetch(array)
 
 
@@ -119,8 +119,8 @@ else:
     Unread = ImplicitBarriers
 
 
-def blocking_read(value: Value, what: str, cure: str) -> Any:
-    """The array of `value`, read on a thread that may block.
+def blocking_read(handle: Handle[Any], what: str, cure: str) -> Any:
+    """The array of a handle's present value, read on a thread that may block.
 
     Raises:
         ImplicitBarrierError: on a thread that runs an event loop, or inside a task body.
@@ -129,6 +129,8 @@ def blocking_read(value: Value, what: str, cure: str) -> Any:
         raise ImplicitBarrierError(f"{what} inside a task would wait for another task: pass the tensor as an argument")
     if running_loop() is not None:
         raise ImplicitBarrierError(f"{what} is an implicit barrier, which would block the event loop: {cure}")
+    kept = handle._lease()
+    value = kept._value
     _block(runtime_of(value), value)
     if value.device.remote and value.failure is None:
         return value.device.fetch(value.array)

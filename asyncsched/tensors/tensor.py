@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Task, Value, failure_above
+from .._core.ownership import enter
 from .._instead import naming_arguments
 from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
@@ -54,14 +55,14 @@ def apply(
         scheduler: the scheduler to use if no operand is a tensor; default: the ambient one.
         device: the device to use if no operand is a tensor; default: the scheduler's first.
         hold: do not launch before the scheduler's next step.
-        after: the result takes over the first operand's buffer, and is not charged, once these tasks have ended. None:
-            it may or may not.
+        after: see `issue`.
     """
     if op.exact is not None and asked():
         op = op.exact
     plainly = len(operands) == 1 and not options and not hold and after is None
     if plainly and (result := _apply_to_one(op, operands[0])) is not None:
         return result
+    kept: Any = None  # the operands' entries: see `Lease`
     args: list[Any] = []
     inputs: list[Value] = []
     forms: list[Any] = []
@@ -70,7 +71,9 @@ def apply(
     for operand in operands:
         if isinstance(operand, Tensor):
             # Read once: a finaliser may assign to the tensor at any later step
-            value, node = operand._value, operand._node
+            entry, value, node = operand._entry, operand._value, operand._node
+            if entry is not None:
+                kept = kept, entry
             nodes.append(node)
             args.append(value)
             inputs.append(value)
@@ -134,7 +137,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     """Issue an operation of one operand by a known plan; None if there is none, or the stream is not free to choose."""
     if type(x) is not Tensor or x._node is not None:
         return None
-    a = x._value
+    _entry, a = x._entry, x._value  # see `Lease`
     found = op.plans.get((a.meta,))
     if found is None or (op.resource and not a.device.inline):
         return None
@@ -144,6 +147,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
         made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS)
     result = _new(Tensor)  # without calling the class, which takes half as long again
     result._value = made
+    result._entry = None if made.holders is None else enter(made)
     result._node = None
     return result
 
@@ -168,13 +172,13 @@ def _forward(name: str) -> _Operator:
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
-        a, kind = self._value, type(other)
+        _entry, a, kind = self._entry, self._value, type(other)  # see `Lease`
         above = None if a.task is None else a.failure
         if kind is int or kind is float:
             b, found = None, (with_int if kind is int else with_float).get(a.meta)
             second = other if found is None or found.numbers is None else found.numbers[other]
         elif kind is Tensor:
-            b, found = other._value, None
+            _other, b, found = other._entry, other._value, None
             if a.device is b.device and other._node is None and (exact is None or not asked()):
                 found = plans.get((a.meta, b.meta))
                 second = b.array
@@ -198,6 +202,7 @@ def _forward(name: str) -> _Operator:
             made = issue(a.account.runtime, a.device, op, found, a, kept[3], NO_OPTIONS)
         result = _new(Tensor)
         result._value = made
+        result._entry = None if made.holders is None else enter(made)
         result._node = None
         return result
 
@@ -255,6 +260,7 @@ class Tensor(Methods):
                 value.refuse()
             raise TypeError("do not call Tensor: `x = await s.put(a)` makes a tensor from an array or a list")
         self._value = value
+        self._entry = None if value.holders is None else enter(value)
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
     def _op(self, name: str, *operands: object, **options: Any) -> Tensor:
@@ -283,7 +289,7 @@ class Tensor(Methods):
         >>> asc.run(main)
         cpu:0 cpu:1 [1. 1. 1.]
         """
-        value, node = self._value, self._node  # read once, as in `apply`
+        _entry, value, node = self._entry, self._value, self._node  # read once, as in `apply`
         runtime = runtime_of(value)
         runtime.check()
         target = runtime.device(device)
@@ -331,10 +337,8 @@ class Tensor(Methods):
             old = self._value
             result = apply(TABLE["setitem"], (self, new, *tensors), {"key": encoded}, hold=True)
             stays_leaf = self._node is not None and self._node.leaf
-            # `is` on objects that are held: once an old version is dropped, a later one may have its address.
-            if self._value is old:
+            if self._move(result, old):
                 break  # otherwise a finaliser has assigned to another part meanwhile, which must not be lost
-        self._value = result._value
         if not stays_leaf:
             self._node = result._node
         # The task is held back until the old version is dropped. Then it is written in place, if nobody else holds it.

@@ -13,7 +13,7 @@ import cupy
 import pytest
 
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
-from asyncsched.devices.cuda.untracked import untracked
+from asyncsched.devices.untracked import untracked
 
 runtime = cupy.cuda.runtime
 

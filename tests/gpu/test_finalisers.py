@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.janitor import Lease, keeper_of
+from asyncsched.devices.cuda.janitor import Loan, keeper_of
 from asyncsched.devices.cuda.pool import Block, PrivatePool
-from asyncsched.devices.cuda.untracked import behind, untracked
+from asyncsched.devices.untracked import behind, untracked
 from tests.waiting import no_collector, until
 
 from .conftest import Card
@@ -315,14 +315,14 @@ async def test_the_collector_knows_no_block_and_no_lease(p: Program) -> None:
     array, made = await awaited(p), await returned(p)
     for keeper in (p.x._value.array, array, made):
         thing = keeper_of(keeper)
-        assert isinstance(thing, Block if keeper is p.x._value.array else Lease)
+        assert isinstance(thing, Block if keeper is p.x._value.array else Loan)
         del thing
     reached, todo = set[int](), [p.x._value.array, array, made]
     while todo:
         thing = todo.pop()
         if id(thing) not in reached and not isinstance(thing, type | type(np)):
             reached.add(id(thing))
-            assert not isinstance(thing, Block | Lease)
+            assert not isinstance(thing, Block | Loan)
             todo += gc.get_referents(thing)
 
 

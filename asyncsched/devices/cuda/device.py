@@ -20,7 +20,7 @@ from . import switching
 from .context import CUDAContext
 from .fused import FusedProgram
 from .graph import CUDAGraph
-from .janitor import Janitor, lease_of
+from .janitor import Janitor, loan_of
 from .memory import CUDAMemory, pending_on
 from .requirements import usable as usable
 from .stream import CUDAStream
@@ -181,7 +181,7 @@ class CUDADevice(Device):
     def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
         own, cuda = self.xp.ndarray, self.xp.cuda
         for array in find((own,), args):
-            if array.device.id == self.number and lease_of(array) is None:
+            if array.device.id == self.number and loan_of(array) is None:
                 found = {**context.get(pending_on, {}), self.number: cuda.get_current_stream(self.number)}
                 context.run(pending_on.set, found)
                 return

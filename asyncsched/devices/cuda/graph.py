@@ -8,9 +8,9 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.kernels import checks
+from ..untracked import behind, untracked
 from .context import capturing, of_capture
 from .fused import FusedProgram
-from .untracked import behind, untracked
 
 
 class _Recorded:

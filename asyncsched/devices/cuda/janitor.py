@@ -5,20 +5,20 @@ made. Nobody looks at what else runs on the device then. For an array inside the
 it until the host has seen their end. But a user works on an awaited array on a stream of their own, most often the null
 stream. They drop the array (or the collector does) with that work still queued.
 
-So the memory of an array that leaves is owned, for CuPy, by a `Lease`. All arrays, views and DLPack capsules of that
-memory keep the lease alive. The lease holds the block.
+So the memory of an array that leaves is owned, for CuPy, by a `Loan`. All arrays, views and DLPack capsules of that
+memory keep the loan alive. The loan holds the block.
 
-1. The lease dies, on any thread and in the middle of anything. It appends its block to a queue, with the streams it was
+1. The loan dies, on any thread and in the middle of anything. It appends its block to a queue, with the streams it was
    told of and the one that is current on that thread. It makes no call of CUDA.
 2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
    the device has passed those, and lets go of the blocks.
-3. A block dies with its last lease, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
+3. A block dies with its last loan, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
    bytes are reported.
 
 Until the janitor lets go, the block counts as memory that is on its way back (see `completions`). So no task is let
 through out of order for want of it.
 
-The collector does not see a lease (see `untracked`), so it dies after all finalisers that can reach its array.
+The collector does not see a loan (see `untracked`), so it dies after all finalisers that can reach its array.
 
 An event on the null stream comes after the work of all blocking streams, too. Work on any other stream is unknown here:
 call `record_stream` for it. A stream that captures takes no event, since that would become part of the graph. A block
@@ -41,9 +41,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..._core.completions import Completions
+from ..untracked import behind
 from . import threads
 from .context import CUDAContext
-from .untracked import behind
 
 _AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when the capture has ended
 _NULL = 0
@@ -64,7 +64,7 @@ class Body:
         return not self.over and current is self.stream and threading.get_ident() == self.thread
 
 
-class Lease:
+class Loan:
     """Owns the memory of an array that left. When it dies, no array shows that memory through it any more.
 
     Args:
@@ -94,7 +94,7 @@ class Lease:
 
 
 def keeper_of(array: Any) -> Any:
-    """The owner of an array's memory: a lease, or a block of the pool. None for other memory, and for objects that are
+    """The owner of an array's memory: a loan, or a block of the pool. None for other memory, and for objects that are
     no arrays."""
     return kept_for(getattr(getattr(array, "data", None), "mem", None))
 
@@ -104,10 +104,10 @@ def kept_for(memory: Any) -> Any:
     return next((kept for kept in map(behind, get_referents(memory)) if kept is not None), None)
 
 
-def lease_of(array: Any) -> Lease | None:
-    """The lease on an array's memory, if it has one. Takes any object."""
+def loan_of(array: Any) -> Loan | None:
+    """The loan on an array's memory, if it has one. Takes any object."""
     keeper = keeper_of(array)
-    return keeper if isinstance(keeper, Lease) else None
+    return keeper if isinstance(keeper, Loan) else None
 
 
 def record_stream(array: Any, stream: Any) -> None:
@@ -137,8 +137,8 @@ def record_stream(array: Any, stream: Any) -> None:
         TypeError: for an array that no CUDA scheduler gave, and for objects that are no streams.
         ValueError: for a stream of another device, and for -1, by which DLPack means no stream.
     """
-    lease = lease_of(array)
-    if lease is None:
+    loan = loan_of(array)
+    if loan is None:
         raise TypeError(
             f"record_stream() wants an array that a CUDA scheduler gave (`a = await t`), or CuPy's view of it, not"
             f" {type(array).__module__}.{type(array).__name__}: on the CPU, and for memory of your own, there is"
@@ -149,13 +149,13 @@ def record_stream(array: Any, stream: Any) -> None:
         raise TypeError(f"a stream is CuPy's, PyTorch's or a pointer to one, not {type(stream).__name__}")
     if pointer < 0:
         raise ValueError(f"{pointer} is no pointer to a stream: record_stream() wants the one that works on the array")
-    device, number = getattr(stream, "device_id", getattr(stream, "device_index", -1)), lease.janitor.number
+    device, number = getattr(stream, "device_id", getattr(stream, "device_index", -1)), loan.janitor.number
     if device not in (-1, number):
         raise ValueError(
             f"the stream is of cuda:{device} and the array of cuda:{number}: synchronize the stream before the array"
             " is dropped"
         )
-    lease.record(pointer, stream)
+    loan.record(pointer, stream)
 
 
 class Janitor:

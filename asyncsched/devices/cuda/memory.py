@@ -14,6 +14,7 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
+from ..._core.ownership import Lease
 from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
@@ -22,13 +23,13 @@ from ...ops.program import Ref
 from .. import execution
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
+from ..untracked import untracked
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
-from .janitor import Body, Janitor, Lease, keeper_of, kept_for
+from .janitor import Body, Janitor, Loan, keeper_of, kept_for
 from .pool import GRANULE, PrivatePool
 from .staging import Staging, without_gaps
-from .untracked import untracked
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
@@ -176,7 +177,7 @@ class CUDAMemory(Memory):
 
     def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
         if value.failure is None:  # it was not cancelled meanwhile
-            value.base = source
+            value.base = None if source is None else Lease(source)
             value.block = _POOLED if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
@@ -273,7 +274,7 @@ class CUDAMemory(Memory):
         if not array.nbytes or not self._here(array):
             return super().share(array)
         owner = owner_of(array)
-        start = self._leased(self.anchor(owner), owner.data.mem)
+        start = self._lent(self.anchor(owner), owner.data.mem)
         return self.xp.ndarray(array.shape, array.dtype, start + (array.data.ptr - start.ptr), array.strides)
 
     def _here(self, array: Any) -> bool:
@@ -290,7 +291,7 @@ class CUDAMemory(Memory):
         function took memory elsewhere there is no block: then it is the array.
         """
         keeper = keeper_of(owner)
-        return owner if keeper is None else keeper.held if isinstance(keeper, Lease) else keeper
+        return owner if keeper is None else keeper.held if isinstance(keeper, Loan) else keeper
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body. The body may have made another device the current one."""
@@ -299,12 +300,12 @@ class CUDAMemory(Memory):
         pointer = self.pool.malloc(nbytes)
         if not nbytes:
             return pointer
-        return self._leased(kept_for(pointer.mem), pointer.mem, body)
+        return self._lent(kept_for(pointer.mem), pointer.mem, body)
 
-    def _leased(self, held: Any, memory: Any, body: Body | None = None) -> Any:
-        """A pointer to the start of some memory. For CuPy a new lease owns the memory."""
-        cuda, lease = self.xp.cuda, untracked(Lease(held, self._janitor, body))
-        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, lease, self.number), 0)
+    def _lent(self, held: Any, memory: Any, body: Body | None = None) -> Any:
+        """A pointer to the start of some memory. For CuPy a new loan owns the memory."""
+        cuda, loan = self.xp.cuda, untracked(Loan(held, self._janitor, body))
+        return cuda.MemoryPointer(cuda.UnownedMemory(memory.ptr, memory.size, loan, self.number), 0)
 
     # -- copies -------------------------------------------------------------------------------------------------
 

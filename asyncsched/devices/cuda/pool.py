@@ -36,8 +36,8 @@ from typing import Any
 
 from ..._locks import Lock
 from .. import execution, guests
+from ..untracked import untracked
 from .heap import Bin, Heap, Piece, Slab
-from .untracked import untracked
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses

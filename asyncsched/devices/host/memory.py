@@ -13,8 +13,10 @@ import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.model import Task, Value
+from ..._core.ownership import Lease
 from ...ops import cut
 from ...ops.fused import FusedProgram
+from ...ops.meta import Meta
 from ...ops.op import NO_OPTIONS, Op, resolve
 from ...ops.program import Program, ref
 from .. import execution
@@ -131,7 +133,7 @@ class HostMemory(Memory):
         return pooled and value.base is None and not value.escaped and bool(value.meta.contiguous)
 
     def run_op(self, task: Task) -> None:
-        """Run an operation. No variable here holds its result, so that its references can be counted meanwhile."""
+        """Run an operation, in a buffer of the pool, or over an input that nobody else holds."""
         op, options = task.call, task.options or NO_OPTIONS
         form, nbytes = task.value.meta, task.value.nbytes  # type: ignore[union-attr]  # the value in no variable: below
         arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
@@ -142,32 +144,26 @@ class HostMemory(Memory):
         if not pools or not (form.contiguous or all(map(_contiguous, args))):
             self._finish(task, np.asarray(kernel(*args, **options)), None)
             return
-        out, block = self._reused(task, isinstance(kernel, np.ufunc)) if op.inplace else (None, None)
-        if block is None:
+        reused = self._reusable(task, form, isinstance(kernel, np.ufunc)) if op.inplace else None
+        if reused is None:
             block = self.pool.take(nbytes)
+        else:
+            block, reused.block = reused.block, None
         try:
-            reuses = out is not None
-            if out is None:
-                out = np.ndarray(form.shape, form.dtype, buffer=block)
+            out = np.ndarray(form.shape, form.dtype, buffer=block) if reused is None else reused.array
             made = cut.run(op, kernel, args, out, options)
             self._finish(task, made, block)
-            if reuses and task.refund < 0:  # it was not charged for its output, see `tensors.issue`
-                old = task.inputs[0]
-                task.refund, old.charge = task.refund + old.charge, 0
+            if reused is not None:
+                execution.take_over_charge(task, reused)
         except BaseException:
             if task.value is None or task.value.block is not block:
                 self.pool.give(block)
             raise
 
-    def _reused(self, task: Task, any_input: bool) -> tuple[Array | None, Block | None]:
-        """The array and buffer of an input that only this task holds and that fits the output exactly."""
-        assert task.value is not None
-        form = task.value.meta
-        value = execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))
-        if value is None:
-            return None, None
-        block, value.block = value.block, None
-        return value.array, block
+    @staticmethod
+    def _reusable(task: Task, form: Meta, any_input: bool) -> Value | None:
+        """An input that only this task holds, and whose buffer fits the output exactly."""
+        return execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))
 
     def _finish(self, task: Task, array: Array, block: Block | None) -> None:
         value = task.value
@@ -180,7 +176,7 @@ class HostMemory(Memory):
         if block is not None:
             charge, value.block = value.nbytes, block
         elif not array.flags.owndata and (source := execution.source_of(task, array)) is not None:
-            value.base = source
+            value.base = Lease(source)
         else:
             charge = array.nbytes
             if charge >= POOLED_BYTES:

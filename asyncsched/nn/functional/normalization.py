@@ -186,7 +186,7 @@ def _move_statistics(
         moved += [] if batches is None else [batches]
         versions |= {new._value: old._value for old, new in zip(handles, moved, strict=True)}
     for handle in handles:
-        handle._value = moved.pop(0)._value
+        handle._move(moved.pop(0))
     del versions, batches
     runtime.dispatch()
 
