@@ -194,10 +194,10 @@ class Ledger:
         """Whether a task will certainly write over its first input: nobody else holds that, which never changes again
         (see `ownership`), and it has a buffer of the output's form, charged to the same account."""
         value, reads = task.value, task.inputs  # read once: the stream's thread clears them
-        if value is None or value.holders is None or not reads or task.move is not None:
+        if value is None or value.holders is None or not reads or not in_place_allowed(task.call):
             return False
         old = reads[0]
-        if old.meta is not value.meta or not (old.meta.contiguous and old.meta.known and in_place_allowed(task.call)):
+        if old.meta is not value.meta or not (old.meta.contiguous and old.meta.known) or task.move is not None:
             return False
         if task.after is None:
             alone = sole(old, reads.count(old))

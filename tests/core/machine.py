@@ -15,6 +15,7 @@ from hypothesis.stateful import precondition, rule
 
 from asyncsched._core import tenants
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Task
+from asyncsched._core.ownership import Lease
 from asyncsched.errors import QueueFull, TaskTooLarge
 from asyncsched.ops.meta import meta
 from asyncsched.runtime.transaction import commit
@@ -113,7 +114,7 @@ class EngineMachine(Promises):
             name="boom" if "boom" in kind else f"{where.core.name} {kind}",
         )
         if view:
-            value.base = read[0].handle
+            value.base = Lease(read[0].handle)
         task.call.charge = self.made(0 if view else cost, room, view)
         task.call.error = ValueError("boom") if "boom" in kind else None
         assert task.scope.account is where.account

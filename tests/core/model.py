@@ -11,6 +11,7 @@ from typing import Any
 from asyncsched._core.commit import Commit
 from asyncsched._core.failure import Failure
 from asyncsched._core.model import DONE, LAUNCHED, PENDING, Account, Scope, Task, Value
+from asyncsched._core.ownership import Lease
 
 from .rig import Outcome
 from .shares import Share
@@ -55,6 +56,14 @@ class Room:
 class Job:
     """The model of a task, and the handle on its value while there is one."""
 
+    @property
+    def handle(self) -> Value | None:
+        return None if self._lease is None else self._lease._value
+
+    @handle.setter
+    def handle(self, dropped: None) -> None:
+        self._lease = dropped
+
     def __init__(self, task: Task, room: Room, value: Value | None, inputs: list[Job], base: Job | None = None) -> None:
         self.task = task
         self.room = room
@@ -63,7 +72,7 @@ class Job:
         self.account = task.scope.account
         self.needs = task.cost  # for its admission
         self.quick: bool = getattr(task.plan, "small", False)
-        self.handle = value
+        self._lease = None if value is None else Lease(value)
         self.returned = True  # from `submit`; before that nobody else has the handle
         self.inputs = inputs
         self.after: list[Job] = []  # whose end it waits for, however that is

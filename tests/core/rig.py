@@ -82,6 +82,7 @@ class Rig(Host):
         """A task that is not submitted yet, and its value."""
         scope = scope or self.root
         value = new_value(scope.account, None, None, cost)
+        value.holders = []  # counted, small as it is
         task = Task(scope, CallPlan(name, small=quick), value, Made(), inputs, None, None, self.lanes, cost)
         task.expedited = expedited
         return task, value

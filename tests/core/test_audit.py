@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from asyncsched._core.audit import held_by_pending, in_flight_bytes
+from asyncsched._core.model import Task
+from asyncsched._core.ownership import Lease
 
 from .rig import Rig, execute
 
 
+def submit(rig: Rig, *handles: Lease, **options: Any) -> tuple[Task, Lease]:
+    """A task in the backlog, and a handle on its value."""
+    task, value = rig.submit(*[handle._value for handle in handles], **options)
+    return task, Lease(value)
+
+
 def test_bytes_that_only_pending_tasks_hold():
     rig = Rig(max_bytes=100)
-    _, x = rig.submit(cost=30)
-    _, y = rig.submit(cost=20)
+    _, x = submit(rig, cost=30)
+    _, y = submit(rig, cost=20)
     rig.run()
-    rig.submit(x, y, cost=60 - 10)
-    rig.submit(x, x, cost=51 - 1)
+    submit(rig, x, y, cost=60 - 10)
+    submit(rig, x, x, cost=51 - 1)
     assert held_by_pending(rig.engine.admission.tasks()) == 0  # there are handles
     del x
     assert held_by_pending(rig.engine.admission.tasks()) == 30
@@ -23,12 +33,12 @@ def test_bytes_that_only_pending_tasks_hold():
 
 def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
     rig = Rig(max_bytes=100, max_ops=1)
-    _, x = rig.submit(cost=30)
+    _, x = submit(rig, cost=30)
     rig.run()
-    rig.submit(cost=70, name="running")
+    submit(rig, cost=70, name="running")
     rig.dispatch()
-    rig.submit(x, cost=10)
-    rig.submit(x, x, cost=10)
+    submit(rig, x, cost=10)
+    submit(rig, x, x, cost=10)
     assert held_by_pending(rig.engine.admission.tasks()) == 0
     del x
     assert held_by_pending(rig.engine.admission.tasks()) == 30
@@ -36,26 +46,26 @@ def test_bytes_that_a_pending_task_reads_twice_are_held_by_it_alone():
 
 def test_bytes_in_flight_are_costs_and_inputs_that_only_launched_tasks_read():
     rig = Rig(max_bytes=100, max_ops=2)
-    _, x = rig.submit(cost=30)
-    _, y = rig.submit(cost=20)
+    _, x = submit(rig, cost=30)
+    _, y = submit(rig, cost=20)
     rig.run()
-    rig.submit(x, y, cost=5)
-    rig.submit(x, x, cost=6)
+    submit(rig, x, y, cost=5)
+    submit(rig, x, x, cost=6)
     rig.dispatch()
     assert in_flight_bytes(rig.root) == 11
     del x
     assert in_flight_bytes(rig.root) == 41
     del y
     assert in_flight_bytes(rig.root) == 61
-    rig.submit(cost=1)
+    submit(rig, cost=1)
     assert in_flight_bytes(rig.root) == 61
 
 
 def test_a_result_whose_end_was_not_taken_in_yet_is_in_flight_once():
     """As its task's cost, and not as what the next task alone reads, too."""
     rig = Rig(max_bytes=100)
-    made, value = rig.submit(cost=60)
-    rig.submit(value, cost=5)
+    made, value = submit(rig, cost=60)
+    submit(rig, value, cost=5)
     rig.dispatch()
     del value
     rig.streams[made.lane].remove(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from asyncsched._core.model import DONE, FAILED, LAUNCHED, PENDING
+from asyncsched._core.ownership import Lease
 from asyncsched.errors import QueueFull, TaskTooLarge
 from tests.validate import validate
 
@@ -136,7 +137,7 @@ def test_too_large_by_itself():
 def view_of(rig, value):
     """A view, as the table's view rows make them."""
     _, view = rig.submit(value, cost=0)
-    view.base = value
+    view.base = Lease(value)
     return view
 
 

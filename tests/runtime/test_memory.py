@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched._core import refcounts
+from asyncsched._core.ownership import sole
 from tests.ledger import used
 from tests.waiting import Clock, held, settled, turns
 
@@ -154,14 +154,14 @@ async def test_an_array_given_away_while_a_stream_looks_for_a_buffer_is_left_alo
             kept.append(box[0].result())
             box.clear()
 
-    def switching(holder: Any, index: int) -> int:
+    def switching(value: Any, entries: int) -> bool:
         if when == "before it counts":
             give_away()
-        found = refcounts.references(holder, index)
+        found = sole(value, entries)
         give_away()
         return found
 
-    monkeypatch.setattr("asyncsched.devices.execution.references", switching)
+    monkeypatch.setattr("asyncsched.devices.execution.sole", switching)
     s.submit_nowait(held, gate)
     y = x + 1
     del x
@@ -185,23 +185,3 @@ async def test_assignment_to_a_part_in_place_when_nobody_else_holds_it(s: asc.Sc
     assert at(x) != before
     assert (await part).tolist() == [1.0] * 200
     assert (await x)[:3, 0].tolist() == [5, 6, 1]
-
-
-async def test_where_counts_cannot_be_trusted_nothing_is_written_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a Python whose counts of references are not understood everything counts as held by somebody."""
-    monkeypatch.setattr(refcounts, "_asking", -(1 << 30))
-    async with asc.Scheduler("cpu", streams=1) as s:
-        x = await settled(await s.put(BLOCK))
-        before, gate = at(x), threading.Event()
-        s.submit_nowait(held, gate)
-        y = x + 1
-        del x
-        gate.set()
-        await settled(y)
-        assert at(y) != before
-        array = await (await s.put(np.arange(3.0)))  # small enough to be looked at when its handle goes
-        assert used(s) == NB + array.nbytes
-        (escape,) = s.devices[0].memory.escapes.values()
-        assert escape.visible() is not None
-        del array, y
-        assert used(s) == 0
