@@ -143,7 +143,8 @@ class Endings:
                 else:  # it still runs, and no longer waits for this task
                     if dependent.move is not None:
                         self._give_up(dependent.move.commit)
-                    dependent.unblock()
+                    dependent.blockers -= 1
+                    dependent.scope.account.changed = True
             self.end(task, task.state)
             todo += dependents
         return awaited

@@ -210,21 +210,20 @@ class Task:
     def __post_init__(self) -> None:
         assert self.value is not None
         self.value.task = self
-        self._hold(self.reads)
-
-    @staticmethod
-    def _hold(reads: Any) -> None:
-        if type(reads) is Value:
+        reads = self.reads
+        if type(reads) is Value:  # the most frequent case: a loop would take twice as long
             if reads.holders is not None:
                 reads.holders.append(None)
-        elif reads:
+        else:
             for value in reads:
                 if value.holders is not None:
                     value.holders.append(None)
 
     def read(self, values: tuple[Value, ...]) -> None:
         """Read other values instead."""
-        self._hold(values)
+        for value in values:
+            if value.holders is not None:
+                value.holders.append(None)
         self.unread()
         self.reads = values
 
@@ -270,15 +269,11 @@ class Task:
     def unblock_dependents(self) -> None:
         """Let its dependents be launched, since it is: streams wait for streams."""
         for dependent in self.dependents:
-            dependent.unblock()
-
-    def unblock(self) -> None:
-        """One of its producers needs no longer be waited for: it is launched, or the end was all that mattered."""
-        account = self.scope.account
-        self.blockers -= 1
-        account.changed = True
-        if not self.blockers:
-            account.fits(self)  # if it lacks bytes, it may turn out to need none
+            dependent.blockers -= 1
+            account = dependent.scope.account
+            account.changed = True
+            if not dependent.blockers and account.limit is not None and account.used + dependent.cost > account.limit:
+                account.fits(dependent)  # it may turn out to need no bytes
 
     @property
     def site(self) -> CallSite | None:

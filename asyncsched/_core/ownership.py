@@ -37,7 +37,6 @@ COUNTED: Final = 1024  # bytes: smaller values on the host have no list of holde
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
 _new = object.__new__
-untracked: Callable[[object], object] = lambda thing: thing  # noqa: E731  # until `devices.untracked` hands over its own
 
 
 class Entry:
@@ -77,15 +76,16 @@ def _report(watching: dict[ref[Task], None]) -> None:
             completions.notify()
 
 
-def enter(value: Value) -> object:
-    """A new entry among a value's holders, until the returned object is dropped; None where nobody counts."""
-    holders = value.holders
-    if holders is None:
-        return None
+def _tracked(holders: list[Any]) -> object:
     holders.append(None)
     entry = _new(Entry)
     entry.holders = holders
-    return untracked(entry)
+    return entry
+
+
+# A new entry in a list of holders, until the returned object is dropped. Until `devices.untracked` hands over its own,
+# which the collector does not see, there is no array either that could be read too late.
+enter: Callable[[list[Any]], object] = _tracked
 
 
 class Lease:
@@ -99,7 +99,8 @@ class Lease:
 
     def __init__(self, value: Value) -> None:
         self._value = value
-        self._entry = enter(value)
+        holders = value.holders
+        self._entry = None if holders is None else enter(holders)
 
 
 def sole(value: Value, entries: int) -> bool:

@@ -29,8 +29,9 @@ from typing import Any
 import numpy as np
 
 from .._core import ownership
+from .._core.ownership import Entry
 
-_empty, _object = np.empty, np.dtype(object)
+_new, _empty, _object = object.__new__, np.empty, np.dtype(object)
 
 
 def untracked(thing: object) -> Any:
@@ -45,4 +46,14 @@ def behind(holder: Any) -> Any:
     return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None
 
 
-ownership.untracked = untracked
+def enter(holders: list[Any]) -> Any:
+    """A new entry in a list of holders, which ends when the returned object does: see `_core.ownership`."""
+    holders.append(None)
+    entry = _new(Entry)
+    entry.holders = holders
+    holder = _empty((), _object)  # `untracked`, written out: every handle comes here
+    holder[()] = entry
+    return holder
+
+
+ownership.enter = enter

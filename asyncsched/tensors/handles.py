@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Value
-from .._core.ownership import Lease, enter
+from .._core.ownership import Lease
 from .._instead import TASK, no_attribute
 from .._locks import Lock
 from ..devices.contract import Job
 from ..devices.memory import hand_out
+from ..devices.untracked import enter
 from ..runtime.deadlock import HANDLES
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
@@ -66,7 +67,7 @@ class Handle(Lease, Generic[T]):
         Raises the task's exception, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
         value = self._value  # `t[i] = v` may move the handle to another value meanwhile
-        kept, task = None if value.holders is None else enter(value), value.task
+        kept, task = None if value.holders is None else enter(value.holders), value.task
         try:
             # `reach`, written out: one frame less in the most frequent wait
             if task is None or task.state >= DONE or task.failure is not None:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Task, Value, failure_above
-from .._core.ownership import enter
 from .._instead import naming_arguments
+from ..devices.untracked import enter
 from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
@@ -147,7 +147,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
         made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS)
     result = _new(Tensor)  # without calling the class, which takes half as long again
     result._value = made
-    result._entry = None if made.holders is None else enter(made)
+    result._entry = None if made.holders is None else enter(made.holders)
     result._node = None
     return result
 
@@ -202,7 +202,7 @@ def _forward(name: str) -> _Operator:
             made = issue(a.account.runtime, a.device, op, found, a, kept[3], NO_OPTIONS)
         result = _new(Tensor)
         result._value = made
-        result._entry = None if made.holders is None else enter(made)
+        result._entry = None if made.holders is None else enter(made.holders)
         result._node = None
         return result
 
@@ -260,7 +260,7 @@ class Tensor(Methods):
                 value.refuse()
             raise TypeError("do not call Tensor: `x = await s.put(a)` makes a tensor from an array or a list")
         self._value = value
-        self._entry = None if value.holders is None else enter(value)
+        self._entry = None if value.holders is None else enter(value.holders)
         self._node: Any = None  # its place on the tape of `autograd`, if it has one
 
     def _op(self, name: str, *operands: object, **options: Any) -> Tensor:
