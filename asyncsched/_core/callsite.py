@@ -13,6 +13,7 @@ CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, res
 # One tuple for each line, however many tasks it submits: a million of them would slow down the garbage collector.
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code object, which the tuple keeps alive
 _MOST_KNOWN = 1024
+_inside: dict[int, CodeType] = {}  # the package's own code, by identity: quicker asked than a file's name
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _BETWEEN = (_PACKAGE, contextlib.__file__)  # `enter_async_context(s.scope())` is the user's line, too
@@ -51,7 +52,12 @@ def call_site(skip: int = 2) -> CallSite | None:
     found = _known.get((id(frame.f_code), frame.f_lasti))  # most often the line is known already
     if found is not None:
         return found
-    while frame.f_code.co_filename.startswith(_BETWEEN):
+    while True:
+        code = frame.f_code
+        if id(code) not in _inside:
+            if not code.co_filename.startswith(_BETWEEN):
+                break
+            _inside[id(code)] = code
         if frame.f_back is None:
             return None
         frame = frame.f_back

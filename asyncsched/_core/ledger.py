@@ -14,7 +14,7 @@ from typing import Any
 from .completions import Completions
 from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
-from .ownership import sole, sole_group, watch
+from .ownership import POOLED_BYTES, sole, sole_group, watch
 
 
 @dataclass(frozen=True)
@@ -194,7 +194,7 @@ class Ledger:
         """Whether a task will certainly write over its first input: nobody else holds that, which never changes again
         (see `ownership`), and it has a buffer of the output's form, charged to the same account."""
         value, reads = task.value, task.inputs  # read once: the stream's thread clears them
-        if value is None or value.holders is None or not reads or not in_place_allowed(task.call):
+        if value is None or value.nbytes < POOLED_BYTES or not reads or not in_place_allowed(task.call):
             return False
         old = reads[0]
         if old.meta is not value.meta or not (old.meta.contiguous and old.meta.known) or task.move is not None:
@@ -218,7 +218,7 @@ class Ledger:
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
-        if task.value is not None and task.value.holders is not None:
+        if task.value is not None and task.value.nbytes >= POOLED_BYTES:
             self._decide_in_place(task)
         account.used += task.cost
         if account.grace:

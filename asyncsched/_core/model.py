@@ -298,7 +298,10 @@ class Task:
         """Drop everything that it works on: it has run, or never will. It keeps its part in a commit."""
         self.value = self.args = self.call = self.context = self.options = None
         self.takes = ()
-        if self.reads:
+        reads = self.reads
+        if type(reads) is Value and reads.holders is None:  # as most: nothing is to be uncounted
+            self.reads = ()
+        elif reads:
             self.unread()
 
     def __repr__(self) -> str:
@@ -364,6 +367,8 @@ class Account:
 
     def fits(self, task: Task) -> bool:
         """Whether a pending task has room, also since it may turn out to need less."""
+        if self.limit is None or self.used + task.cost <= self.limit:  # `has_room`, written out: scans come here
+            return True
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))
 
     def starved(self, full: bool) -> bool:

@@ -33,7 +33,11 @@ from weakref import ref
 if TYPE_CHECKING:
     from .model import Task, Value
 
-COUNTED: Final = 1024  # bytes: smaller values on the host have no list of holders; a guess
+# Bytes. Smaller values on the host have no list of holders; a guess.
+COUNTED: Final = 1024
+# Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them: malloc serves from memory
+# that is already mapped (glibc maps afresh from 128 KiB).
+POOLED_BYTES: Final = 64 * 1024
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
 _new = object.__new__
@@ -46,7 +50,13 @@ class Entry:
     holders: list[Any]
 
     def __del__(self) -> None:
-        take_out(self.holders)
+        holders = self.holders  # `take_out`, written out: every handle ends here
+        holders.pop()
+        if len(holders) <= _FEW:
+            for first in holders:
+                if first is not None:
+                    _report(first)
+                return
 
 
 def take_out(holders: list[Any]) -> None:
@@ -99,8 +109,7 @@ class Lease:
 
     def __init__(self, value: Value) -> None:
         self._value = value
-        holders = value.holders
-        self._entry = None if holders is None else enter(holders)
+        self._entry = None if value.holders is None else enter(value.holders)
 
 
 def sole(value: Value, entries: int) -> bool:

@@ -118,19 +118,23 @@ class Place:
 
     def tensor(self) -> Tensor:
         """A handle on the present value, which carries this place."""
-        return cast(Tensor, handle(self.now(), self))
+        return cast(Tensor, handle(self.lease(), self))
 
     def now(self) -> Value:
         """The present value."""
+        return self.lease()._value
+
+    def lease(self) -> Lease:
+        """A lease of the present value."""
         storage = self.storage
         found = storage.views.get(self.path) if self.path else storage.lease
         if found is not None:
-            return found._value
+            return found
         view = Tensor(storage.value)
         for op, options in self.path:
             view = apply(op, (view,), dict(options))
         storage.keep(self.path, view._value)
-        return view._value
+        return view
 
     def record(
         self, op: Op, operands: Sequence[Any], nodes: Sequence[Any], options: Mapping[str, Any], result: Tensor

@@ -98,7 +98,7 @@ def grad(
                 )
         passed = _sweep(nodes, found, reached.intersection(wanted), tracked=create_graph)
         # New handles: the same tensor may be the gradient of two inputs.
-        results = [handle(found[node]._value, found[node]._node) if node in reached else None for node in wanted]
+        results = [handle(found[node]._lease(), found[node]._node) if node in reached else None for node in wanted]
     del found
     if not (create_graph if retain_graph is None else retain_graph):
         for node in passed:

@@ -164,13 +164,13 @@ class Node:
         if name == "call":
             return Call(self.options, tuple(map(_meta, self.operands)), place, self.parents[place].device)
         if name == "indices":
-            return tuple([_tensor(a, None) for a in self.operands if _is_index(a)])
+            return tuple([handle(a, None) for a in self.operands if _is_index(a)])
         if name == "out":
-            return _tensor(self.out, self if tracked else None)
+            return handle(self.out, self if tracked else None)
         if name == "operands":
-            return tuple([_tensor(a, n if tracked else None) for a, n in zip(self.operands, self.parents, strict=True)])
+            return tuple([handle(a, n if tracked else None) for a, n in zip(self.operands, self.parents, strict=True)])
         at = _NAMES.index(name)
-        return _tensor(self.operands[at], self.parents[at] if tracked else None)
+        return handle(self.operands[at], self.parents[at] if tracked else None)
 
     def drop(self) -> None:
         """Drop everything that is kept for the backward pass."""
@@ -273,7 +273,3 @@ def _meta(operand: Any) -> Any:
 
 def _is_index(operand: Any) -> bool:
     return type(operand) is Lease and operand._value.meta.dtype.kind in "biu"
-
-
-def _tensor(operand: Any, node: Node | None) -> Any:
-    return handle(operand._value if type(operand) is Lease else operand, node)

@@ -188,7 +188,7 @@ class Module:
         for name in extra.keys() & state.keys():  # first, since it may refuse its argument
             extra[name].set_extra_state(state[name])
         for parameter, given, _ in found:
-            parameter._move(given)
+            parameter._move(given.detach())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """A new module with the present values of the tensors, without gradients. Copies no bytes."""

@@ -177,10 +177,9 @@ class Graph:
                 leases[place] = taken[-1]  # a finaliser may have assigned to the tensor before
             if self._device.remote:  # a cluster writes over no array
                 return self._issued(leases, ()), []
-            for place in self.donate:
-                others = [lease for lease in leases if lease._value is leases[place]._value]
-                if len(others) > 1 or not _may_be_written(leases[place]._value):
-                    leases[place] = apply(TABLE["copy"], (Tensor(leases[place]._value),))._lease()
+            for place, lease in zip(self.donate, taken, strict=True):
+                if not _may_be_written(lease._value):
+                    leases[place] = apply(TABLE["copy"], (Tensor(lease._value),))._lease()
             olds = [lease._value for lease in taken]
             news = [new_value(old.account, old.device, old.meta, old.nbytes, old.site) for old in olds]
             return self._issued(leases, tuple(zip(self.donate, news, strict=True))), news

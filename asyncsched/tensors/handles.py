@@ -37,15 +37,16 @@ class Handle(Lease, Generic[T]):
     __slots__ = ("__weakref__",)
 
     def _move(self, other: Handle[T], before: Value | None = None) -> bool:
-        """Go on to another handle's value; if `before` is given, only from that one. Returns whether it did.
+        """Go on to the value of another handle, which the caller is about to drop: its entry is taken over. If `before`
+        is given, only from that value. Returns whether it did.
 
         No finaliser runs between the look and the move. What was there is dropped last, since that may run finalisers.
         """
-        lease, _dropped = Lease(other._value), (self._value, self._entry)
+        _dropped = self._value, self._entry
         with _moving:
             if before is not None and self._value is not before:
                 return False
-            self._value, self._entry = lease._value, lease._entry
+            self._value, self._entry = other._value, other._entry
         return True
 
     def _lease(self) -> Lease:

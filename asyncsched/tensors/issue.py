@@ -71,7 +71,7 @@ def issue(
         nbytes = device.memory.footprint(nbytes)
         cost = nbytes + device.memory.workspace(plan)
     value = new_value(scope.account, device, plan.meta, nbytes, site)
-    if not inline or not plan.meta.known:  # a card writes over values of any size; this one's is not known yet
+    if not inline or plan.meta.shape is not plan.meta.bound:  # a card writes over any; the size is not known yet
         value.holders = []
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Task, Value, failure_above
+from .._core.ownership import Lease
 from .._instead import naming_arguments
 from ..devices.untracked import enter
 from ..ops.exactly import asked
@@ -110,17 +111,18 @@ def apply(
 
 
 def handle(operand: Any, node: Any) -> Any:
-    """A new handle on a value, with its node if operations on it must be recorded; a number is returned as it is."""
-    if type(operand) is not Value:
+    """A new handle on the value of a lease, with its node if operations on it must be recorded; a number is returned as
+    it is. It shares the lease's entry."""
+    if not isinstance(operand, Lease):
         return operand
-    tensor = Tensor(operand)
-    tensor._node = node
+    tensor = _new(Tensor)
+    tensor._value, tensor._entry, tensor._node = operand._value, operand._entry, node
     return tensor
 
 
 def as_now(operand: Any) -> Any:
     """A new handle on a tensor's present value, which no finaliser can assign to; a number is returned as it is."""
-    return handle(operand._value, operand._node) if isinstance(operand, Tensor) else operand
+    return handle(operand._lease(), operand._node) if isinstance(operand, Tensor) else operand
 
 
 def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: Tensor) -> None:

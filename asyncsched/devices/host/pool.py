@@ -16,12 +16,11 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._core.ownership import POOLED_BYTES as POOLED_BYTES
 from ..._locks import Lock
 
 Block = NDArray[np.uint8]
 
-# Below this, malloc serves from memory that is already mapped (glibc maps afresh from 128 KiB).
-POOLED_BYTES = 64 * 1024
 # Most free bytes kept when the scheduler has no byte limit. A guess: a few large batches.
 UNBOUNDED_FREE = 256 * 2**20
 _LINE = 64
