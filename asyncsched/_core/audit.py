@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from .model import LAUNCHED, Account, Scope, Task, Value
 from .ownership import sole
@@ -90,3 +90,34 @@ def _being_made(value: Value) -> bool:
     """Whether the engine has not yet seen the end of its task: then the task's cost includes its bytes."""
     producer = value.task
     return producer is not None and producer.state == LAUNCHED
+
+
+def sole_group(value: Value, tasks: Sequence[Task]) -> bool:
+    """Whether nothing but these tasks holds a value, also by views of it. What is let go meanwhile counts as held."""
+    holders = value.holders
+    if holders is None:
+        return False
+    count = -1
+    while count != len(holders):  # again if a task let go in between
+        count = len(holders)
+        views = _views_of(value, tasks)
+        reads = Counter([id(read) for task in tasks for read in task.inputs])
+        bases = Counter([id(view.base._value) for view in views if view.base is not None])
+        if count <= reads[id(value)] + bases[id(value)] and all(
+            sole(view, reads[id(view)] + bases[id(view)]) for view in views
+        ):
+            return True
+    return False
+
+
+def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
+    """The views between a value and the tasks that read it, each once."""
+    todo = [read for task in readers for read in task.inputs]
+    todo += [made for task in readers if (made := task.value) is not None and made.base is not None]
+    found: dict[int, Value] = {}
+    while todo:
+        view = todo.pop()
+        if view is not value and view.base is not None and view.owner is value and id(view) not in found:
+            found[id(view)] = view
+            todo.append(view.base._value)
+    return list(found.values())

@@ -11,10 +11,11 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
+from .audit import sole_group
 from .completions import Completions
 from .instrument import Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
-from .ownership import POOLED_BYTES, sole, sole_group, watch
+from .ownership import POOLED_BYTES, sole, watch
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,11 @@ from gc import is_finalized
 from typing import Any, Final, NoReturn, Protocol
 from weakref import ref
 
+from . import ownership
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
-from .ownership import COUNTED, Lease, take_out
+from .ownership import COUNTED, take_out
 from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
@@ -146,6 +147,20 @@ def new_value(
     value.seq = -1
     value.holders = None if nbytes < COUNTED else []
     return value
+
+
+class Lease:
+    """Holds a value for somebody outside the engine, until it is dropped. Handles are leases, too.
+
+    A frame that reads a handle and goes on with the value keeps `_entry` as long: a finaliser may move the handle to
+    another value at any step.
+    """
+
+    __slots__ = ("_entry", "_value")
+
+    def __init__(self, value: Value) -> None:
+        self._value = value
+        self._entry = None if value.holders is None else ownership.enter(value.holders)
 
 
 class Plan(Protocol):

@@ -25,22 +25,24 @@ Small values have no list. They are never written over, and the count would cost
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final, Protocol
 from weakref import ref
-
-if TYPE_CHECKING:
-    from .model import Task, Value
 
 # Bytes. Smaller values on the host have no list of holders; a guess.
 COUNTED: Final = 1024
-# Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them: malloc serves from memory
+# Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them: for these malloc has memory
 # that is already mapped (glibc maps afresh from 128 KiB).
 POOLED_BYTES: Final = 64 * 1024
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
 _new = object.__new__
+
+
+class Held(Protocol):
+    """A value, as far as its holders go."""
+
+    holders: list[Any] | None
 
 
 class Entry:
@@ -69,7 +71,7 @@ def take_out(holders: list[Any]) -> None:
             return
 
 
-def watch(value: Value, task: Task) -> None:
+def watch(value: Held, task: Any) -> None:
     """Have a pending task, one of a value's holders, reported when only a few holders are left, and fewer."""
     assert value.holders is not None
     if value.holders[0] is None:
@@ -77,7 +79,7 @@ def watch(value: Value, task: Task) -> None:
     value.holders[0][ref(task)] = None
 
 
-def _report(watching: dict[ref[Task], None]) -> None:
+def _report(watching: dict[ref[Any], None]) -> None:
     for waiting in list(watching):
         task = waiting()
         if task is not None:
@@ -98,52 +100,7 @@ def _tracked(holders: list[Any]) -> object:
 enter: Callable[[list[Any]], object] = _tracked
 
 
-class Lease:
-    """Holds a value for somebody outside the engine, until it is dropped. Handles are leases, too.
-
-    A frame that reads a handle and goes on with the value keeps `_entry` as long: a finaliser may move the handle to
-    another value at any step.
-    """
-
-    __slots__ = ("_entry", "_value")
-
-    def __init__(self, value: Value) -> None:
-        self._value = value
-        self._entry = None if value.holders is None else enter(value.holders)
-
-
-def sole(value: Value, entries: int) -> bool:
+def sole(value: Held, entries: int) -> bool:
     """Whether a value has no more holders than these entries, which are the asker's own."""
     holders = value.holders
     return holders is not None and len(holders) <= entries
-
-
-def sole_group(value: Value, tasks: Sequence[Task]) -> bool:
-    """Whether nothing but these tasks holds a value, also by views of it. What is let go meanwhile counts as held."""
-    holders = value.holders
-    if holders is None:
-        return False
-    count = -1
-    while count != len(holders):  # again if a task let go in between
-        count = len(holders)
-        views = _views_of(value, tasks)
-        reads = Counter([id(read) for task in tasks for read in task.inputs])
-        bases = Counter([id(view.base._value) for view in views if view.base is not None])
-        if count <= reads[id(value)] + bases[id(value)] and all(
-            sole(view, reads[id(view)] + bases[id(view)]) for view in views
-        ):
-            return True
-    return False
-
-
-def _views_of(value: Value, readers: Sequence[Task]) -> list[Value]:
-    """The views between a value and the tasks that read it, each once."""
-    todo = [read for task in readers for read in task.inputs]
-    todo += [made for task in readers if (made := task.value) is not None and made.base is not None]
-    found: dict[int, Value] = {}
-    while todo:
-        view = todo.pop()
-        if view is not value and view.base is not None and view.owner is value and id(view) not in found:
-            found[id(view)] = view
-            todo.append(view.base._value)
-    return list(found.values())

@@ -20,8 +20,7 @@ from typing import Any, Final, cast
 
 import numpy as np
 
-from .._core.model import DONE, Task, Value
-from .._core.ownership import Lease
+from .._core.model import DONE, Lease, Task, Value
 from .._tree import map_leaves
 from ..ops.index_keys import Key, Path, through
 from ..ops.kernels.index import check_in_place

@@ -14,8 +14,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
 from .._arguments import is_coroutine_function
-from .._core.model import Value
-from .._core.ownership import Lease
+from .._core.model import Lease, Value
 from ..devices.contract import Device
 from ..ops.meta import Meta
 from ..ops.op import Op

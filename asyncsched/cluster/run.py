@@ -36,9 +36,8 @@ from typing import Any, Final, TypeAlias
 from dask.task_spec import Alias, DataNode, GraphNode
 
 from .._core.failure import Failure
-from .._core.model import PENDING, CallPlan, Task, Value, new_value
+from .._core.model import PENDING, CallPlan, Lease, Task, Value, new_value
 from .._core.model import Scope as CoreScope
-from .._core.ownership import Lease
 from .._log import log
 from ..devices.contract import Device
 from ..devices.execution import Body

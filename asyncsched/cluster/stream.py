@@ -39,8 +39,8 @@ from typing import Any
 import numpy as np
 
 from .._core.failure import Failure
-from .._core.model import Task, Value, failure_above, new_value
-from .._core.ownership import Lease, sole
+from .._core.model import Lease, Task, Value, failure_above, new_value
+from .._core.ownership import sole
 from ..devices import execution
 from ..devices.contract import Point
 from ..devices.counter import Counter

@@ -13,8 +13,8 @@ import numpy as np
 from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
 from .._core.failure import Failure
-from .._core.model import Task, Value, failure_above
-from .._core.ownership import Lease, sole
+from .._core.model import Lease, Task, Value, failure_above
+from .._core.ownership import sole
 from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.op import Op

@@ -35,10 +35,9 @@ from numpy.typing import DTypeLike
 
 from .._arguments import format_seconds, is_coroutine_function, label_of, parse_bytes
 from .._core.callsite import call_site
-from .._core.model import DONE, PENDING, CallPlan, Value, new_value
+from .._core.model import DONE, PENDING, CallPlan, Lease, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
-from .._core.ownership import Lease
 from .._tree import find, map_leaves
 from ..errors import QueueFull
 from ..ops.meta import Meta, meta

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, NoReturn, TypeA
 
 import numpy as np
 
-from .._core.model import Value, failure_above
-from .._core.ownership import Lease
+from .._core.model import Lease, Value, failure_above
 from .._instead import no_attribute
 from ..errors import ImplicitBarrierError
 from ..runtime.waiting import wait

@@ -20,8 +20,8 @@ import numpy as np
 from .._arguments import check_int, is_coroutine_function, label_of
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
-from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Scope, Task, Value, new_value
-from .._core.ownership import Lease, sole
+from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Lease, Scope, Task, Value, new_value
+from .._core.ownership import sole
 from .._tree import leaves, map_leaves
 from ..devices.contract import Device
 from ..devices.memory import owner_of

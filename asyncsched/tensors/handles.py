@@ -9,8 +9,7 @@ from types import coroutine
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.callsite import CallSite, line_of
-from .._core.model import DONE, Value
-from .._core.ownership import Lease
+from .._core.model import DONE, Lease, Value
 from .._instead import TASK, no_attribute
 from .._locks import Lock
 from ..devices.contract import Job

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 
 import numpy as np
 
-from .._core.model import Task, Value, failure_above
-from .._core.ownership import Lease
+from .._core.model import Lease, Task, Value, failure_above
 from .._instead import naming_arguments
 from ..devices.untracked import enter
 from ..ops.exactly import asked
@@ -122,7 +121,10 @@ def handle(operand: Any, node: Any) -> Any:
 
 def as_now(operand: Any) -> Any:
     """A new handle on a tensor's present value, which no finaliser can assign to; a number is returned as it is."""
-    return handle(operand._lease(), operand._node) if isinstance(operand, Tensor) else operand
+    if not isinstance(operand, Tensor):
+        return operand
+    _entry, value, node = operand._entry, operand._value, operand._node  # no finaliser assigns in between
+    return handle(Lease(value), node)
 
 
 def record(op: Op, operands: Sequence[Any], options: Mapping[str, Any], result: Tensor) -> None:

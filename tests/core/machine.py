@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from asyncsched._core import tenants
-from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Task
-from asyncsched._core.ownership import Lease
+from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Lease, Task
 from asyncsched.errors import QueueFull, TaskTooLarge
 from asyncsched.ops.meta import meta
 from asyncsched.runtime.transaction import commit

@@ -10,8 +10,7 @@ from typing import Any
 
 from asyncsched._core.commit import Commit
 from asyncsched._core.failure import Failure
-from asyncsched._core.model import DONE, LAUNCHED, PENDING, Account, Scope, Task, Value
-from asyncsched._core.ownership import Lease
+from asyncsched._core.model import DONE, LAUNCHED, PENDING, Account, Lease, Scope, Task, Value
 
 from .rig import Outcome
 from .shares import Share

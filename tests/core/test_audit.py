@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asyncsched._core.audit import held_by_pending, in_flight_bytes
-from asyncsched._core.model import Task
-from asyncsched._core.ownership import Lease
+from asyncsched._core.model import Lease, Task
 
 from .rig import Rig, execute
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from asyncsched._core.model import DONE, FAILED, LAUNCHED, PENDING
-from asyncsched._core.ownership import Lease
+from asyncsched._core.model import DONE, FAILED, LAUNCHED, PENDING, Lease
 from asyncsched.errors import QueueFull, TaskTooLarge
 from tests.validate import validate
 

@@ -13,8 +13,7 @@ import numpy as np
 
 from ..._core.completions import Completions
 from ..._core.failure import Failure
-from ..._core.model import Task, Value, failure_above
-from ..._core.ownership import Lease
+from ..._core.model import Lease, Task, Value, failure_above
 from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks

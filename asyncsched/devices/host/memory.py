@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._core.completions import Completions
-from ..._core.model import Task, Value
-from ..._core.ownership import Lease
+from ..._core.model import Lease, Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
 from ...ops.meta import Meta
