@@ -11,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
+from tests.oracle import watching
 from tests.thorough import usually
 
 from .programs import Program, make
@@ -56,3 +57,21 @@ async def test_programs_equal_eager_numpy(chunk: int) -> None:
             except BaseException as error:
                 error.add_note(setting)
                 raise
+
+
+@pytest.mark.one_loop
+@pytest.mark.parametrize("kind", ["cpu", "sim"])
+async def test_what_is_written_over_has_no_holder_that_does_not_count(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values of all sizes are written over here."""
+    asked = 0
+    for seed in range(usually(100, 1000)):
+        rng = random.Random(seed)
+        program, streams = make(seed, scopes=rng.choice([1, 1, 3]), most=40), rng.randint(1, 4)
+        with watching(monkeypatch, smallest=1) as oracle:
+            device, own = _device(kind, seed, streams), None if kind == "sim" else streams
+            await run(program, partial(asc.Scheduler, device, streams=own))
+        assert not oracle.wrong, f"{seed=} {streams=}: {oracle.wrong[:3]}"
+        asked += oracle.asked
+    assert asked > 20

@@ -19,6 +19,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from asyncsched.devices.cuda.pool import GRANULE
 from tests.fake_cupy import fake_cupy
+from tests.oracle import watching
 from tests.thorough import usually
 
 from .programs import OPS, Array, Program, make
@@ -78,3 +79,17 @@ async def test_programs_equal_eager_numpy(chunk: int) -> None:
             except BaseException as error:
                 error.add_note(setting)
                 raise
+
+
+@pytest.mark.one_loop
+async def test_what_is_written_over_has_no_holder_that_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    for seed in range(usually(10, 100)):
+        rng = random.Random(seed)
+        program = make(seed, scopes=rng.choice([1, 1, 3]), most=40)
+        with fake_cupy(seed), watching(monkeypatch) as oracle:
+            await run(program, partial(asc.Scheduler, CUDADevice(0, rng.randint(1, 4))))
+            gc.collect()
+        assert not oracle.wrong, f"{seed=}: {oracle.wrong[:3]}"
+        asked += oracle.asked
+    assert asked > 5
