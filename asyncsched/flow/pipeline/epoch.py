@@ -16,11 +16,13 @@ from anyio.abc import TaskGroup
 from ..._instead import OnlyAsync
 from ...errors import add_note, passable
 from ...runtime.record import Record, Seconds
+from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import EPOCH, Behind, Progress
+from .position import EPOCH, Behind
+from .progress import Progress
 from .sources import SourceStage, make_source
 from .stages import Stage
 
@@ -75,10 +77,11 @@ class Items(AsyncIterator[T], OnlyAsync):
     left in another task than the one that entered them, as happens around the `yield` of an async generator.
     """
 
-    def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None]) -> None:
+    def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None], runtime: Runtime) -> None:
         self._plan = plan
         self._progress = progress
         self._on_enter = on_enter  # raises if no epoch may begin now
+        self._runtime = runtime
         self._position = progress.position
         self._work: asyncio.Task[None] | None = None
         self._stages: list[Stage] = []
@@ -94,7 +97,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         if self._state == "closed":
             return 0
         if self._state == "open":
-            return self._plan.length(self._iterable, self._position)
+            return self._plan.length(self._iterable, self._progress.received())
         position = self._progress.next()
         return self._plan.length(self._plan.readable(position.epoch), position)
 
@@ -111,14 +114,15 @@ class Items(AsyncIterator[T], OnlyAsync):
             raise RuntimeError("these items were opened before: call `pipe.open()` again for another epoch")
         self._on_enter(self)
         self._position = self._progress.begin()
+        self._runtime.step_watchers.add(self._progress)
         try:
             self._iterable = await self._read_source()
             self._plan.check_position(self._iterable, self._position)
             self._started = perf_counter()
             self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")
-        except BaseException:
-            self._close()
+        except BaseException as error:
+            self._close(error)
             raise
         self._work.add_done_callback(self._ended)
         self._state, self._progress.unread = "open", True
@@ -185,25 +189,27 @@ class Items(AsyncIterator[T], OnlyAsync):
         try:
             await ended(self._work)
         finally:
-            self._close()
+            self._close(error)
         if error is None and source.closing_error is not None:
             raise source.closing_error
 
     async def __anext__(self) -> T:
-        out = self._out
-        if not out.items:
+        out, position = self._out, self._position
+        origin = position.in_hand
+        if origin is None or not out.items:
+            position.put_down()
             await self._arrived()
-        origin, item = out.take()
-        position = self._position
-        if origin == position.taken and not position.ahead:  # written out, since most items come this way
+        elif origin == position.taken and not position.ahead:  # written out, since most items come this way
             position.taken += 1
         else:
             position.receive(origin)
+        position.in_hand, item = out.take()
         return item  # type: ignore[no-any-return]
 
     async def _arrived(self) -> None:
         """Wait for an item. If there is none, raise the exception that ended the items."""
         self._must_be_open()
+        self._progress.asked()
         if self._out.for_items.waiters:
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
         if await self._out.arrived():
@@ -237,7 +243,7 @@ class Items(AsyncIterator[T], OnlyAsync):
             stage.started, stage.epoch = self._started, self._position.epoch
         self._out = link
 
-    def _close(self) -> None:
+    def _close(self, error: BaseException | None) -> None:
         """Drop all but the report, since items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
@@ -246,7 +252,8 @@ class Items(AsyncIterator[T], OnlyAsync):
             stage.out.close()
             stage.error = None
         self._stages, self._source, self._iterable, self._out = [], None, None, Link(0)
-        self._progress.open = False
+        self._runtime.step_watchers.discard(self._progress)
+        self._progress.close(error)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot; after closing, the one from then."""

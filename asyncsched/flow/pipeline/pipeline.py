@@ -18,8 +18,9 @@ from .functions import BatchStage, LoopStage, ThreadStage
 from .links import DroppingLink, Link
 from .order import Shard, check_indexed, check_order, is_iterable, is_iterator
 from .plan import Plan, unknown_after
-from .position import Position, Progress
+from .position import Position
 from .processes import ProcessStage
+from .progress import Progress
 from .shuffle_stage import ShuffleStage
 from .stages import Stage, StagePlan
 
@@ -70,7 +71,7 @@ class Pipeline(Generic[T]):
         self._submitter = submitter
         self._runtime = runtime
         self._plan = plan
-        self._progress = Progress(plan.epochs)
+        self._progress = Progress(plan.epochs, runtime.optimizers)
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     def __repr__(self) -> str:
@@ -315,24 +316,29 @@ class Pipeline(Generic[T]):
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
             SchedulerClosed: if the scheduler is not open.
         """
-        return Items(self._plan, self._progress, self._begin)
+        return Items(self._plan, self._progress, self._begin, self._runtime)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot of the present epoch, or the last."""
         return self._last.statistics() if self._last is not None else report((), Link(0), 0.0, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, for `load_state_dict`: the epoch's number, and which items of the source the consumer has
-        received.
+        """The position, for `load_state_dict`: the epoch's number, and which items of the source count.
 
-        Items read ahead do not count: a pipeline that resumes reads them again. It skips received items without mapping
-        them. The source must give the same items again.
+        Items read ahead do not count: a pipeline that resumes reads them again. It skips items that count without
+        mapping them. The source must give the same items again.
+
+        In a loop that steps an optimiser of the package, items count up to the last step that moved, or will move, the
+        parameters: saved together with these, no item is lost and none comes twice, wherever the loop was cancelled. So
+        take one item at a time, and step in the coroutine that takes them. In any other loop an item counts when it is
+        received, unless an exception or a cancellation has cut the loop short since. The end of an epoch counts for all
+        of its items.
 
         `state["epoch"]` is the number of the epoch, so a run of 10 goes on by `for _ in range(state["epoch"], 10)`. In
         the block of an epoch that holds also when its last item was received: an epoch that is resumed from there gives
         no items.
         """
-        return self._progress.position.state()
+        return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from this position with the next `open()`.
