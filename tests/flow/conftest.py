@@ -38,3 +38,9 @@ def table(request: pytest.FixtureRequest) -> MakeTable:
 def frame(request: pytest.FixtureRequest) -> MakeTable:
     """The same, of those whose tables NumPy takes for arrays."""
     return pytest.importorskip(request.param).DataFrame
+
+
+@pytest.fixture
+def pandas() -> Any:
+    """The package, imported where that may block."""
+    return pytest.importorskip("pandas")

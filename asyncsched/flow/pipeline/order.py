@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..._arguments import is_table
 
 _IN_MEMORY = (list, tuple, range, np.ndarray)
 
@@ -123,6 +125,21 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
         found = list(found)  # of a sampler
     check_order(found)
     return Arranged(source, found, shards)
+
+
+def check_rows(source: Any, order: Any) -> None:
+    """Raise for what iterates over something else than its items: tables over columns, other collections of
+    named arrays over names. And for a table's column in an order, which pandas reads by label."""
+    kind = type(source).__name__
+    if is_table(source):
+        raise TypeError(
+            f"{kind} iterates over its columns: give its rows, as by `to_numpy()`, `to_dict('records')` of pandas,"
+            " `rows()` of polars, `to_pylist()` of Arrow; or tables of some rows each, in a list"
+        )
+    if order is None and isinstance(source, Mapping) and not isinstance(source, dict):  # as a file of named arrays
+        raise TypeError(f"{kind} iterates over its names: give one of its arrays, or `list(it)` for the names")
+    if order is not None and hasattr(source, "iloc"):
+        raise TypeError(f"order= holds places, and {kind} is read by its labels: give `to_numpy()` of it")
 
 
 def check_indexed(source: Any) -> None:

@@ -16,7 +16,7 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
 from .links import DroppingLink, Link
-from .order import Shard, check_indexed, check_order, is_iterable, is_iterator
+from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator
 from .plan import Plan, unknown_after
 from .position import Position
 from .processes import ProcessStage
@@ -289,7 +289,8 @@ class Pipeline(Generic[T]):
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does, also those in tuples, lists and dicts.
 
-        Arrays of other libraries are put, too: what PyTorch's DataLoader gives becomes tensors.
+        Arrays of other libraries are put, too: what PyTorch's DataLoader gives becomes tensors, and so does a table of
+        numbers. A table with text in it raises TypeError, as `s.put` does: leave that out in a `.map` before.
 
         The scheduler's limit on bytes holds. A batch is put when there is room for all of it, in the scope that is
         ambient where the pipeline is opened. If the scheduler is stuck and others wait for bytes, the batches ahead go
@@ -405,6 +406,8 @@ def make_pipeline(
         )
     if not is_iterable(source):
         _check_takes_epoch("the source", source)
+    else:
+        check_rows(source, order)
     if order is not None:
         if is_iterable(source):
             check_indexed(source)
