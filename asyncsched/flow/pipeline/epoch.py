@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -14,7 +14,7 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
-from ...errors import add_note, passable
+from ...errors import passable
 from ...runtime.record import Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
@@ -23,8 +23,8 @@ from .order import is_iterable
 from .plan import Plan
 from .position import EPOCH, Behind
 from .progress import Progress
-from .sources import SourceStage, make_source
-from .stages import Stage
+from .sources import SourceStage, close, make_source
+from .stages import Stage, noted
 
 T = TypeVar("T")
 
@@ -87,7 +87,9 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._stages: list[Stage] = []
         self._source: SourceStage | None = None
         self._iterable: Any = None
+        self._unread: Any = None  # a source that a function has made
         self._out = Link(0)
+        self._given = 0  # items that went into the `repeat` before this epoch
         self._state = "not open yet"
         self._started = 0.0
         self._report: PipelineStatistics | None = None  # once it is closed
@@ -122,7 +124,10 @@ class Items(AsyncIterator[T], OnlyAsync):
             self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")
         except BaseException as error:
-            self._close(error)
+            try:
+                await self._close_unread()
+            finally:
+                self._close(error)
             raise
         self._work.add_done_callback(self._ended)
         self._state, self._progress.unread = "open", True
@@ -153,16 +158,19 @@ class Items(AsyncIterator[T], OnlyAsync):
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                add_note(error, f"raised where the source of epoch {self._position.epoch + number} was made")
-                out.end(error)
+                out.end(noted(error, f"raised where the source of epoch {self._position.epoch + number} was made"))
                 return True
 
     async def _again(self, before: Sequence[Stage], number: int) -> Stage:
         """A source for another epoch, of this number in the block. The stages before the `repeat` are used again."""
         old = self._source
         assert old is not None
-        if self._plan.epochs is None and old.end == old.first:
-            raise ValueError("there is nothing to repeat for ever: the source has no items")
+        if self._plan.epochs is None and before[-1].out.count == self._given and not (number == 1 and old.skip.begun):
+            why = "the source has no items"
+            if old.end > old.first:
+                why = "the stages before the `repeat` leave out every item, as in a batch that is not full"
+            raise ValueError(f"there is nothing to repeat for ever: {why}")
+        self._given = before[-1].out.count
         first = before[0].out
         assert isinstance(first, DroppingLink)
         for stage in before:
@@ -187,11 +195,14 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._state = "closed"
         self._work.cancel()
         try:
-            await ended(self._work)
+            try:
+                await ended(self._work)
+            finally:
+                await self._close_unread()
         finally:
             self._close(error)
         if error is None and source.closing_error is not None:
-            raise source.closing_error
+            raise passable(source.closing_error, "closing the source raised")
 
     async def __anext__(self) -> T:
         out, position = self._out, self._position
@@ -229,7 +240,20 @@ class Items(AsyncIterator[T], OnlyAsync):
         plan = self._plan
         if is_iterable(plan.source) and plan.order is None and not plan.shards:
             return plan.source
-        return await to_its_end(in_thread(partial(plan.read, self._position.epoch + number), "source of a pipeline"))
+
+        def read() -> Any:
+            self._unread = plan.read(self._position.epoch + number)
+            return self._unread
+
+        return await to_its_end(in_thread(read, "source of a pipeline"))
+
+    async def _close_unread(self) -> None:
+        """Close an iterator that was made for an epoch that was cancelled, or never began, so that no stage reads
+        it."""
+        unread, self._unread, source = self._unread, None, self._source
+        if unread is not None and not (source is not None and source.opened and source.iterable is unread):
+            with suppress(Exception):  # what ended the epoch is told
+                await to_its_end(close(unread))
 
     def _build(self) -> None:
         link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)

@@ -54,10 +54,10 @@ class LoopStage(Stage):
             origin, item = source.take()
             try:
                 item = await function(item)
+                out.put(origin, item)
             except BaseException as error:
                 self.fail(origin, error, brief(item))
                 break
-            out.put(origin, item)
             del item  # while it waits, a worker holds nothing
             if copy_context() != context or cancellations():
                 return True
@@ -94,7 +94,7 @@ class ThreadStage(Stage):
         self._filters = filters
         self._results = ReorderBuffer(self)
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._made = EntryQueue(self._collect)
+        self._made = EntryQueue(self._collect, self.fail)
         self._stopped = False
         self._seconds = 0.0
 

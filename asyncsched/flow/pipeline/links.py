@@ -95,10 +95,10 @@ class Link:
 
     def put(self, origin: Origin, item: Any) -> None:
         """Add an item whose room was reserved."""
-        self.items.append((origin, item))
-        self.count += 1
         if self.fitted:
             self._measure(item)
+        self.items.append((origin, item))
+        self.count += 1
         if self.for_items.waiters and len(self.items) >= self.wanted:
             self.for_items.wake()
 

@@ -94,7 +94,10 @@ def brief(item: Any) -> str:
     >>> brief(("a.png", 3)), brief([0.5] * 1000)
     ("('a.png', 3)", '')
     """
-    return repr(item) if _is_brief(item) else ""
+    try:
+        return repr(item) if _is_brief(item) else ""
+    except BaseException:  # of the user's class: what is to be told is the error of the function
+        return ""
 
 
 def _is_brief(item: Any) -> bool:
@@ -141,6 +144,11 @@ class Position:
                 self.taken = self.over.pop(self.taken)
             else:
                 return
+
+    @property
+    def begun(self) -> bool:
+        """Whether any item of the epoch counts."""
+        return bool(self.taken or self.ahead)
 
     def has(self, number: int) -> bool:
         """Whether the item of this number counts."""
