@@ -7,9 +7,11 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncsched as asc
@@ -347,3 +349,35 @@ async def test_an_epoch_that_is_resumed_behind_its_last_item_is_no_empty_one(s: 
     pipe.load_state_dict({"epoch": 0, "taken": 8, "ahead": []})
     async with pipe.open() as items:
         assert (await anext(items)).tolist() == [0, 1, 2, 3]
+
+
+class Unequal:
+    """It cannot be compared, as an array of several numbers cannot."""
+
+    def __eq__(self, other: object) -> bool:
+        raise Panic
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("values"),
+    [[np.ones(3), np.ones(3), np.zeros(3)], [Unequal(), Unequal()], [1, True, 1.0], [float("nan")] * 3],
+    ids=["arrays", "raising", "equal", "nan"],
+)
+@pytest.mark.parametrize("workers", [1, 2])
+async def test_what_a_call_sets_in_its_context_is_told_apart_by_identity(
+    s: asc.Scheduler, values: list[Any], workers: int
+) -> None:
+    variable: ContextVar[Any] = ContextVar("variable", default=None)
+    kept = ContextVar("kept", default=None)
+    kept.set(values[0])
+
+    async def fn(value: Any) -> Any:
+        before = variable.get()
+        variable.set(value)
+        assert kept.get() is values[0]
+        kept.set(value)
+        return before
+
+    assert await drain(s.pipeline(values).map(fn, workers=workers)) == [None] * len(values)

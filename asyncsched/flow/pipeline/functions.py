@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -20,6 +20,8 @@ from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
+Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
+_UNSET = object()
 
 
 class LoopStage(Stage):
@@ -43,7 +45,7 @@ class LoopStage(Stage):
     async def _work(self) -> bool:
         """One worker of a stage without order. It is the most frequent path, so `ready` is written out here."""
         source, out, function = self.source, self.out, self._function
-        context, cancellations = _state()
+        variables, cancellations = _state()
         items = source.items
         while self.error is None:
             if not out.try_reserve():
@@ -59,12 +61,12 @@ class LoopStage(Stage):
                 self.fail(origin, error, brief(item))
                 break
             del item  # while it waits, a worker holds nothing
-            if copy_context() != context or cancellations():
+            if cancellations() or _changed(variables):
                 return True
         return False
 
     async def _work_in_order(self) -> bool:
-        context, cancellations = _state()
+        variables, cancellations = _state()
         while await self.ready():
             call = self._results.enter(*self.source.take())
             try:
@@ -73,16 +75,27 @@ class LoopStage(Stage):
                 call.item, call.error = brief(call.item), error
             self._results.ended(call)
             del call
-            if copy_context() != context or cancellations():
+            if cancellations() or _changed(variables):
                 return True
         return False
 
 
-def _state() -> tuple[Context, Callable[[], int]]:
-    """A copy of this task's context, and the method that counts its cancellations."""
+def _state() -> tuple[Variables, Callable[[], int]]:
+    """The context variables of this task, and the method that counts its cancellations."""
     task = asyncio.current_task()
     assert task is not None
-    return copy_context(), task.cancelling
+    return list(copy_context().items()), task.cancelling
+
+
+def _changed(variables: Variables) -> bool:
+    """Whether this task's context has changed. Two contexts would ask values, such as arrays, whether they are equal."""
+    context = copy_context()
+    if len(context) != len(variables):
+        return True
+    for variable, value in variables:
+        if context.get(variable, _UNSET) is not value:
+            return True
+    return False
 
 
 class ThreadStage(Stage):
