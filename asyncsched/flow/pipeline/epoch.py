@@ -193,6 +193,8 @@ class Items(AsyncIterator[T], OnlyAsync):
         assert self._source is not None
         source = self._source
         self._state = "closed"
+        for stage in self._stages:
+            stage.stop()
         self._work.cancel()
         try:
             try:

@@ -120,7 +120,7 @@ class ThreadStage(Stage):
                 with interrupts_pass():
                     await self.feed()
             except BaseException:
-                self._stopped = True
+                self.stop()
                 raise
             finally:
                 for _ in range(self.workers):
@@ -133,6 +133,9 @@ class ThreadStage(Stage):
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         self._stopped = True  # calls that no thread has taken come after it
         super().fail(origin, error, given)
+
+    def stop(self) -> None:
+        self._stopped = True
 
     async def feed(self) -> None:
         """Give every item to the threads."""

@@ -90,6 +90,9 @@ class Stage:
         self.out.unreserve()
         return False
 
+    def stop(self) -> None:
+        """Nobody wants its output any more: begin no more work."""
+
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
         if self.error is None:
