@@ -38,6 +38,7 @@ from ...tensors.putting import importable
 from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
+from .marks import unmarked
 from .position import Origin
 from .stages import Stage
 
@@ -64,7 +65,7 @@ class DeviceStage(Stage):
         self._runtime.answerers.add(self)
         try:
             while await self._more():
-                origin, item = self.source.take()
+                origin, item = self.source.take_marked()
                 self._drop_taken()
                 self._ahead.append((origin, item))
                 try:
@@ -98,7 +99,8 @@ class DeviceStage(Stage):
 
     async def _put_ahead(self, origin: Origin, item: Any) -> None:
         with anyio.CancelScope() as self._putting:
-            there = await self._put(item)
+            there = await self._put(unmarked(item, origin))
+            unmarked(item, origin)  # again: the copy may have been made later
         given_back, self._putting = self._putting.cancel_called, None
         if not given_back:
             self.out.put(origin, there)

@@ -16,6 +16,7 @@ import anyio
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
+from .marks import PLAIN, marked, unmarked
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
@@ -56,7 +57,7 @@ class LoopStage(Stage):
             origin, item = source.take()
             try:
                 item = await function(item)
-                out.put(origin, item)
+                out.put(origin, item if type(item) in PLAIN else marked(item, self.name))
             except BaseException as error:
                 self.fail(origin, error, brief(item))
                 break
@@ -70,7 +71,7 @@ class LoopStage(Stage):
         while await self.ready():
             call = self._results.enter(*self.source.take())
             try:
-                call.item = await self._function(call.item)
+                call.item = marked(await self._function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             self._results.ended(call)
@@ -101,6 +102,8 @@ def _changed(variables: Variables) -> bool:
 
 class ThreadStage(Stage):
     """A plain function in threads, which share one queue."""
+
+    marks = True  # whether its results may be arrays that it writes to again
 
     def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -140,7 +143,7 @@ class ThreadStage(Stage):
     async def feed(self) -> None:
         """Give every item to the threads."""
         while await self.ready():
-            self.give(*self.source.take())
+            self.give(*self.source.take_marked())
 
     def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
@@ -158,7 +161,10 @@ class ThreadStage(Stage):
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
+                call.item = unmarked(call.item, call.origin)
                 call.item = checked(copy_context().run(function, call.item))
+                if self.marks:
+                    call.item = marked(call.item, self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
@@ -178,8 +184,9 @@ class BatchStage(ThreadStage):
     """Batches of `size` items, collated in a thread; by default large ones as their items come (`Packed`)."""
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None, size: int, drop_last: bool, *args: Any) -> None:
-        super().__init__(collate or pack_or_collate, *args)
-        self._packs = collate is None
+        super().__init__(pack_or_collate, *args)
+        self.marks = collate is not None
+        self._collate = collate
         self._size = size
         self._drop_last = drop_last
         self._behind = 0  # calls that the thread has not ended
@@ -188,28 +195,29 @@ class BatchStage(ThreadStage):
     async def feed(self) -> None:
         source, size = self.source, self._size
         while await self.ready():
-            origin, item = source.take()
-            packed = Packed(item, size) if self._packs else None
-            origins, items, part = [origin], [item] if packed is None else packed, packed.part if packed else size
-            while len(items) < size and (source.items or await source.arrived(size - len(items))):
-                origin, item = source.take()
+            origin, item = source.take_marked()
+            packed = Packed(size, self._collate)
+            packed.add(origin, item)
+            origins, part = [origin], packed.part
+            while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
+                origin, item = source.take_marked()
                 origins.append(origin)
-                items.append(item)
-                if packed and not len(items) % part and len(items) < size:
+                packed.add(origin, item)
+                if not len(packed) % part and len(packed) < size:
                     await self._caught_up()
                     self._behind += 1
                     self._calls.put(Call((), packed.pack))
             if part < size:
                 await self._caught_up()
-            del item, packed
+            del item
             if self.error is not None:  # of the batch before, for which this has waited
                 return
-            if len(items) < size and (self._drop_last or source.error is not None):
+            if len(packed) < size and (self._drop_last or source.error is not None):
                 self._drop(origins)
                 return
             self._behind += 1
-            self.give(tuple(origins), items)
-            del items
+            self.give(tuple(origins), packed)
+            del packed
 
     async def _caught_up(self) -> None:
         """Wait until the thread has done all its calls: while it lags, no more items are taken."""

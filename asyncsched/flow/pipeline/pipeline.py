@@ -124,7 +124,9 @@ class Pipeline(Generic[T]):
         the loop's thread.
 
         Args:
-            fn: takes an item, returns an item. In processes, both it and the items must be picklable.
+            fn: takes an item, returns an item. In processes, both it and the items must be picklable. It gives a new
+                array each time, since results wait for the next stage: `buffer.copy()`, if it fills one buffer. An
+                array of NumPy that is found to have been written to while it waited raises RuntimeError.
             workers: how many items are worked on at once.
             ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
             processes: run a plain function in processes.

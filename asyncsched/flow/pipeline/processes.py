@@ -37,6 +37,8 @@ Told = tuple[str, str]  # an exception: in a line of text, and as it would be pr
 class ProcessStage(ThreadStage):
     """A plain function in processes: for each a thread that waits for it."""
 
+    marks = False  # each result is made anew here
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._processes: list[_Process] = []

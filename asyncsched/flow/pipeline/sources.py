@@ -22,6 +22,7 @@ import anyio
 from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
+from .marks import marked
 from .order import Arranged, Strided, is_in_memory, is_iterator, is_map
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
@@ -121,7 +122,7 @@ class AsyncSource(SourceStage):
                 if item is _END:
                     self.end = number
                     break
-                self.out.put(number, item)
+                self.out.put(number, marked(item, self.name))
                 number += 1
                 del item
         except BaseException as error:
@@ -194,7 +195,7 @@ class ThreadSource(SourceStage):
                     self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
-                        self._read_so_far.append((number, item))
+                        self._read_so_far.append((number, marked(item, self.name)))
                         if not room or not self.out.lacks(len(self._read_so_far)):
                             self._read_so_far.wake()
                     number += 1

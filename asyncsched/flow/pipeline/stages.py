@@ -123,9 +123,12 @@ class Stage:
                 task.cancel()
                 await ended(task)
                 raise
-            go_on = not task.cancelled() and task.result()
-        if task.cancelled():  # by somebody else
-            self.fail((), asyncio.CancelledError())
+            if task.cancelled():  # by somebody else
+                self.fail((), asyncio.CancelledError())
+                return
+            if (raised := task.exception()) is not None:  # told before the other workers are cancelled for it
+                self.fail((), raised)
+            go_on = task.result()
 
     def _finish(self) -> None:
         """There will be no more output."""
@@ -135,7 +138,8 @@ class Stage:
     def _noted(self, error: BaseException) -> BaseException:
         """Add a note to an exception for the consumer: the stage and the item."""
         given = f": {self.failed_on}" if self.failed_on else ""
-        return noted(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}{given}")
+        where = f", at {describe(self.failed_at)}" if self.failed_at != () else ""
+        return noted(error, f"raised in the pipeline's stage {self.name}{where}{given}")
 
 
 def noted(error: BaseException, note: str) -> BaseException:
