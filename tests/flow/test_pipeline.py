@@ -349,6 +349,15 @@ async def test_a_column_with_labels_is_not_read_by_places(s: asc.Scheduler, pand
     assert await drain(s.pipeline(column)) == [10, 20, 30]
 
 
+async def test_a_column_of_a_table_is_an_order_by_its_rows(s: asc.Scheduler, pandas: Any, table: MakeTable) -> None:
+    order = pandas.Series([2, 0, 1], index=[1, 2, 0])
+    assert await drain(s.pipeline([10, 20, 30], order=order)) == [30, 10, 20]
+    assert await drain(s.pipeline([10, 20, 30], order=lambda epoch: order)) == [30, 10, 20]
+    for wrong in (table({"a": [1, 2]}), lambda epoch: table({"a": [1, 2]})):
+        with pytest.raises(TypeError, match="order= is one axis of integers, not a table"):
+            await drain(s.pipeline([10, 20, 30], order=wrong))
+
+
 async def test_a_file_of_named_arrays_is_no_source(s: asc.Scheduler) -> None:
     file = io.BytesIO()
     np.savez(file, x=np.arange(3), y=np.arange(3))

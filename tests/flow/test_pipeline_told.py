@@ -81,13 +81,13 @@ class Index:
         raise self._error("it")
 
 
-@pytest.mark.parametrize("error", [*ENDINGS, LookupError, IndexError, Panic])
+@pytest.mark.parametrize("error", [*ENDINGS, LookupError, IndexError, TypeError, Panic])
 @pytest.mark.parametrize("source", [list(range(9)), Raises(LookupError, "nowhere")], ids=["in memory", "a thread"])
 async def test_an_order_with_a_number_that_cannot_be_had(
     s: asc.Scheduler, error: type[BaseException], source: Any
 ) -> None:
     received = []
-    with pytest.raises(RuntimeError if error in ENDINGS else error) as caught:
+    with pytest.raises(RuntimeError if error in ENDINGS else error, match="it|CancelledError|GeneratorExit") as caught:
         async with s.pipeline(source, order=[2, 1, Index(error), 0]).open() as items:
             async for item in items:
                 received.append(item)
@@ -276,6 +276,7 @@ class Opened:
 
     def close(self) -> None:
         self.closed += 1
+        raise Panic
 
 
 class AsyncOpened(Opened):
@@ -292,6 +293,7 @@ class AsyncOpened(Opened):
     async def aclose(self) -> None:
         await turns(2)
         self.closed += 1
+        raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize("kind", [Opened, AsyncOpened])

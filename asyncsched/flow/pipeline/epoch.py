@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
@@ -254,8 +253,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         it."""
         unread, self._unread, source = self._unread, None, self._source
         if unread is not None and not (source is not None and source.opened and source.iterable is unread):
-            with suppress(Exception):  # what ended the epoch is told
-                await to_its_end(close(unread))
+            await to_its_end(close(unread))
 
     def _build(self) -> None:
         link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)

@@ -61,16 +61,17 @@ def make_source(iterable: Any, skip: Position, out: Link, first: int = 0) -> Sou
 
 
 async def close(iterable: Any) -> None:
-    """Close a source that was not read, if it is an iterator."""
+    """Close a source that was not read, if it is an iterator. Raises nothing: what ended the epoch is told."""
     while isinstance(iterable, Arranged | Strided):
         iterable = iterable.source if isinstance(iterable, Arranged) else iterable.iterable
     if not is_iterator(iterable):
         return
-    if callable(aclose := getattr(iterable, "aclose", None)):
-        if inspect.isawaitable(closing := aclose()):
-            await closing
-    elif callable(close := getattr(iterable, "close", None)):
-        await in_thread(close, "closing a source")
+    with suppress(BaseException):
+        if callable(aclose := getattr(iterable, "aclose", None)):
+            if inspect.isawaitable(closing := aclose()):
+                await closing
+        elif callable(close := getattr(iterable, "close", None)):
+            await in_thread(close, "closing a source")
 
 
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
