@@ -80,6 +80,19 @@ _NO_DESCRIPTORS = f"""{_IMPORTS}
 if __name__ == "__main__":
     asc.run(main)
 """
+_KILLED = f"""{_IMPORTS}
+        async with s.pipeline([0]).map(endless, processes=True).open() as items:
+            await anext(items)
+
+def endless(item):
+    import os, signal, time
+    os.kill(os.getppid(), signal.SIGKILL)
+    while True:
+        time.sleep(0.001)
+
+if __name__ == "__main__":
+    asc.run(main)
+"""
 
 
 def program(folder: Path, code: str) -> str:
@@ -112,6 +125,11 @@ def test_a_process_that_never_starts_is_ended_with_the_block(tmp_path: Path) -> 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on descriptors")
 def test_no_descriptors_are_an_error_until_there_are_some(tmp_path: Path) -> None:
     assert program(tmp_path, _NO_DESCRIPTORS) == "1\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+def test_a_process_ends_with_a_program_that_was_killed_in_the_middle_of_a_function(tmp_path: Path) -> None:
+    assert program(tmp_path, _KILLED) == ""  # read to its end: nobody else has this output open
 
 
 @pytest.mark.parametrize("workers", [1, 3])

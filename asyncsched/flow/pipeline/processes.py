@@ -14,6 +14,7 @@ And each item goes through two more threads.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from io import BytesIO
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
+from threading import Thread
 from typing import Any
 
 from ..._core.exception_copies import built_in_of
@@ -157,6 +159,7 @@ def _raise(told: Told, pickled: bytes) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The process runs this."""
+    Thread(target=_end_with_parent, daemon=True).start()
     # The pipe is closed, or broken if the other process was killed; or Ctrl-C, which reaches both processes.
     with suppress(EOFError, OSError, KeyboardInterrupt):
         pipe.send_bytes(b"")  # it has started
@@ -164,6 +167,14 @@ def _serve(pipe: Connection) -> None:
             told, found = _called(pipe.recv_bytes())
             pipe.send(told)
             pipe.send_bytes(found)
+
+
+def _end_with_parent() -> None:
+    """End this process once the other one has ended, also in the middle of a function: its result has nowhere to go."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _called(pickled: bytes) -> tuple[Told | None, bytes]:
