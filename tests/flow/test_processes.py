@@ -65,7 +65,7 @@ _NO_DESCRIPTORS = f"""{_IMPORTS}
         import os, resource
         least = os.dup(0) + 1
         os.close(least - 1)
-        for more in range(20):
+        for more in (0, 1, 3, 5, 8):
             resource.setrlimit(resource.RLIMIT_NOFILE, (least + more, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
             try:
                 async with pipe.open() as items:
