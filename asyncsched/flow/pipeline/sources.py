@@ -115,7 +115,6 @@ class AsyncSource(SourceStage):
         try:
             self.opened = True
             iterator = _opened(aiter, self.iterable)
-            item = None
             while self.error is None:
                 await self.out.reserve()
                 while (item := await anext(iterator, _END)) is not _END and self.skip.has(number):
