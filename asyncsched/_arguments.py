@@ -136,6 +136,16 @@ def label_of(fn: object) -> str:
     return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)
 
 
+def is_table(thing: Any) -> bool:
+    """Whether it is a table as those of pandas, polars or Arrow: its length is that of its rows, and it iterates over
+    its columns, or their names."""
+    if isinstance(thing, np.ndarray):
+        return False
+    shape = getattr(thing, "shape", None)
+    has_columns = hasattr(thing, "columns") and isinstance(shape, tuple) and len(shape) == 2
+    return has_columns or hasattr(type(thing), "__dataframe__")
+
+
 def refuse_mask_or_unit(source: Any) -> None:
     """Raise for arrays with a mask or a unit, also in lists: a tensor would drop these."""
     if type(source) is np.ndarray:  # as most

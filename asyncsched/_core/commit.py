@@ -38,6 +38,11 @@ class Commit:
         """Decide, unless that was done before. Returns the decision. Thread-safe: `dict.setdefault` is atomic."""
         return self._decision.setdefault("go", go)
 
+    @property
+    def decision(self) -> bool | None:
+        """Whether the values moved to their next versions; None if that is not decided."""
+        return self._decision.get("go")
+
 
 @dataclass(slots=True, eq=False)
 class Move:

@@ -27,6 +27,8 @@ def backward(output: Tensor, gradient: Tensor | None = None, *, retain_graph: bo
     # All tasks are issued and none is launched: the sums may overwrite gradients that are dropped here.
     for leaf, total in zip(leaves, sums, strict=True):
         leaf.grad = total.detach()
+    for watcher in runtime.step_watchers:
+        watcher.learned()
     del gradients, sums
     if not retain_graph:
         for node in nodes:

@@ -175,6 +175,7 @@ class Optimizer:
         self.param_groups: list[Group] = _groups_of(parameters, self._checked(settings), self._checked)
         self.parameters: list[Tensor] = [parameter for group in self.param_groups for parameter in group.params]
         self.state: list[State] = [{} for _ in self.parameters]
+        runtime_of(self.parameters[0]._value).optimizers.add(self)
 
     @naming_arguments
     def step(self) -> None:
@@ -202,6 +203,12 @@ class Optimizer:
                 versions[new._value] = p._value
                 for name in kept:
                     versions[kept[name]._value] = state[name]._value if name in state else None
+        first = moved[0][0]._value.task
+        assert first is not None
+        assert first.move is not None
+        for watcher in runtime.step_watchers:
+            watcher.stepped(first.move.commit)
+        del first
         # Nothing is launched yet, so buffers that only these handles hold may be written over once the handles have
         # moved on.
         for _, p, _, state in todo:

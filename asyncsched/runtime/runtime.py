@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 import numpy as np
 
 from .._core.callsite import line_of
+from .._core.commit import Commit
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
@@ -71,6 +72,16 @@ class Sink(Protocol):
         """Raise for an action that is not allowed here."""
 
 
+class StepWatcher(Protocol):
+    """Told of trainings, in the asyncio task that trains."""
+
+    def learned(self) -> None:
+        """Gradients were issued, for parameters."""
+
+    def stepped(self, commit: Commit) -> None:
+        """An optimiser's step was issued, as this commit."""
+
+
 class Answerer(Protocol):
     """Lets tasks answer others through an object that anybody may hold, where a search for holders would end."""
 
@@ -121,6 +132,8 @@ class Runtime(OnOneLoop, Host):
         self.reclaimers: set[Callable[[], bool]] = set()
         # Asked then which tasks they keep waiting, and for which
         self.answerers: weakref.WeakSet[Answerer] = weakref.WeakSet()
+        self.step_watchers: set[StepWatcher] = set()
+        self.optimizers: weakref.WeakSet[Any] = weakref.WeakSet()  # that were made for its tensors
 
     def __repr__(self) -> str:
         ledger, names = self.ledger, ", ".join(device.name for device in self.devices)

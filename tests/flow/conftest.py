@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 import asyncsched as asc
 
 from .asking import Model
+
+MakeTable = Callable[[dict[str, Any]], Any]
 
 
 @pytest.fixture
@@ -22,3 +25,22 @@ def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 def model(s: asc.Scheduler) -> Model:
     """The batch function of a batcher of the scheduler `s`."""
     return Model()
+
+
+@pytest.fixture(params=["pandas", "polars", "pyarrow"])
+def table(request: pytest.FixtureRequest) -> MakeTable:
+    """Makes a table of columns by name, of a library that is installed."""
+    package = pytest.importorskip(request.param)
+    return package.table if request.param == "pyarrow" else package.DataFrame
+
+
+@pytest.fixture(params=["pandas", "polars"])
+def frame(request: pytest.FixtureRequest) -> MakeTable:
+    """The same, of those whose tables NumPy takes for arrays."""
+    return pytest.importorskip(request.param).DataFrame
+
+
+@pytest.fixture
+def pandas() -> Any:
+    """The package, imported where that may block."""
+    return pytest.importorskip("pandas")

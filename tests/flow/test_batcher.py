@@ -21,6 +21,7 @@ from tests.conftest import LOOPS
 from tests.waiting import tasks_made_by, turns, until
 
 from .asking import Model, Panic, ask
+from .conftest import MakeTable
 
 
 async def test_what_comes_in_one_turn_is_one_batch(model: Model) -> None:
@@ -139,11 +140,22 @@ async def test_what_the_function_raises_goes_to_its_batch(plain: bool) -> None:
 class Table:
     """Its length is that of its rows, and iterating gives its columns, as with pandas."""
 
+    def __init__(self, columns: str = "abc") -> None:
+        self.columns = columns
+
     def __len__(self) -> int:
         return 2
 
     def __iter__(self) -> Iterator[str]:
-        return iter("abc")
+        return iter(self.columns)
+
+
+class Frame(Table):
+    """The same, with a shape."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 2, len(self.columns)
 
 
 async def test_odd_results() -> None:
@@ -155,6 +167,12 @@ async def test_odd_results() -> None:
             ({1: "a", 2: "b"}, TypeError, "one per item, not dict"),
             ({"a", "b"}, TypeError, "one per item, not set"),
             (Table(), ValueError, "2 items and returned 3"),
+            (Table("ab"), TypeError, "one per item, and not a Table"),
+            (Frame("ab"), TypeError, "Frame, which iterates over its columns: give its rows, as by `to_numpy()`"),
+            (Frame("abc"), TypeError, "Frame, which iterates over its columns"),
+            (([1, 2], [3, 4]), TypeError, r"not tuple: `list(zip(*parts))`"),
+            (([1, 2], [3, 4], 5), TypeError, "not tuple"),
+            (b"ab", TypeError, "one per item, not bytes"),
             ([StopIteration(1), StopIteration(2)], RuntimeError, "StopIteration"),
             ([asyncio.CancelledError(), asyncio.CancelledError()], RuntimeError, "CancelledError"),
         ):
@@ -559,3 +577,24 @@ def test_bad_arguments() -> None:
         Batcher(sorted, cost=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="scheduler= takes a Scheduler or a scope, not str"):
         Batcher(sorted, scheduler="cpu")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("columns", [1, 2, 3])
+async def test_a_table_is_refused_and_its_rows_are_taken(table: MakeTable, columns: int) -> None:
+    data = {f"c{i}": [10 * i, 10 * i + 1] for i in range(columns)}
+
+    async def model(items: list[str]) -> Any:
+        return table(data) if "table" in items else np.array([*data.values()]).T
+
+    async with asc.Scheduler("cpu"):
+        for found in await asyncio.gather(*ask(Batcher(model), "table", "too"), return_exceptions=True):
+            assert isinstance(found, TypeError)
+            assert "which iterates over its columns" in str(found)
+        a, b = await asyncio.gather(*ask(Batcher(model), 1, 2))
+        assert (a.tolist(), b.tolist()) == ([0, 10, 20][:columns], [1, 11, 21][:columns])
+
+
+async def test_a_column_of_a_table_is_a_list_of_results(frame: MakeTable) -> None:
+    async with asc.Scheduler("cpu"):
+        batcher: Batcher[int, int] = Batcher(lambda items: frame({"a": [one + 1 for one in items]})["a"])
+        assert await asyncio.gather(*ask(batcher, 1, 2)) == [2, 3]

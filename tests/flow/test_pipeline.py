@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import math
 import os
 import sys
@@ -18,6 +19,7 @@ from asyncsched.flow.pipeline.stages import EntryQueue
 from asyncsched.runtime.threads import YIELDED
 from tests.waiting import turns, until
 
+from .conftest import MakeTable
 from .rig import AsyncCounted, Counted, drain, holding, same, same_in_thread
 
 
@@ -321,6 +323,52 @@ async def test_misuse_is_told() -> None:
             await anext(pipe.open())
     with pytest.raises(asc.SchedulerClosed):
         await drain(pipe)
+
+
+async def test_a_table_is_no_source(s: asc.Scheduler, table: MakeTable) -> None:
+    made = table({"a": [1, 2, 3], "b": [4, 5, 6]})
+    for order in (None, [2, 0, 1], lambda epoch: [0]):
+        with pytest.raises(TypeError, match="iterates over its columns: give its rows"):
+            s.pipeline(made, order=order)
+        with pytest.raises(TypeError, match="iterates over its columns: give its rows"):
+            await drain(s.pipeline(lambda epoch: made, order=order))
+    assert len(await drain(s.pipeline([made, made]))) == 2
+
+
+async def test_the_rows_and_the_columns_of_a_table_are_sources(s: asc.Scheduler, frame: MakeTable) -> None:
+    made = frame({"a": [1, 2, 3], "b": [4, 5, 6]})
+    found = await drain(s.pipeline(made.to_numpy(), order=[2, 0]))
+    assert [row.tolist() for row in found] == [[3, 6], [1, 4]]
+    assert await drain(s.pipeline(made["a"])) == [1, 2, 3]
+
+
+async def test_a_column_with_labels_is_not_read_by_places(s: asc.Scheduler, pandas: Any) -> None:
+    column = pandas.Series([10, 20, 30], index=[2, 1, 0])
+    with pytest.raises(TypeError, match="read by its labels"):
+        s.pipeline(column, order=[0, 1, 2])
+    assert await drain(s.pipeline(column)) == [10, 20, 30]
+
+
+async def test_a_column_of_a_table_is_an_order_by_its_rows(s: asc.Scheduler, pandas: Any, table: MakeTable) -> None:
+    order = pandas.Series([2, 0, 1], index=[1, 2, 0])
+    assert await drain(s.pipeline([10, 20, 30], order=order)) == [30, 10, 20]
+    assert await drain(s.pipeline([10, 20, 30], order=lambda epoch: order)) == [30, 10, 20]
+    for wrong in (table({"a": [1, 2]}), lambda epoch: table({"a": [1, 2]})):
+        with pytest.raises(TypeError, match="order= is one axis of integers, not a table"):
+            await drain(s.pipeline([10, 20, 30], order=wrong))
+
+
+async def test_a_file_of_named_arrays_is_no_source(s: asc.Scheduler) -> None:
+    file = io.BytesIO()
+    np.savez(file, x=np.arange(3), y=np.arange(3))
+    file.seek(0)
+    arrays = np.load(file)
+    with pytest.raises(TypeError, match="NpzFile iterates over its names"):
+        s.pipeline(arrays)
+    with pytest.raises(TypeError, match="NpzFile iterates over its names"):
+        await drain(s.pipeline(lambda epoch: arrays))
+    assert await drain(s.pipeline(list(arrays))) == ["x", "y"]
+    assert await drain(s.pipeline({0: "a", 1: "b"}, order=[1, 0])) == ["b", "a"]
 
 
 async def test_two_coroutines_may_not_wait_for_one_pipeline(s: asc.Scheduler) -> None:

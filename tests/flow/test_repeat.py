@@ -123,7 +123,7 @@ async def test_epochs_of_which_nothing_is_kept_take_no_memory(s: asc.Scheduler, 
         return calls == 6003
 
     pipe = s.pipeline(range(3))
-    pipe = pipe.repeat().filter(last_of_2001) if behind else pipe.filter(last_of_2001).repeat()
+    pipe = pipe.repeat().filter(last_of_2001) if behind else pipe.filter(last_of_2001).repeat(2001)
     async with pipe.open() as items:
         assert await anext(items) == 2
         assert pipe.state_dict() == {"epoch": 2000, "taken": 3, "ahead": []}

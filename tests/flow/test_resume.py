@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections import Counter
@@ -152,3 +153,67 @@ async def test_a_position_behind_the_end_of_the_source_is_that_of_another_pipeli
     pipe.load_state_dict({"epoch": 3, "taken": 6, "ahead": []})
     assert not await drain(pipe)
     assert await drain(pipe) == [0, 2, 4, 6, 8, 10]
+
+
+@pytest.mark.parametrize("how", ["an exception", "a cancellation", "break"])
+@pytest.mark.parametrize("inside", [False, True])
+async def test_an_item_in_hand_counts_unless_the_loop_is_cut_short(s: asc.Scheduler, how: str, inside: bool) -> None:
+    pipe, states = s.pipeline(range(9)).map(same), []
+
+    async def consume() -> None:
+        try:
+            async with pipe.open() as items:
+                try:
+                    async for item in items:
+                        assert pipe.state_dict()["taken"] == item + 1
+                        if item == 4 and how == "an exception":
+                            raise LookupError
+                        if item == 4 and how == "break":
+                            break
+                        if item == 4:
+                            task.cancel()
+                        await turns(1)
+                finally:
+                    states.append(pipe.state_dict())
+        finally:
+            states.append(pipe.state_dict())
+
+    task = asyncio.ensure_future(consume())
+    await asyncio.wait([task])
+    assert task.cancelled() or isinstance(task.exception(), LookupError) or how == "break"
+    state = states[0 if inside else 1]
+    assert state["taken"] == (5 if how == "break" else 4)
+    pipe.load_state_dict(state)
+    assert await drain(pipe) == list(range(state["taken"], 9))
+
+
+async def test_what_another_task_trains_on_counts_when_it_is_received(s: asc.Scheduler) -> None:
+    model = asc.nn.Linear(2, 1, rng=0)
+    optimizer = asc.optim.SGD(model.parameters(), lr=0.1)
+    pipe, queue = s.pipeline(np.ones((6, 2), "f4")).batch(1).to_device(), asyncio.Queue[Any](2)
+
+    async def train() -> None:
+        for _ in range(3):
+            model(await queue.get()).sum().backward()
+            optimizer.step()
+
+    training = asyncio.ensure_future(train())
+    async with pipe.open() as batches:
+        for _ in range(3):
+            await queue.put(await anext(batches))
+        await training
+        assert pipe.state_dict()["taken"] == 3
+
+
+async def test_a_step_by_hand_needs_no_optimiser_to_count(s: asc.Scheduler) -> None:
+    weight = await s.put(np.ones(2))
+    weight.requires_grad = True
+    pipe = s.pipeline(np.ones((6, 2))).batch(1).to_device()
+    async with pipe.open() as batches:
+        async for batch in batches:
+            (batch * weight).sum().backward()
+    assert pipe.state_dict() == {"epoch": 1, "taken": 0, "ahead": []}
+    async with pipe.open() as batches:
+        for _ in range(2):
+            (await anext(batches) * weight).sum().backward()
+        assert pipe.state_dict() == {"epoch": 1, "taken": 2, "ahead": []}

@@ -1252,3 +1252,31 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         assert len(s._runtime.engine.root.children) == 1
         assert own._core().children == {}
         assert used(s) == s.statistics().bytes_reserved == 1000
+
+
+@pytest.mark.parametrize("error", [LookupError, Panic, SystemExit, GeneratorExit, asyncio.CancelledError])
+@pytest.mark.parametrize("where", ["cost", "reserve"])
+async def test_what_a_members_cost_or_reserve_raises_ends_that_member_alone(
+    s: asc.Scheduler, step: Any, error: type[BaseException], where: str
+) -> None:
+    guilty, others = Text(9), [Text(5), Text(7)]
+
+    def asked(member: Text) -> int:
+        if member is guilty and member.step == 3:
+            raise error("it")
+        return 1000
+
+    stepper: Stepper[Text, int] = Stepper(step, max_cost=9999, **{where: asked})
+
+    async def read_guilty() -> list[int]:
+        received = []
+        expected = error if error in (LookupError, Panic) else RuntimeError
+        with pytest.raises(expected):
+            async with stepper.join(guilty) as outputs:
+                async for output in outputs:
+                    received.append(output)
+        return received
+
+    found = await asyncio.gather(read_guilty(), *[read(stepper, other) for other in others])
+    assert found == [[0, 1, 2], [*range(5)], [*range(7)]]
+    assert stepper.statistics().failed == 1

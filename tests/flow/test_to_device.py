@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from tests.waiting import turns, until
 
+from .conftest import MakeTable
 from .rig import drain
 
 BLOCK = np.ones((100, 100))  # 80,000 bytes
@@ -221,3 +222,45 @@ async def test_batches_that_a_pipeline_would_put_when_the_scheduler_has_closed()
                 pass
     finally:
         await items.__aexit__(None, None, None)
+
+
+async def test_tables_and_their_columns_are_put_as_put_does(s: asc.Scheduler, frame: MakeTable) -> None:
+    made = frame({"a": [1.0, 2.0, 3.0], "b": [4.0, 5.0, 6.0]})
+    ((whole, column, number),) = await drain(s.pipeline([(made, made["a"], np.float64(7))]).to_device())
+    assert (await whole.numpy()).tolist() == [[1, 4], [2, 5], [3, 6]]
+    assert (await column.numpy()).tolist() == [1, 2, 3]
+    assert type(number) is np.float64
+
+
+async def test_a_table_with_text_is_refused_as_by_put(s: asc.Scheduler, frame: MakeTable) -> None:
+    with pytest.raises(TypeError, match="put takes an array of numbers.*not DataFrame"):
+        await drain(s.pipeline([frame({"a": [1], "b": ["x"]})]).to_device())
+
+
+async def test_a_table_takes_part_in_the_limit_by_its_array(frame: MakeTable) -> None:
+    async with asc.Scheduler("cpu", max_bytes=100_000) as s:
+        tables = [frame({"a": np.full(10_000, float(i))}) for i in range(5)]
+        async with s.pipeline(tables).to_device(depth=3).open() as items:
+            found = []
+            async for one in items:
+                found.append(await one.sum().item())
+                del one
+        assert found == [0, 10_000, 20_000, 30_000, 40_000]
+        assert s.statistics().peak_bytes <= 100_000
+
+
+class Picture:
+    """An object that NumPy takes for an array, as Pillow's images are."""
+
+    def __init__(self) -> None:
+        self._pixels = np.arange(4.0)
+
+    @property
+    def __array_interface__(self) -> Any:
+        return self._pixels.__array_interface__
+
+
+async def test_whatever_numpy_takes_for_an_array_is_put(s: asc.Scheduler) -> None:
+    (found,) = await drain(s.pipeline([Picture()]).to_device())
+    assert isinstance(found, asc.Tensor)
+    assert found.shape == (4,)

@@ -83,13 +83,13 @@ class Batcher(Generic[Item, Result]):
     [3, 7, 11]
 
     Args:
-        fn: takes a list of items and returns as many results in the same order, as a list or an array. A result that is
-            an exception is raised in that item's caller alone. An exception of `fn` itself is raised in every caller of
-            the batch. A coroutine function is awaited on the loop. A plain function runs on a stream of the scheduler
-            and gets its items as they are: tensors need a coroutine function. The next batch may run on another
-            stream's thread. So for an object that belongs to one thread, such as a connection of sqlite3, give a
-            coroutine function that awaits `s.call(model, items, resource=model)`. `fn` may not wait for this batcher,
-            which waits for it.
+        fn: takes a list of items and returns as many results in the same order, as a list or an array: no tuple, and no
+            table, which iterates over its columns. A result that is an exception is raised in that item's caller alone.
+            An exception of `fn` itself is raised in every caller of the batch. A coroutine function is awaited on the
+            loop. A plain function runs on a stream of the scheduler and gets its items as they are: tensors need a
+            coroutine function. The next batch may run on another stream's thread. So for an object that belongs to one
+            thread, such as a connection of sqlite3, give a coroutine function that awaits
+            `s.call(model, items, resource=model)`. `fn` may not wait for this batcher, which waits for it.
         max_batch_cost: the most that the items of one batch may cost, added up.
         max_queue: most items in the queue; None for no bound.
         cost: what an item costs: rows, tokens, padded size. Without it each costs 1.

@@ -164,7 +164,7 @@ def own(error: BaseException) -> BaseException:
             return told
         copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
         return passable(copy, "the result of an item is")
-    except Exception:  # from a method that its class overrides
+    except BaseException:  # from a method that its class overrides
         return RuntimeError(f"a batch raised {type(error).__name__}, which cannot be copied for each caller")
 
 

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from time import monotonic
 from typing import Any, NoReturn
 
-from ..._arguments import counted, is_coroutine_function, label_of
+from ..._arguments import counted, is_coroutine_function, is_table, label_of
 from ..._core.model import CallPlan
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
@@ -361,14 +361,30 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
 def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
     if type(returned) is list and len(returned) == wanted:  # as almost always
         return returned
-    single = getattr(returned, "ndim", 1) == 0  # of an array without axes: its length raises
-    if single or not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str):
-        found = "a single number" if single else type(returned).__name__
-        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, not {found}")
+    if (refused := _refused(returned)) is not None:
+        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, not {refused}")
     results = list(islice(returned, max(wanted, len(returned)) + 1))  # not more, where it has no end
     if len(results) != wanted:
         raise ValueError(
             f"{name} got {wanted} {words.item}s and returned {len(results)} {words.results}: return one per"
             f" {words.item}, in order"
         )
+    if not isinstance(returned, Sequence | ValuesView) and not getattr(returned, "shape", ()):
+        kind = type(returned).__name__  # its length may be that of its rows, while it iterates over something else
+        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, and not a {kind}")
     return results
+
+
+def _refused(returned: Any) -> str | None:
+    """What is no row of results for a batch, in words: also what might have as many parts as there are items by
+    chance."""
+    kind = type(returned).__name__
+    if getattr(returned, "ndim", 1) == 0:  # an array without axes: its length raises
+        return "a single number"
+    if isinstance(returned, tuple):  # the results of a function that returns several, each for all items
+        return f"{kind}: `list(zip(*parts))` of arrays of all items gives each item its own; else make a list of it"
+    if is_table(returned):
+        return f"{kind}, which iterates over its columns: give its rows, as by `to_numpy()`"
+    if not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str | bytes | bytearray):
+        return kind
+    return None

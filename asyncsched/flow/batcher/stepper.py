@@ -401,7 +401,9 @@ class Stepper(Generic[Member, Output]):
     def _go_or_end(self, seat: Seat, now: float) -> None:
         try:
             self._go(seat, now)
-        except Exception as error:  # the user's `cost` raises, say
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # of the user's `cost` or `reserve`: the other members have no part in it
             self._end(seat, error)
 
     def _end(self, seat: Seat, error: BaseException) -> None:

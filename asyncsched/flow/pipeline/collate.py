@@ -10,17 +10,22 @@ of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
+from .marks import Marked, unmarked
+from .position import Origin
 
 PACKED: Final = object()  # in place of a batch, when a part of one was packed
 _PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
 _PARTS = 2  # of a batch, at most. With four an epoch took a tenth more time, and the same memory
+
+
+Collate = Callable[[list[Any]], Any]
 
 
 class Row(NamedTuple):
@@ -31,34 +36,55 @@ class Row(NamedTuple):
 
 
 class Packed(list[Any]):
-    """The items of a batch, whose arrays are packed as they come.
+    """The items of a batch, whose arrays are packed as they come, unless the user collates them.
 
-    One thread packs while another appends. Neither touches items of the other.
+    One thread packs while another adds. Neither touches items of the other.
 
     Attributes:
         part: how many items are worth being packed together.
     """
 
-    def __init__(self, first: Any, size: int) -> None:
-        super().__init__([first])
+    def __init__(self, size: int, collate: Collate | None) -> None:
+        super().__init__()
         self._size = size
-        nbytes = sum(array.nbytes for array in find((np.ndarray,), first))
-        self.part: int = max(-(-size // _PARTS), _PART // max(nbytes, 1))
+        self._collate = collate
+        self.part: int = size
         self._done = 0  # number of items that are packed
         self._wholes: list[np.ndarray[Any, Any] | None] = []  # for each leaf of the first item
         self._leaf = 0
+        self._marks: list[tuple[Origin, Any]] = []  # of the items that may be written to; emptied as they are packed
+
+    def add(self, origin: Origin, given: Any) -> None:
+        """Add an item, which may be marked."""
+        item = given.item if type(given) is Marked else given
+        if not self and self._collate is None:
+            nbytes = sum(array.nbytes for array in find((np.ndarray,), item))
+            self.part = max(-(-self._size // _PARTS), _PART // max(nbytes, 1))
+        self._marks.append((origin, given if type(given) is Marked else None))
+        self.append(item)
 
     def pack(self) -> object:
-        """Pack the items that came since the last time. Raises nothing: items that cannot be packed stay as they
-        are."""
+        """Pack the items that came since the last time. Items that cannot be packed stay as they are.
+
+        Raises:
+            RuntimeError: if one was written to before it was packed.
+        """
+        first, end = self._done, len(self)
         try:
-            while self._done < len(self):
+            while self._done < end:
                 self._leaf = 0
                 self[self._done] = map_leaves(self._packed, self[self._done])
                 self._done += 1
         except Exception:  # there is no memory, say: perhaps there is some at the end
             self._done = self._size
+        self._check(first, min(self._done, end))
         return PACKED
+
+    def _check(self, first: int, end: int) -> None:
+        for number in range(first, end):
+            origin, given = self._marks[number]
+            unmarked(given, origin)
+            self._marks[number] = origin, None
 
     def _packed(self, leaf: Any) -> Any:
         place, self._leaf = self._leaf, self._leaf + 1
@@ -78,9 +104,14 @@ class Packed(list[Any]):
 
     def collate(self) -> Any:
         """The batch."""
+        if self._collate is not None:  # which may write to the items
+            self._check(0, len(self))
+            return self._collate([*self])
         if self._done and len(self) == self._size:
             self.pack()
-        return collate(self)
+        batch = collate(self)
+        self._check(0, len(self))
+        return batch
 
 
 def pack_or_collate(given: Any) -> Any:

@@ -29,16 +29,20 @@ from collections import deque
 from typing import Any
 
 import anyio
+import numpy as np
 
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
+from ...tensors.putting import importable
 from ..scope import Submitter
 from ..tasks import put_all
 from .links import Numbered
+from .marks import unmarked
 from .position import Origin
 from .stages import Stage
 
+_ARRAYS = "__dlpack__", "__array__", "__array_interface__"  # what `put` takes
 CAUTION = 16  # after some had to go back, so many batches are put only when asked for; a guess
 
 
@@ -61,7 +65,7 @@ class DeviceStage(Stage):
         self._runtime.answerers.add(self)
         try:
             while await self._more():
-                origin, item = self.source.take()
+                origin, item = self.source.take_marked()
                 self._drop_taken()
                 self._ahead.append((origin, item))
                 try:
@@ -95,14 +99,15 @@ class DeviceStage(Stage):
 
     async def _put_ahead(self, origin: Origin, item: Any) -> None:
         with anyio.CancelScope() as self._putting:
-            there = await self._put(item)
+            there = await self._put(unmarked(item, origin))
+            unmarked(item, origin)  # again: the copy may have been made later
         given_back, self._putting = self._putting.cancel_called, None
         if not given_back:
             self.out.put(origin, there)
 
     async def _put(self, item: Any) -> Any:
         memory = self._runtime.device(self._device).memory
-        arrays = [leaf for leaf in leaves(item) if _is_array(leaf)]
+        arrays = [_array(self._runtime, leaf, self._device) for leaf in leaves(item) if _is_array(leaf)]
         nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
         async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
             tensors = iter(await put_all(scope, arrays, self._device))
@@ -148,6 +153,15 @@ class DeviceStage(Stage):
 
 
 def _is_array(leaf: Any) -> bool:
-    """Whether this is an array of NumPy or of another library, such as PyTorch's tensors, but no tensor of ours."""
+    """Whether this is an array of NumPy or of another library, such as PyTorch's tensors or a table of numbers, but no
+    tensor of ours, and no number."""
     kind = type(leaf)
-    return hasattr(kind, "__dlpack__") and hasattr(kind, "nbytes") and not isinstance(leaf, Handle)
+    return any(hasattr(kind, name) for name in _ARRAYS) and not isinstance(leaf, Handle | np.generic)
+
+
+def _array(runtime: Runtime, leaf: Any, device: object) -> Any:
+    """The array, with its size: that of a table is known when it is one."""
+    kind = type(leaf)
+    if hasattr(kind, "__dlpack__") and hasattr(kind, "nbytes"):
+        return leaf
+    return importable(runtime, leaf, device)[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from math import inf
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
@@ -14,15 +13,17 @@ import anyio
 from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
-from ...errors import add_note, passable
+from ...errors import passable
 from ...runtime.record import Record, Seconds
+from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import EPOCH, Behind, Progress
-from .sources import SourceStage, make_source
-from .stages import Stage
+from .position import EPOCH, Behind
+from .progress import Progress
+from .sources import SourceStage, close, make_source
+from .stages import Stage, noted
 
 T = TypeVar("T")
 
@@ -75,16 +76,19 @@ class Items(AsyncIterator[T], OnlyAsync):
     left in another task than the one that entered them, as happens around the `yield` of an async generator.
     """
 
-    def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None]) -> None:
+    def __init__(self, plan: Plan, progress: Progress, on_enter: Callable[[Items[T]], None], runtime: Runtime) -> None:
         self._plan = plan
         self._progress = progress
         self._on_enter = on_enter  # raises if no epoch may begin now
+        self._runtime = runtime
         self._position = progress.position
         self._work: asyncio.Task[None] | None = None
         self._stages: list[Stage] = []
         self._source: SourceStage | None = None
         self._iterable: Any = None
+        self._unread: Any = None  # a source that a function has made
         self._out = Link(0)
+        self._given = 0  # items that went into the `repeat` before this epoch
         self._state = "not open yet"
         self._started = 0.0
         self._report: PipelineStatistics | None = None  # once it is closed
@@ -94,7 +98,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         if self._state == "closed":
             return 0
         if self._state == "open":
-            return self._plan.length(self._iterable, self._position)
+            return self._plan.length(self._iterable, self._progress.received())
         position = self._progress.next()
         return self._plan.length(self._plan.readable(position.epoch), position)
 
@@ -111,14 +115,18 @@ class Items(AsyncIterator[T], OnlyAsync):
             raise RuntimeError("these items were opened before: call `pipe.open()` again for another epoch")
         self._on_enter(self)
         self._position = self._progress.begin()
+        self._runtime.step_watchers.add(self._progress)
         try:
             self._iterable = await self._read_source()
             self._plan.check_position(self._iterable, self._position)
             self._started = perf_counter()
             self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")
-        except BaseException:
-            self._close()
+        except BaseException as error:
+            try:
+                await self._close_unread()
+            finally:
+                self._close(error)
             raise
         self._work.add_done_callback(self._ended)
         self._state, self._progress.unread = "open", True
@@ -149,16 +157,19 @@ class Items(AsyncIterator[T], OnlyAsync):
             except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):
                 raise
             except BaseException as error:
-                add_note(error, f"raised where the source of epoch {self._position.epoch + number} was made")
-                out.end(error)
+                out.end(noted(error, f"raised where the source of epoch {self._position.epoch + number} was made"))
                 return True
 
     async def _again(self, before: Sequence[Stage], number: int) -> Stage:
         """A source for another epoch, of this number in the block. The stages before the `repeat` are used again."""
         old = self._source
         assert old is not None
-        if self._plan.epochs is None and old.end == old.first:
-            raise ValueError("there is nothing to repeat for ever: the source has no items")
+        if self._plan.epochs is None and before[-1].out.count == self._given and not (number == 1 and old.skip.begun):
+            why = "the source has no items"
+            if old.end > old.first:
+                why = "the stages before the `repeat` leave out every item, as in a batch that is not full"
+            raise ValueError(f"there is nothing to repeat for ever: {why}")
+        self._given = before[-1].out.count
         first = before[0].out
         assert isinstance(first, DroppingLink)
         for stage in before:
@@ -181,29 +192,36 @@ class Items(AsyncIterator[T], OnlyAsync):
         assert self._source is not None
         source = self._source
         self._state = "closed"
+        for stage in self._stages:
+            stage.stop()
         self._work.cancel()
         try:
-            await ended(self._work)
+            try:
+                await ended(self._work)
+            finally:
+                await self._close_unread()
         finally:
-            self._close()
+            self._close(error)
         if error is None and source.closing_error is not None:
-            raise source.closing_error
+            raise passable(source.closing_error, "closing the source raised")
 
     async def __anext__(self) -> T:
-        out = self._out
-        if not out.items:
+        out, position = self._out, self._position
+        origin = position.in_hand
+        if origin is None or not out.items:
+            position.put_down()
             await self._arrived()
-        origin, item = out.take()
-        position = self._position
-        if origin == position.taken and not position.ahead:  # written out, since most items come this way
+        elif origin == position.taken and not position.ahead:  # written out, since most items come this way
             position.taken += 1
         else:
             position.receive(origin)
+        position.in_hand, item = out.take()
         return item  # type: ignore[no-any-return]
 
     async def _arrived(self) -> None:
         """Wait for an item. If there is none, raise the exception that ended the items."""
         self._must_be_open()
+        self._progress.asked()
         if self._out.for_items.waiters:
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
         if await self._out.arrived():
@@ -223,7 +241,19 @@ class Items(AsyncIterator[T], OnlyAsync):
         plan = self._plan
         if is_iterable(plan.source) and plan.order is None and not plan.shards:
             return plan.source
-        return await to_its_end(in_thread(partial(plan.read, self._position.epoch + number), "source of a pipeline"))
+
+        def read() -> Any:
+            self._unread = plan.read(self._position.epoch + number)
+            return self._unread
+
+        return await to_its_end(in_thread(read, "source of a pipeline"))
+
+    async def _close_unread(self) -> None:
+        """Close an iterator that was made for an epoch that was cancelled, or never began, so that no stage reads
+        it."""
+        unread, self._unread, source = self._unread, None, self._source
+        if unread is not None and not (source is not None and source.opened and source.iterable is unread):
+            await to_its_end(close(unread))
 
     def _build(self) -> None:
         link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)
@@ -237,7 +267,7 @@ class Items(AsyncIterator[T], OnlyAsync):
             stage.started, stage.epoch = self._started, self._position.epoch
         self._out = link
 
-    def _close(self) -> None:
+    def _close(self, error: BaseException | None) -> None:
         """Drop all but the report, since items read ahead, and an error's frames, would keep memory alive."""
         self._state = "closed"
         self._report = self.statistics()
@@ -246,7 +276,8 @@ class Items(AsyncIterator[T], OnlyAsync):
             stage.out.close()
             stage.error = None
         self._stages, self._source, self._iterable, self._out = [], None, None, Link(0)
-        self._progress.open = False
+        self._runtime.step_watchers.discard(self._progress)
+        self._progress.close(error)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot; after closing, the one from then."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable
-from contextvars import Context, copy_context
+from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -16,10 +16,13 @@ import anyio
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
+from .marks import PLAIN, marked, unmarked
 from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
+Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
+_UNSET = object()
 
 
 class LoopStage(Stage):
@@ -43,7 +46,7 @@ class LoopStage(Stage):
     async def _work(self) -> bool:
         """One worker of a stage without order. It is the most frequent path, so `ready` is written out here."""
         source, out, function = self.source, self.out, self._function
-        context, cancellations = _state()
+        variables, cancellations = _state()
         items = source.items
         while self.error is None:
             if not out.try_reserve():
@@ -54,39 +57,53 @@ class LoopStage(Stage):
             origin, item = source.take()
             try:
                 item = await function(item)
+                out.put(origin, item if type(item) in PLAIN else marked(item, self.name))
             except BaseException as error:
                 self.fail(origin, error, brief(item))
                 break
-            out.put(origin, item)
             del item  # while it waits, a worker holds nothing
-            if copy_context() != context or cancellations():
+            if cancellations() or _changed(variables):
                 return True
         return False
 
     async def _work_in_order(self) -> bool:
-        context, cancellations = _state()
+        variables, cancellations = _state()
         while await self.ready():
             call = self._results.enter(*self.source.take())
             try:
-                call.item = await self._function(call.item)
+                call.item = marked(await self._function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             self._results.ended(call)
             del call
-            if copy_context() != context or cancellations():
+            if cancellations() or _changed(variables):
                 return True
         return False
 
 
-def _state() -> tuple[Context, Callable[[], int]]:
-    """A copy of this task's context, and the method that counts its cancellations."""
+def _state() -> tuple[Variables, Callable[[], int]]:
+    """The context variables of this task, and the method that counts its cancellations."""
     task = asyncio.current_task()
     assert task is not None
-    return copy_context(), task.cancelling
+    return list(copy_context().items()), task.cancelling
+
+
+def _changed(variables: Variables) -> bool:
+    """Whether this task's context has changed. Two contexts would ask their values whether they are equal, which arrays
+    cannot say."""
+    context = copy_context()
+    if len(context) != len(variables):
+        return True
+    for variable, value in variables:  # noqa: SIM110  # a generator takes twice the time
+        if context.get(variable, _UNSET) is not value:
+            return True
+    return False
 
 
 class ThreadStage(Stage):
     """A plain function in threads, which share one queue."""
+
+    marks = True  # whether its results may be arrays that it writes to again
 
     def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -94,7 +111,7 @@ class ThreadStage(Stage):
         self._filters = filters
         self._results = ReorderBuffer(self)
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
-        self._made = EntryQueue(self._collect)
+        self._made = EntryQueue(self._collect, self.fail)
         self._stopped = False
         self._seconds = 0.0
 
@@ -106,7 +123,7 @@ class ThreadStage(Stage):
                 with interrupts_pass():
                     await self.feed()
             except BaseException:
-                self._stopped = True
+                self.stop()
                 raise
             finally:
                 for _ in range(self.workers):
@@ -120,10 +137,13 @@ class ThreadStage(Stage):
         self._stopped = True  # calls that no thread has taken come after it
         super().fail(origin, error, given)
 
+    def stop(self) -> None:
+        self._stopped = True
+
     async def feed(self) -> None:
         """Give every item to the threads."""
         while await self.ready():
-            self.give(*self.source.take())
+            self.give(*self.source.take_marked())
 
     def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
@@ -141,7 +161,10 @@ class ThreadStage(Stage):
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
+                call.item = unmarked(call.item, call.origin)
                 call.item = checked(copy_context().run(function, call.item))
+                if self.marks:
+                    call.item = marked(call.item, self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
@@ -161,8 +184,9 @@ class BatchStage(ThreadStage):
     """Batches of `size` items, collated in a thread; by default large ones as their items come (`Packed`)."""
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None, size: int, drop_last: bool, *args: Any) -> None:
-        super().__init__(collate or pack_or_collate, *args)
-        self._packs = collate is None
+        super().__init__(pack_or_collate, *args)
+        self.marks = collate is not None
+        self._collate = collate
         self._size = size
         self._drop_last = drop_last
         self._behind = 0  # calls that the thread has not ended
@@ -171,28 +195,29 @@ class BatchStage(ThreadStage):
     async def feed(self) -> None:
         source, size = self.source, self._size
         while await self.ready():
-            origin, item = source.take()
-            packed = Packed(item, size) if self._packs else None
-            origins, items, part = [origin], [item] if packed is None else packed, packed.part if packed else size
-            while len(items) < size and (source.items or await source.arrived(size - len(items))):
-                origin, item = source.take()
+            origin, item = source.take_marked()
+            packed = Packed(size, self._collate)
+            packed.add(origin, item)
+            origins, part = [origin], packed.part
+            while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
+                origin, item = source.take_marked()
                 origins.append(origin)
-                items.append(item)
-                if packed and not len(items) % part and len(items) < size:
+                packed.add(origin, item)
+                if not len(packed) % part and len(packed) < size:
                     await self._caught_up()
                     self._behind += 1
                     self._calls.put(Call((), packed.pack))
             if part < size:
                 await self._caught_up()
-            del item, packed
+            del item
             if self.error is not None:  # of the batch before, for which this has waited
                 return
-            if len(items) < size and (self._drop_last or source.error is not None):
+            if len(packed) < size and (self._drop_last or source.error is not None):
                 self._drop(origins)
                 return
             self._behind += 1
-            self.give(tuple(origins), items)
-            del items
+            self.give(tuple(origins), packed)
+            del packed
 
     async def _caught_up(self) -> None:
         """Wait until the thread has done all its calls: while it lags, no more items are taken."""

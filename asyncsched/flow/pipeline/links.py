@@ -32,6 +32,7 @@ from time import perf_counter
 from typing import Any, TypeAlias
 
 from ..._tree import leaves
+from .marks import Marked
 from .position import EPOCH, Behind, Origin, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
@@ -95,10 +96,10 @@ class Link:
 
     def put(self, origin: Origin, item: Any) -> None:
         """Add an item whose room was reserved."""
+        if self.fitted:
+            self._measure(item.item if type(item) is Marked else item)
         self.items.append((origin, item))
         self.count += 1
-        if self.fitted:
-            self._measure(item)
         if self.for_items.waiters and len(self.items) >= self.wanted:
             self.for_items.wake()
 
@@ -145,11 +146,32 @@ class Link:
         return True
 
     def take(self) -> Numbered:
-        """The first item; there must be one."""
+        """The first item; there must be one.
+
+        Raises:
+            RuntimeError: if an array in it was written to since it was put. There are no more items then.
+        """
+        self._room += 1
+        if self.for_room.waiters and self._room * 2 >= self.capacity:
+            self.for_room.wake()
+        taken = self.items.popleft()
+        return self._checked(taken) if type(taken[1]) is Marked else taken
+
+    def take_marked(self) -> Numbered:
+        """The same with its mark, for a stage that holds the item, and checks it itself."""
         self._room += 1
         if self.for_room.waiters and self._room * 2 >= self.capacity:
             self.for_room.wake()
         return self.items.popleft()
+
+    def _checked(self, taken: Numbered) -> Numbered:
+        origin, item = taken
+        try:
+            return origin, item.check(origin)
+        except RuntimeError as error:
+            self.items.clear()
+            self.end(error)
+            raise
 
     def withdraw(self) -> None:
         """Drop the items that were put and not taken, as if they had never been put."""

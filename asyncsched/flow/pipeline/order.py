@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from ..._arguments import is_table
 
 _IN_MEMORY = (list, tuple, range, np.ndarray)
 
@@ -50,13 +52,11 @@ class Arranged:
 
     def _index(self, number: int) -> int:
         found = self.order[self._numbers[number]]
-        try:
-            if isinstance(found, bool):  # booleans would be taken for 0 and 1
-                raise TypeError
-            return operator.index(found)
-        except TypeError:
+        several = isinstance(found, np.ndarray) and found.ndim
+        if several or isinstance(found, bool | np.bool_) or not hasattr(type(found), "__index__"):
             told = f"order= holds indices of items, not {type(found).__name__}: batches are made by `.batch(size)`"
-            raise TypeError(told) from None
+            raise TypeError(told)  # booleans would be taken for 0 and 1
+        return operator.index(found)
 
     def place(self, number: int) -> str:
         """Where an item stands in the source."""
@@ -119,10 +119,26 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
         return source
     check_indexed(source)
     found = order(epoch) if callable(order) else order
-    if not _is_indexed(found):
-        found = list(found)  # of a sampler
-    check_order(found)
+    if _is_indexed(found):
+        check_order(found)
+    if not _is_indexed(found) or hasattr(found, "iloc"):
+        found = list(found)  # of a sampler, or of a table's column, which is read by its labels
     return Arranged(source, found, shards)
+
+
+def check_rows(source: Any, order: Any) -> None:
+    """Raise for what iterates over something else than its items: tables over columns, other collections of
+    named arrays over names. And for a table's column in an order, which pandas reads by label."""
+    kind = type(source).__name__
+    if is_table(source):
+        raise TypeError(
+            f"{kind} iterates over its columns: give its rows, as by `to_numpy()`, `to_dict('records')` of pandas,"
+            " `rows()` of polars, `to_pylist()` of Arrow; or tables of some rows each, in a list"
+        )
+    if order is None and isinstance(source, Mapping) and not isinstance(source, dict):  # as a file of named arrays
+        raise TypeError(f"{kind} iterates over its names: give one of its arrays, or `list(it)` for the names")
+    if order is not None and hasattr(source, "iloc"):
+        raise TypeError(f"order= holds places, and {kind} is read by its labels: give `to_numpy()` of it")
 
 
 def check_indexed(source: Any) -> None:
@@ -137,6 +153,8 @@ def check_order(order: Any) -> None:
     if callable(order) or (is_iterable(order) and not is_iterator(order)):
         if isinstance(order, np.ndarray) and (order.ndim != 1 or order.dtype.kind not in "iu"):
             raise TypeError(f"order= is one axis of integers, not {order.ndim} of {order.dtype}: see `np.flatnonzero`")
+        if is_table(order):
+            raise TypeError(f"order= is one axis of integers, not a table ({type(order).__name__}): give its column")
         return
     raise TypeError(
         "order= is a sequence of indices, a sampler that can be iterated over again, or a function of the epoch's"

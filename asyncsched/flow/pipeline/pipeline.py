@@ -16,10 +16,11 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage
 from .links import DroppingLink, Link
-from .order import Shard, check_indexed, check_order, is_iterable, is_iterator
+from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator
 from .plan import Plan, unknown_after
-from .position import Position, Progress
+from .position import Position
 from .processes import ProcessStage
+from .progress import Progress
 from .shuffle_stage import ShuffleStage
 from .stages import Stage, StagePlan
 
@@ -70,7 +71,7 @@ class Pipeline(Generic[T]):
         self._submitter = submitter
         self._runtime = runtime
         self._plan = plan
-        self._progress = Progress(plan.epochs)
+        self._progress = Progress(plan.epochs, runtime.optimizers)
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     def __repr__(self) -> str:
@@ -123,7 +124,9 @@ class Pipeline(Generic[T]):
         the loop's thread.
 
         Args:
-            fn: takes an item, returns an item. In processes, both it and the items must be picklable.
+            fn: takes an item, returns an item. In processes, both it and the items must be picklable. It gives a new
+                array each time, since results wait for the next stage: `buffer.copy()`, if it fills one buffer. An
+                array of NumPy that is found to have been written to while it waited raises RuntimeError.
             workers: how many items are worked on at once.
             ordered: whether results keep the order of the items. If not, they come in the order in which they are done.
             processes: run a plain function in processes.
@@ -288,7 +291,8 @@ class Pipeline(Generic[T]):
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
         """Put arrays on the device ahead of the consumer, as `s.put` does, also those in tuples, lists and dicts.
 
-        Arrays of other libraries are put, too: what PyTorch's DataLoader gives becomes tensors.
+        Arrays of other libraries are put, too: what PyTorch's DataLoader gives becomes tensors, and so does a table of
+        numbers. A table with text in it raises TypeError, as `s.put` does: leave that out in a `.map` before.
 
         The scheduler's limit on bytes holds. A batch is put when there is room for all of it, in the scope that is
         ambient where the pipeline is opened. If the scheduler is stuck and others wait for bytes, the batches ahead go
@@ -315,24 +319,29 @@ class Pipeline(Generic[T]):
             RuntimeError: if an epoch is open already, or the source is an iterator that was read before.
             SchedulerClosed: if the scheduler is not open.
         """
-        return Items(self._plan, self._progress, self._begin)
+        return Items(self._plan, self._progress, self._begin, self._runtime)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot of the present epoch, or the last."""
         return self._last.statistics() if self._last is not None else report((), Link(0), 0.0, 0.0)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, for `load_state_dict`: the epoch's number, and which items of the source the consumer has
-        received.
+        """The position, for `load_state_dict`: the epoch's number, and which items of the source count.
 
-        Items read ahead do not count: a pipeline that resumes reads them again. It skips received items without mapping
-        them. The source must give the same items again.
+        Items read ahead do not count: a pipeline that resumes reads them again. It skips items that count without
+        mapping them. The source must give the same items again.
+
+        In a loop that steps an optimiser of the package, items count up to the last step that moved, or will move, the
+        parameters: saved together with these, no item is lost and none comes twice, wherever the loop was cancelled. So
+        take one item at a time, and step in the coroutine that takes them. In any other loop an item counts when it is
+        received, unless an exception or a cancellation has cut the loop short since. The end of an epoch counts for all
+        of its items.
 
         `state["epoch"]` is the number of the epoch, so a run of 10 goes on by `for _ in range(state["epoch"], 10)`. In
         the block of an epoch that holds also when its last item was received: an epoch that is resumed from there gives
         no items.
         """
-        return self._progress.position.state()
+        return self._progress.state()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from this position with the next `open()`.
@@ -399,6 +408,8 @@ def make_pipeline(
         )
     if not is_iterable(source):
         _check_takes_epoch("the source", source)
+    else:
+        check_rows(source, order)
     if order is not None:
         if is_iterable(source):
             check_indexed(source)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .order import Shard, arranged, is_in_memory, is_iterable, is_map
+from .order import Shard, arranged, check_rows, is_in_memory, is_iterable, is_map
 from .position import EPOCH, Position
 from .stages import StagePlan
 
@@ -42,6 +42,7 @@ class Plan(NamedTuple):
                 if inspect.iscoroutine(source):
                     source.close()
                 raise TypeError(f"the pipeline's source returned a {type(source).__name__}, which is not iterable")
+            check_rows(source, self.order)
         return arranged(source, self.order, self.shards, epoch)
 
     def check_position(self, iterable: Any, position: Position) -> None:

@@ -94,7 +94,10 @@ def brief(item: Any) -> str:
     >>> brief(("a.png", 3)), brief([0.5] * 1000)
     ("('a.png', 3)", '')
     """
-    return repr(item) if _is_brief(item) else ""
+    try:
+        return repr(item) if _is_brief(item) else ""
+    except BaseException:  # of the user's class: what is to be told is the error of the function
+        return ""
 
 
 def _is_brief(item: Any) -> bool:
@@ -105,19 +108,27 @@ def _is_brief(item: Any) -> bool:
 
 @dataclass
 class Position:
-    """Which items of the source the consumer has received, in which epoch."""
+    """Which items of the source the consumer is done with, in which epoch, and which one it has."""
 
     epoch: int = 0
     taken: int = 0
-    """All items below this number were received."""
+    """All items below this number count."""
     ahead: set[int] = field(default_factory=set)
-    """Other items that were received: results that came out of order."""
+    """Other items that count: results that came out of order."""
     over: dict[int, int] = field(default_factory=dict)
-    """More items that were received: from those left out at the end of one epoch, over the gap behind it, to the first
+    """More items that count: from those left out at the end of one epoch, over the gap behind it, to the first
     of another."""
+    in_hand: Origin | None = None
+    """Of the item that the consumer has: it has not asked for another."""
+
+    def put_down(self) -> None:
+        """Count the item in hand."""
+        if self.in_hand is not None:
+            self.receive(self.in_hand)
+            self.in_hand = None
 
     def receive(self, origin: Origin) -> None:
-        """Count an item that was made of these as received."""
+        """Count an item that was made of these."""
         for span in spans_of(origin):
             if span.start <= self.taken:
                 self.taken = max(self.taken, span.stop)
@@ -134,13 +145,18 @@ class Position:
             else:
                 return
 
+    @property
+    def begun(self) -> bool:
+        """Whether any item of the epoch counts."""
+        return bool(self.taken or self.ahead)
+
     def has(self, number: int) -> bool:
-        """Whether the item of this number was received."""
+        """Whether the item of this number counts."""
         return number < self.taken or number in self.ahead
 
     def copy(self) -> Position:
-        """A copy, for another thread."""
-        return replace(self, ahead=set(self.ahead))
+        """A copy of its own."""
+        return replace(self, ahead=set(self.ahead), over=dict(self.over))
 
     def now(self) -> Position:
         """The same, counted from the beginning of its epoch."""
@@ -163,43 +179,3 @@ class Position:
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError(f"the state of a pipeline is made of counts, not {state!r}: load what `state_dict()` gave")
         return cls(epoch, taken, set(ahead))
-
-
-class Progress:
-    """The epoch of a pipeline that is open, or the next one, and where it begins.
-
-    Args:
-        epochs: how many are read in one `open()`. While they are open, `position` is where the first of them begins.
-    """
-
-    def __init__(self, epochs: int | None) -> None:
-        self._epochs = epochs
-        self.position: Position = Position()
-        self.open: bool = False
-        self.unread: bool = False  # the epoch has begun, was not read to its end, and `load` has not set it back
-
-    def load(self, state: Mapping[str, Any]) -> None:
-        """Go on from a position that was saved."""
-        self.must_rest()
-        self.position, self.unread = Position.of(state), False
-
-    def next(self) -> Position:
-        """Where the next epoch begins."""
-        if not self.unread:
-            return self.position
-        epochs = self._epochs or 1
-        return Position((self.position.now().epoch // epochs + 1) * epochs)
-
-    def begin(self) -> Position:
-        """An epoch is opened. Returns where it begins."""
-        self.finish()
-        self.open = True
-        return self.position
-
-    def finish(self) -> None:
-        """This epoch is over. The next one is another."""
-        self.position, self.unread = self.next(), False
-
-    def must_rest(self) -> None:
-        if self.open:
-            raise RuntimeError("an epoch of this pipeline is open: leave its block first, or make another pipeline")

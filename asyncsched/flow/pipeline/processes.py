@@ -4,6 +4,9 @@ Theory of operation. Each process has a thread that waits for it and a pipe to i
 item, and no other. An object that cannot be pickled, or cannot be unpickled on the other side, fails its item there. An
 exception is made again without a call of its class, which may take other arguments than those it passed on.
 
+A new process imports the main module before it serves: that may fail, or never end. So the process says when it serves,
+and until then it is ended when the epoch is. A process that could not be started is none.
+
 A pool of `concurrent.futures` breaks when an item or a result cannot be unpickled, and fails all that others compute.
 And each item goes through two more threads.
 """
@@ -11,6 +14,7 @@ And each item goes through two more threads.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import pickle
 import traceback
 from collections.abc import Callable
@@ -21,9 +25,11 @@ from io import BytesIO
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
+from threading import Thread
 from typing import Any
 
 from ..._core.exception_copies import built_in_of
+from ...errors import add_note
 from ...runtime.threads import yield_to_streams
 from .functions import ThreadStage, checked
 
@@ -33,12 +39,27 @@ Told = tuple[str, str]  # an exception: in a line of text, and as it would be pr
 class ProcessStage(ThreadStage):
     """A plain function in processes: for each a thread that waits for it."""
 
+    marks = False  # each result is made anew here
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._processes: list[_Process] = []
+
+    def stop(self) -> None:
+        super().stop()
+        for process in list(self._processes):
+            process.give_up()
+
     def _work(self) -> None:
         yield_to_streams()
         process = _Process(self.function)
+        self._processes.append(process)
+        if self._stopped:  # `stop` may not have seen it
+            process.give_up()
         try:
             self.serve(process.call)
         finally:
+            self._processes.remove(process)
             process.end()
 
 
@@ -47,9 +68,11 @@ class _Process:
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._function = function
-        self._process: Any = None
+        self._process: Any = None  # once it is started
         self._pipe: Any = None
         self._close: Any = None  # also at exit, before the interpreter waits for the process
+        self._ready = False  # it has started, and serves
+        self._given_up = False
 
     def call(self, item: Any) -> Any:
         """The function's result."""
@@ -57,18 +80,24 @@ class _Process:
         if self._process is None:
             self._start()
         try:
+            if not self._ready:
+                self._pipe.recv_bytes()
+                self._ready = True
             self._pipe.send_bytes(pickled)
             told: Told | None = self._pipe.recv()
             found: bytes = self._pipe.recv_bytes()
         except (EOFError, OSError):
-            self._process.join()
-            raise BrokenProcessPool(
-                f"the process that was given this item died, with exit code {self._process.exitcode}: the function"
-                " ended it, or the system, as where memory is short"
-            ) from None
+            self.end()
+            raise BrokenProcessPool(self._cause()) from None
         if told is not None:
             _raise(told, found)
         return pickle.loads(found)
+
+    def give_up(self) -> None:
+        """End it at once if it has not started: no function runs there. From any thread."""
+        self._given_up = True
+        if self._process is not None and not self._ready:
+            self._process.terminate()
 
     def end(self) -> None:
         """Wait until the process has ended."""
@@ -77,12 +106,39 @@ class _Process:
             self._process.join()
 
     def _start(self) -> None:
+        """Start it. If that fails nothing is left behind."""
         context = multiprocessing.get_context("spawn")
-        self._pipe, theirs = context.Pipe()
-        self._close = Finalize(None, self._pipe.close, exitpriority=0)
-        self._process = context.Process(target=_serve, args=(theirs,))
-        self._process.start()
-        theirs.close()
+        mine, theirs = context.Pipe()
+        process = context.Process(target=_serve, args=(theirs,))
+        try:
+            process.start()
+        except BaseException as error:
+            mine.close()
+            add_note(error, "raised where a process was to be started")
+            raise
+        finally:
+            theirs.close()
+        self._pipe, self._process = mine, process
+        self._close = Finalize(None, self._closed, exitpriority=0)
+        if self._given_up:
+            process.terminate()
+
+    def _closed(self) -> None:
+        self._pipe.close()
+        if not self._ready:  # it does not look at the pipe
+            self._process.terminate()
+
+    def _cause(self) -> str:
+        code = self._process.exitcode
+        if self._ready:
+            return (
+                f"the process that was given this item died, with exit code {code}: the function ended it, or the"
+                " system, as where memory is short"
+            )
+        return (
+            f"a process ended before it had started, with exit code {code}; what it said is in the program's errors. A"
+            " new process imports the main module: let that begin its work below `if __name__ == '__main__':`"
+        )
 
 
 class _Traceback(Exception):
@@ -103,12 +159,22 @@ def _raise(told: Told, pickled: bytes) -> None:
 
 def _serve(pipe: Connection) -> None:
     """The process runs this."""
+    Thread(target=_end_with_parent, daemon=True).start()
     # The pipe is closed, or broken if the other process was killed; or Ctrl-C, which reaches both processes.
     with suppress(EOFError, OSError, KeyboardInterrupt):
+        pipe.send_bytes(b"")  # it has started
         while True:
             told, found = _called(pipe.recv_bytes())
             pipe.send(told)
             pipe.send_bytes(found)
+
+
+def _end_with_parent() -> None:
+    """End this process once the other one has ended, also in the middle of a function: its result has nowhere to go."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def _called(pickled: bytes) -> tuple[Told | None, bytes]:

@@ -53,7 +53,7 @@ class ShuffleStage(Stage):
         """
         items, source = self._items, self.source
         while (lacking := self.held - len(items)) and (source.items or await source.arrived(lacking)):
-            items.append(source.take())
+            items.append(source.take_marked())
         return bool(items) and (not lacking or source.error is None)
 
 

@@ -22,11 +22,13 @@ import anyio
 from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
-from .order import Arranged, Strided, is_in_memory, is_map
+from .marks import marked
+from .order import Arranged, Strided, is_in_memory, is_iterator, is_map
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
 _NAME = "0 (source)"
+_END = object()  # in place of an item
 
 
 class SourceStage(Stage):
@@ -35,6 +37,7 @@ class SourceStage(Stage):
     def __init__(self, iterable: Any, skip: Position, out: Link, first: int) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
+        self.opened = False  # whether it has begun to read, and so closes what it reads
         self.skip = skip
         self.first = first  # the number of the first item
         self.end: int = first  # the number behind the last item, once that was read
@@ -43,7 +46,7 @@ class SourceStage(Stage):
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         if isinstance(self.iterable, Arranged | Strided) and isinstance(origin, int):
-            with suppress(Exception):  # `repr` itself may be what has failed
+            with suppress(BaseException):  # the order itself may be what has failed
                 given = self.iterable.place(origin - self.first)
         super().fail(origin, error, given)
 
@@ -57,10 +60,24 @@ def make_source(iterable: Any, skip: Position, out: Link, first: int = 0) -> Sou
     return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out, first)
 
 
+async def close(iterable: Any) -> None:
+    """Close a source that was not read, if it is an iterator. Raises nothing: what ended the epoch is told."""
+    while isinstance(iterable, Arranged | Strided):
+        iterable = iterable.source if isinstance(iterable, Arranged) else iterable.iterable
+    if not is_iterator(iterable):
+        return
+    with suppress(BaseException):
+        if callable(aclose := getattr(iterable, "aclose", None)):
+            if inspect.isawaitable(closing := aclose()):
+                await closing
+        elif callable(close := getattr(iterable, "close", None)):
+            await in_thread(close, "closing a source")
+
+
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
     try:
         return opens(iterable)
-    except (StopIteration, StopAsyncIteration) as error:  # it would mean an end
+    except (StopIteration, StopAsyncIteration) as error:
         raise passable(error, f"`__{opens.__name__}__` of the source raised") from error
 
 
@@ -78,7 +95,11 @@ class IndexedSource(SourceStage):
                 if not out.try_reserve():
                     await out.reserve()
                 out.put(number, items[number - first])
-        except (TypeError, IndexError) as error:  # an array without a length; a list that was longer before
+        except asyncio.CancelledError as error:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            self.fail(number, error)  # of an index
+        except BaseException as error:  # an array without a length; a list that was longer before
             self.fail(number, error)
 
 
@@ -92,16 +113,18 @@ class AsyncSource(SourceStage):
         number = self.first
         iterator = None
         try:
+            self.opened = True
             iterator = _opened(aiter, self.iterable)
             while self.error is None:
                 await self.out.reserve()
-                while self.skip.has(number):
-                    await anext(iterator)
+                while (item := await anext(iterator, _END)) is not _END and self.skip.has(number):
                     number += 1
-                self.out.put(number, await anext(iterator))
+                if item is _END:
+                    self.end = number
+                    break
+                self.out.put(number, marked(item, self.name))
                 number += 1
-        except StopAsyncIteration:
-            self.end = number
+                del item
         except BaseException as error:
             if self.error is None:
                 self.fail(number, error)
@@ -113,12 +136,15 @@ class AsyncSource(SourceStage):
         return False
 
     async def _close(self, aclose: Callable[[], Any]) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        cancellations = task.cancelling()
         try:
             if inspect.isawaitable(closing := aclose()):
                 await closing
-        except asyncio.CancelledError:
-            raise
         except BaseException as error:
+            if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancellations:
+                raise
             self.closing_error: BaseException | None = error
 
 
@@ -128,7 +154,7 @@ class ThreadSource(SourceStage):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self._room: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
-        self._read_so_far = EntryQueue(self._take_in)
+        self._read_so_far = EntryQueue(self._take_in, self.fail)
         self._feeding = anyio.CancelScope()
         self._stopped = False
         self._failed: tuple[int, BaseException] | None = None
@@ -158,21 +184,22 @@ class ThreadSource(SourceStage):
         yield_to_streams()
         number = self.first
         try:
+            self.opened = True
             self._open()
             while room := self._room.get():
                 while room and not self._stopped:
                     started = perf_counter()
-                    item = self._get(number)
+                    if (item := self._get(number)) is _END:
+                        self.end = number
+                        return
                     self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
-                        self._read_so_far.append((number, item))
+                        self._read_so_far.append((number, marked(item, self.name)))
                         if not room or not self.out.lacks(len(self._read_so_far)):
                             self._read_so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing
-        except StopIteration:
-            self.end = number
         except BaseException as error:
             self._failed = number, error
         finally:
@@ -184,8 +211,8 @@ class ThreadSource(SourceStage):
         self._iterator = _opened(iter, self.iterable)
 
     def _get(self, number: int) -> Any:
-        """The next item, which has this number. Raises StopIteration at the end."""
-        return next(self._iterator)
+        """The next item, which has this number, or `_END`."""
+        return next(self._iterator, _END)
 
     def _close(self) -> None:
         iterator, self._iterator = self._iterator, None
@@ -195,9 +222,15 @@ class ThreadSource(SourceStage):
         except BaseException as error:
             self.closing_error: BaseException | None = error
 
+    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
+        self._stopped = True
+        self._feeding.cancel()
+        super().fail(origin, error, given)
+
     def _take_in(self, read: tuple[int, Any] | None) -> None:
         if read is not None:
-            self.out.put(*read)
+            if self.error is None:
+                self.pass_on(*read)
             return
         failed, self._failed = self._failed, None
         if failed is not None:
@@ -209,14 +242,14 @@ class MapSource(ThreadSource):
     """A source with a length and items by index. Indexing may block."""
 
     def _open(self) -> None:
-        self._length = len(self.iterable)
+        self._length = _opened(len, self.iterable)
 
     def _get(self, number: int) -> Any:
         if number - self.first >= self._length:
-            raise StopIteration
+            return _END
         if self.skip.has(number):
             return None  # the item is left out, and need not be read
         try:
             return self.iterable[number - self.first]
-        except StopIteration as error:  # it would mean an end
+        except StopIteration as error:
             raise passable(error, "`__getitem__` of the source raised") from error

@@ -15,10 +15,11 @@ from math import inf
 from time import perf_counter
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ...errors import add_note, passable
+from ..._core.exception_copies import copied
+from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
 from .links import Link
-from .position import Origin, describe
+from .position import Origin, brief, describe
 
 T = TypeVar("T")
 
@@ -55,15 +56,16 @@ class Stage:
         self.ended: float = inf
 
     async def work(self) -> None:
-        """Run to the end of the output. If somebody else cancels it, it tells the next stage, which would wait for
-        it."""
+        """Run to the end of the output. Whatever ends it is told to the next stage, which would wait for it."""
         try:
             await self.run()
+        except BaseException as error:
+            self.fail((), _alone(error))
             self._finish()
-        except asyncio.CancelledError as error:
-            self.fail((), error)
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
+        else:
             self._finish()
-            raise
 
     async def run(self) -> None:
         """Work until there is no more input. Raises nothing of its own: an error ends the output.
@@ -88,12 +90,22 @@ class Stage:
         self.out.unreserve()
         return False
 
+    def stop(self) -> None:
+        """Nobody wants its output any more: begin no more work."""
+
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
         if self.error is None:
             self.error, self.failed_at, self.failed_on = error, origin, given
             self.source.end()
             self.out.lift_bound()
+
+    def pass_on(self, origin: Origin, item: Any) -> None:
+        """Put an item that the stage is done with. The next stage may not be able to tell its size."""
+        try:
+            self.out.put(origin, item)
+        except BaseException as error:
+            self.fail(origin, error, brief(item))
 
     async def run_apart(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
         """Run a function that awaits a user's coroutines. While it returns True, run it again in a new asyncio task.
@@ -111,9 +123,12 @@ class Stage:
                 task.cancel()
                 await ended(task)
                 raise
-            go_on = not task.cancelled() and task.result()
-        if task.cancelled():  # by somebody else
-            self.fail((), asyncio.CancelledError())
+            if task.cancelled():  # by somebody else
+                self.fail((), asyncio.CancelledError())
+                return
+            if (raised := task.exception()) is not None:  # told before the other workers are cancelled for it
+                self.fail((), raised)
+            go_on = task.result()
 
     def _finish(self) -> None:
         """There will be no more output."""
@@ -122,10 +137,25 @@ class Stage:
 
     def _noted(self, error: BaseException) -> BaseException:
         """Add a note to an exception for the consumer: the stage and the item."""
-        error = passable(error, "the function raised")
         given = f": {self.failed_on}" if self.failed_on else ""
-        add_note(error, f"raised in the pipeline's stage {self.name}, at {describe(self.failed_at)}{given}")
-        return error
+        where = f", at {describe(self.failed_at)}" if self.failed_at != () else ""
+        return noted(error, f"raised in the pipeline's stage {self.name}{where}{given}")
+
+
+def noted(error: BaseException, note: str) -> BaseException:
+    """A copy of an exception for the consumer, with a note: a user may raise the same again in each epoch."""
+    error = passable(error, "the function raised")
+    copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
+    if note not in notes_of(copy):  # it cannot be copied, and has it
+        add_note(copy, note)
+    return copy
+
+
+def _alone(error: BaseException) -> BaseException:
+    """The error, out of groups of its own."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
 
 
 @dataclass(slots=True, eq=False)
@@ -160,19 +190,27 @@ class ReorderBuffer:
         if call.error is not None:
             stage.fail(call.origin, call.error, call.item)
         elif not stage.ordered:
-            stage.out.put(call.origin, call.item)
+            stage.pass_on(call.origin, call.item)
         while self._calls and self._calls[0].done:
             first = self._calls.popleft()
             if first.error is None:
-                stage.out.put(first.origin, first.item)
-            else:
-                # The first error in the order of the items, whichever came first.
-                stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
-                self._calls.clear()
+                try:
+                    stage.out.put(first.origin, first.item)
+                    continue
+                except BaseException as error:  # as `pass_on`
+                    first.item, first.error = brief(first.item), error
+                    stage.fail(first.origin, error)
+            # The first error in the order of the items, whichever came first.
+            stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
+            self._calls.clear()
 
 
 class EntryQueue(Generic[T]):
     """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
+
+    Args:
+        deliver: called with each thing.
+        failed: called with what `deliver` raises.
 
     Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
     deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
@@ -183,8 +221,9 @@ class EntryQueue(Generic[T]):
     wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
     """
 
-    def __init__(self, deliver: Callable[[T], None]) -> None:
+    def __init__(self, deliver: Callable[[T], None], failed: Callable[[Origin, BaseException], None]) -> None:
         self._deliver = deliver
+        self._failed = failed
         self._loop = asyncio.get_running_loop()
         self._things: deque[T] = deque()
         self._awake = False  # whether a step of the loop that drains this is on its way
@@ -207,4 +246,9 @@ class EntryQueue(Generic[T]):
         """Deliver all things that are there, now."""
         self._awake = False
         while self._things:
-            self._deliver(self._things.popleft())
+            try:
+                self._deliver(self._things.popleft())
+            except BaseException as error:  # say, an item's size: nobody sees what a callback of the loop raises
+                self._failed((), error)
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
