@@ -216,6 +216,60 @@ def test_locks_are_those_that_a_signal_leaves_free():
     assert [name for name, path in MODULES.items() if pythons.search(path.read_text())] == []
 
 
+# They ask about users' own objects: to explain a deadlock, or to let a frame's snapshot of its variables go.
+ASK_FOR_COUNTS = {"runtime.holders", "runtime.awaiting"}
+
+
+def counts_read(tree: ast.AST) -> set[str]:
+    """Names by which a file could read reference counts, also as text for `getattr`."""
+    found = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    found |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    found |= {node.name.rpartition(".")[2] for node in ast.walk(tree) if isinstance(node, ast.alias)}
+    found |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+    return {name for name in found if re.fullmatch(r"(get_?)?ref_?counts?|references|ob_refcnt|Py_REFCNT", name, re.I)}
+
+
+def test_reference_counts_are_read_only_to_explain():
+    """Nothing is decided by them: who holds a buffer is known."""
+    found = {name for name, path in MODULES.items() if counts_read(ast.parse(path.read_text()))}
+    assert found <= ASK_FOR_COUNTS
+    assert counts_read(ast.parse("from sys import getrefcount as n")) == {"getrefcount"}
+    assert counts_read(ast.parse("getattr(sys, 'getrefcount')(x)")) == {"getrefcount"}
+
+
+# What a captured step records, and a simulated replay: values without arrays. Constants have a lease each.
+STAND_INS = {
+    ("tensors.capture", "constants"),
+    ("tensors.capture", "inputs"),
+    ("tensors.capture", "_steps"),
+    ("observe.replay", "_values"),
+}
+ENGINE = ("_core", "devices", "runtime", "cluster")
+
+
+def values_kept(tree: ast.AST) -> Iterator[str]:
+    """The attributes that are declared to hold a `Value`."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef):
+            declared = [one for one in node.body if isinstance(one, ast.AnnAssign)]
+        else:
+            declared = [node] if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Attribute) else []
+        for one in declared:
+            if any(isinstance(part, ast.Name) and part.id == "Value" for part in ast.walk(one.annotation)):
+                yield one.target.attr if isinstance(one.target, ast.Attribute) else ast.unparse(one.target)
+
+
+def test_outside_the_engine_leases_are_kept_and_no_values():
+    """A value that somebody keeps without a lease could be written over in silence."""
+    above = {name: path for name, path in MODULES.items() if name.partition(".")[0] not in ENGINE}
+    found = {(name, kept) for name, path in above.items() for kept in values_kept(ast.parse(path.read_text()))}
+    assert found == STAND_INS
+    assert list(values_kept(ast.parse("class A:\n    x: list[Value]\n    def f(self): self.y: Value = 1"))) == [
+        "x",
+        "y",
+    ]
+
+
 def test_the_checks_above_find_errors():
     source = """
 if TYPE_CHECKING:

@@ -1,7 +1,9 @@
 """The scheduler as a state machine. Each of these words has one meaning, here and in the rooms above.
 
 task        one unit of work: an operation or a call that will have a result
-value       a result, present or still to come; everything that refers to it holds it
+value       a result, present or still to come
+holder      whoever may still read a value, with an entry in its list: unfinished tasks, and leases
+lease       what holds a value outside the engine; a handle is one
 plan        the facts about a task that are known before it runs; similar tasks share one
 quick       short enough to run on the event loop's thread: a hop to a stream would take longer
 claim       a task without a body, which only takes bytes

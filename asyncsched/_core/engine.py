@@ -163,8 +163,6 @@ class Engine:
         ledger.join(task)
         # While a scan for fitting tasks may run, every drop must go through `completions`
         completions.immediate_thread = 0
-        # No variable here refers to an input: the body may run within this call, and write over inputs that it alone
-        # holds.
         alone = type(task.reads) is Value and task.reads.task is None and not task.after
         failed = None if alone else _link_dependencies(task)
         if ledger.observer is not None:

@@ -3,9 +3,9 @@
 Theory of operation. A stream is one daemon thread with a FIFO. It counts its finished tasks. An event is a number on
 that count, for which other streams wait. When a body has run, three things happen, in this order:
 
-1. *Drop references* (`execute`): the task's inputs, arguments and result. Reference counts decide which buffer is
-   written over, when bytes return, and who holds what in a stall. So the end must not be visible while this thread
-   still holds something. Otherwise a stream that waited would find one reference too many, and take a new buffer.
+1. *Let go* (`execute`): of the task's inputs, arguments and result. Its holds on them decide which buffer is written
+   over, and the last reference decides when bytes return. So the end must not be visible while this thread still holds
+   something. Otherwise a stream that waited would find one holder too many, and take a new buffer.
 2. *Count* (`finished.step`): the streams that wait for this one go on, without the event loop.
 3. *Report* (`completions`): the loop takes it in, perhaps later, together with others. If the loop knows that a task
    has ended, all streams may rely on that, so dependents are launched without a wait.

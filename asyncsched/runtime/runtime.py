@@ -408,9 +408,6 @@ class Runtime(OnOneLoop, Host):
             if reader.state == LAUNCHED and reader.lane is not lane:
                 assert reader.lane is not None
                 points = (*points, (reader.lane.stream, reader.number))
-        # The stream may run the task before `launch` returns, and writes over an input only if nobody else refers to
-        # it.
-        reads = value = producer = None
         task.number = lane.stream.launch(task, points)
 
     def on_wake(self) -> None:

@@ -185,11 +185,10 @@ class CUDAMemory(Memory):
         launches. (Decompositions of matrices state none: they take a card far longer than their number of elements
         suggests.)
 
-        Not in a commit, nor if it takes over a buffer: then it waits until that has no other holder. Nor if its errors
-        are deferred: their numbers take pinned memory.
+        Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
         op, plan, lane = task.call, task.plan, task.lane
-        if not isinstance(op, Op) or op.checks or task.move is not None or task.after is not None:
+        if not isinstance(op, Op) or op.checks or task.move is not None:
             return False
         if op.launches is None and not op.view:
             return False

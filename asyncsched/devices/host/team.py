@@ -11,8 +11,7 @@ that is cut is one task: it has one slot, one charge, and one end, which its own
 No wake-up is lost between a stream that shares parts and one that goes to sleep. The first shows its parts first and
 looks for sleepers second. The other says first that it is about to sleep, and looks for parts second.
 
-A helper drops its part before it reports the end, as a stream does with a task: reference counts decide which task may
-write over which buffer.
+A helper drops its part before it reports the end, as a stream does with a task: bytes return with the last reference.
 
 Not taken: a pool of threads only for parts. It would compete with the streams for the processors, as the threads of a
 BLAS do, which spin for 25 to 100 ms after each product. (With several streams BLAS has one thread for each.)
