@@ -53,7 +53,7 @@ from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .host import Host
-from .ledger import Ledger, Limits, in_place_allowed
+from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
 from .placement import choose, soonest
 from .scopes import Scopes
@@ -191,7 +191,7 @@ class Engine:
     def require(self, task: Task) -> None:
         """Raise TaskTooLarge for a task that could never run under its limit."""
         account, cost = task.scope.account, task.cost
-        if task.after is not None and task.value is not None and in_place_allowed(task.call):
+        if task.after is not None and task.value is not None and task.plan.overwrites:
             cost -= task.value.nbytes  # it waits until it can write over its first input
         limit = account.limit
         if limit is None:

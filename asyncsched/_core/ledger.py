@@ -177,7 +177,7 @@ class Ledger:
         The task may have begun meanwhile, and decided by itself. Who takes out what its list holds decides.
         """
         while (task := value.task) is not None and task.state == LAUNCHED:
-            reads, undecided = task.inputs, task.in_place
+            reads, undecided = task.reads, task.in_place
             if not undecided or type(undecided) is not list or not self._writes_over(task):
                 return
             try:
@@ -188,28 +188,28 @@ class Ledger:
             task.returned = value.nbytes
             account.used -= value.nbytes
             account.changed = True
-            value = reads[0]
+            value = reads if type(reads) is Value else reads[0]
 
     @staticmethod
     def _writes_over(task: Task) -> bool:
         """Whether a task will certainly write over its first input: nobody else holds that, which never changes again
         (see `ownership`), and it has a buffer of the output's form, charged to the same account."""
-        value, reads = task.value, task.inputs  # read once: the stream's thread clears them
-        if value is None or value.nbytes < POOLED_BYTES or not reads or not in_place_allowed(task.call):
+        value, reads = task.value, task.reads  # read once: the stream's thread clears them
+        if value is None or not reads or not task.plan.overwrites or task.move is not None:
             return False
-        old = reads[0]
-        if old.meta is not value.meta or not (old.meta.contiguous and old.meta.known) or task.move is not None:
+        old = reads if type(reads) is Value else reads[0]
+        if old.meta is not value.meta or value.nbytes < POOLED_BYTES or old.account is not value.account:
             return False
         if task.after is None:
-            alone = sole(old, reads.count(old))
+            alone = sole(old, 1 if old is reads else reads.count(old))
         else:  # it begins after the ends of its operands' tasks, too
-            others = [producer for read in reads if read is not old and (producer := read.task) is not None]
+            others = [producer for read in task.inputs if read is not old and (producer := read.task) is not None]
             alone = sole_group(old, list({task, *task.after, *others}))
         if not alone:
             if task.state == PENDING and old.holders is not None:
                 watch(old, task)
             return False
-        return old.account is value.account and old.device.memory.may_recycle(old) and _in_a_buffer(old)
+        return bool(old.device.memory.may_recycle(old)) and _in_a_buffer(old)
 
     def look_again(self, task: Task | None) -> None:
         """A holder of a pending task's input has ended."""
@@ -219,7 +219,7 @@ class Ledger:
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
-        if task.value is not None and task.value.nbytes >= POOLED_BYTES:
+        if task.cost >= POOLED_BYTES:
             self._decide_in_place(task)
         account.used += task.cost
         if account.grace:
@@ -239,9 +239,10 @@ class Ledger:
         """Look, as a task is launched, whether it writes over its input, and whether those do that it follows."""
         if task.after is not None:
             self.relieve(task)
-        if task.in_place is None and in_place_allowed(task.call):
+        if task.in_place is None and task.plan.overwrites:
             task.in_place = [None]
-        for value in task.inputs:
+        reads = task.reads
+        for value in (reads,) if type(reads) is Value else reads:
             if value.task is not None:
                 self._give_back(value)
 
@@ -339,11 +340,6 @@ class Ledger:
         self.reserved -= scope.reserve
         scope.reserve = 0
         self.note_peak(0)
-
-
-def in_place_allowed(call: Any) -> bool:
-    """Whether an operation may write over its first operand."""
-    return getattr(call, "inplace", False)
 
 
 def _in_a_buffer(value: Value) -> bool:

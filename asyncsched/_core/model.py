@@ -170,6 +170,7 @@ class Plan(Protocol):
     estimate: float  # seconds that a stream needs for it
     small: bool  # whether it is quick: it may run on the event loop's thread
     seconds: float  # for which it would hold that thread, beyond the usual cost of a task
+    overwrites: bool  # whether its result may be written over a first input of the same form
 
 
 @dataclass(slots=True, eq=False)
@@ -180,6 +181,7 @@ class CallPlan:
     estimate: float = UNKNOWN_SECONDS
     small: bool = False
     seconds: float = 0.0
+    overwrites: bool = False
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)

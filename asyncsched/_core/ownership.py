@@ -31,8 +31,8 @@ from weakref import ref
 
 # Bytes. Smaller values on the host have no list of holders; a guess.
 COUNTED: Final = 1024
-# Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them: for these malloc has memory
-# that is already mapped (glibc maps afresh from 128 KiB).
+# Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them. For these malloc has
+# memory that is already mapped (glibc maps afresh from 128 KiB).
 POOLED_BYTES: Final = 64 * 1024
 
 _FEW: Final = 4  # entries: a task reads its input once or twice

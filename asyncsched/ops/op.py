@@ -81,10 +81,12 @@ class Plan:
     compiled_in: dict[object, Any] = field(default_factory=dict)
     name: str = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
+    overwrites: bool = field(init=False)  # whether the result may be written over a first operand of its form
 
     def __post_init__(self) -> None:
         self.name = self.op.name
         self.cost = self.nbytes + self.workspace
+        self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
 
 
 @dataclass(frozen=True, slots=True, eq=False)
