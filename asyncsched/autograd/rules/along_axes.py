@@ -6,6 +6,7 @@ from math import nan, prod
 from string import ascii_letters
 from typing import Any, cast
 
+import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ...ops.kernels.products import einsum_letters, tensordot_axes
@@ -69,9 +70,36 @@ def shared(g: Tensor, mask: Tensor, call: Any) -> Tensor:
     return spread(narrow(total / count, g), call)
 
 
+def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A root of a sum of powers of `x` along axes, to divide by: 1 where all of `x` is 0.
+
+    NaN where the powers were too large or too small for the dtype, so that no gradient is a wrong 0.
+    """
+    lost = f.any(x, axis=axes, keepdims=True) & ((root == 0) | f.isinf(root))
+    return f.where(lost, nan, f.where(root == 0, 1, root))
+
+
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    deviations = x - f.mean(x, axis=reduced_of(call), keepdims=True)
-    return deviations * spread(scaled(g, 2 * _over(_count(call) - call.options.get("correction", 0))), call)
+    return _deviations(x, call) * spread(wide(g) * (2 * _over(_free(call))), call)
+
+
+def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """The gradient of the root of the variance; 0 where that is 0."""
+    if x.dtype == np.float16:  # the squares may be too large for it
+        out = op("std", wide(x), **call.options)
+    deviations = _deviations(x, call)
+    deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
+    return deviations * spread(wide(g) * _over(_free(call)), call)
+
+
+def _deviations(x: Tensor, call: Any) -> Tensor:
+    x = wide(x)
+    return x - f.mean(x, axis=reduced_of(call), keepdims=True)
+
+
+def _free(call: Any) -> float:
+    """The number by which the sum of squared deviations is divided. NumPy stops at 0."""
+    return max(_count(call) - call.options.get("correction", 0), 0)
 
 
 def prod_gradient(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -230,7 +258,7 @@ ALONG_AXES: Rules = {
     "min": (_extreme,),
     "prod": (prod_gradient,),
     "var": (_variance,),
-    "std": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
+    "std": (_deviation,),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
     "diff": (_diff,),
