@@ -45,7 +45,7 @@ def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 def _deviations(x: Tensor, call: Any) -> Tensor:
     """From the mean; 0 for NaN elements."""
     x = wide(x)
-    return _filled(x - f.nanmean(x, reduced_of(call), keepdims=True), 0)
+    return f.where(f.isnan(x), 0, x - f.nanmean(x, reduced_of(call), keepdims=True))
 
 
 def _free(x: Tensor, call: Any) -> Tensor:
