@@ -22,7 +22,7 @@ from ..runtime.deadlock import CHAINED
 from ..tensors import functions
 from ..tensors.tensor import Tensor, handle
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
-from .rules.common import in_shape, wide
+from .rules.common import in_shape, summed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -208,7 +208,7 @@ def fit(gradient: Tensor, meta: Meta) -> Tensor:
         extra = len(shape) - len(wanted)
         axes = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
         if axes:
-            gradient = wide(gradient).sum(axis=tuple(axes))
+            gradient = summed(gradient, axes)
         gradient = in_shape(gradient, wanted)
     return gradient if gradient.dtype == meta.dtype else gradient.astype(meta.dtype)
 

@@ -15,7 +15,7 @@ from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import Rules, along, narrow, reordered, scaled, scatter, wide
+from .common import Rules, along, narrow, reordered, scaled, scatter, summed, wide
 
 
 def reduced_of(call: Any) -> tuple[int, ...]:
@@ -65,9 +65,8 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def shared(g: Tensor, mask: Tensor, call: Any) -> Tensor:
     """The gradient of each result over the number of its elements in the mask, ready to be broadcast to these."""
-    total = wide(g)  # its dtype can count them
-    count = f.sum(mask, axis=reduced_of(call), dtype=total.dtype, keepdims=call.options.get("keepdims", False))
-    return spread(narrow(total / count, g), call)
+    count = f.count_nonzero(mask, axis=reduced_of(call), keepdims=call.options.get("keepdims", False))
+    return spread(narrow(g / count, g), call)
 
 
 def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
@@ -190,7 +189,7 @@ def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     found = f.expand_dims(g, axis=-1) * f.moveaxis(other, axis, -1)
     extra = found.ndim - len(shape)
     if extra > 0:  # leading broadcast axes are summed first, so that the axis is the operand's
-        found = f.sum(found, axis=tuple(range(extra)))
+        found = summed(found, range(extra))
     return f.moveaxis(found, -1, normalize_axis_index(axis, len(shape)))
 
 
@@ -253,6 +252,7 @@ def _letters(call: Any) -> tuple[list[str], str]:
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (full,),
+    "accurate_sum": (full,),
     "mean": (lambda g, call: full(scaled(g, _over(_count(call))), call),),
     "max": (_extreme,),
     "min": (_extreme,),

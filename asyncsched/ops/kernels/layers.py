@@ -9,10 +9,10 @@ import numpy as np
 
 from .. import parallel
 from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
-from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like, no_axis
+from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
+from .accurate_sum import weighted_rows
 from .blocks import as_matrix, as_rows, long_blocks, sums, totals, unbuffered
-from .elementwise import into
 from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
@@ -77,15 +77,15 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
 def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any, out: Any = None) -> Any:
     """The sum of grad y over the rows, with y the standardized x."""
     out = xp.empty(shape, x.dtype) if out is None else out
-    total = out.reshape(-1)
-    total[...] = 0
-    rows, grads = x.reshape(-1, total.size), grad.reshape(-1, total.size)
-    with unbuffered(xp, total.size):
+    width, total = out.size, xp.zeros(out.size, xp.float64)
+    rows, grads = x.reshape(-1, width), grad.reshape(-1, width)
+    with unbuffered(xp, width):
         for block in long_blocks(xp, *rows.shape):
             v = rows[block]
             y, scale = _centre(xp, v, eps, scratch(xp, 0, v.shape, xp.float32 if v.dtype == xp.float16 else v.dtype))
             y *= grads[block]
-            total += xp.dot(scale[:, 0], y)
+            total += weighted_rows(xp, scale[:, 0], y)
+    out[...] = total.reshape(shape)
     return out
 
 
@@ -103,16 +103,6 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     """grad^T x, over all rows."""
     return matmul(xp, as_matrix(grad).T, as_matrix(x), out=out)
-
-
-def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
-    """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
-    rows = as_matrix(grad)
-    if xp is not np and rows.dtype != np.float16:  # as in `blocks.totals`
-        return rows.sum(axis=0, out=out)
-    if rows.shape[1] == 1:
-        return into(xp, xp.empty(1, rows.dtype) if out is None else out, totals(xp, rows.reshape(-1)))
-    return xp.dot(xp.ones(len(rows), rows.dtype), rows, out=out)
 
 
 def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
@@ -186,13 +176,6 @@ def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
 
 
-def linear_bias_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of the bias, from grad (..., out). Workspace: a one for each row."""
-    (shape,), grad = floats(op, *operands), as_meta(operands[0])
-    no_axis(shape, op.name)
-    return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
-
-
 _LAYER_NORM = with_products(
     layer_norm, layer_norm_rule, "The last axes brought to mean 0 and variance 1.",
     inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm", launches=20,
@@ -205,5 +188,4 @@ OPS = (
     product(
         with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
     ),
-    with_products(linear_bias_grad, linear_bias_grad_rule, "The gradient of the bias.", launches=1),
 )
