@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from .._arguments import is_coroutine_function
 from .._core.model import Value
 from ..devices.contract import Device
-from ..ops.meta import Meta
+from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
@@ -79,6 +79,7 @@ class Call(NamedTuple):
     metas: tuple[Any, ...]  # for each operand its shape and dtype, or the number
     place: int  # of the operand whose gradient is wanted
     device: Device  # of that operand
+    unknown: Tensor | None  # that operand, if a length of it is not known yet
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -150,7 +151,16 @@ class Node:
             partial = rule[min(place, len(rule) - 1)]
         gradient = self._conjugated(gradient)
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
-        return fit(self._conjugated(partial(**given)), _meta(self.operands[place]))
+        try:
+            found = partial(**given)
+        except TypeError as error:
+            if all(_meta(operand).known for operand in self.operands if type(operand) in (Value, Meta)):
+                raise
+            name = self.op and self.op.name
+            raise ValueError(
+                f"{name}: the gradient needs lengths that depend on data: `await` the operands first"
+            ) from error
+        return fit(self._conjugated(found), _meta(self.operands[place]))
 
     def _conjugated(self, x: Tensor) -> Tensor:
         """Conjugate a complex tensor before and after a rule for real numbers; return any other as it is."""
@@ -161,7 +171,9 @@ class Node:
         if name == "g":
             return gradient
         if name == "call":
-            return Call(self.options, tuple(map(_meta, self.operands)), place, self.parents[place].device)
+            metas, own = tuple(map(_meta, self.operands)), self.operands[place]
+            unknown = handle(own, None) if type(own) is Value and not metas[place].known else None
+            return Call(self.options, metas, place, self.parents[place].device, unknown)
         if name == "indices":
             return tuple([Tensor(a) for a in self.operands if type(a) is Value and a.meta.dtype.kind in "biu"])
         if name == "out":
@@ -267,4 +279,8 @@ def _residual(place: int, operand: Any, needs: frozenset[str]) -> Any:
 
 
 def _meta(operand: Any) -> Any:
-    return operand.meta if type(operand) is Value else operand
+    """The operand's meta, with all lengths if it is there; a number as it is."""
+    if type(operand) is not Value:
+        return operand
+    form = operand.meta
+    return meta(form.bound, form.dtype, form.contiguous) if not form.known and operand.settled else form

@@ -15,7 +15,7 @@ from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import Rules, along, narrow, reordered, scaled, scatter, summed, wide
+from .common import Rules, along, in_shape, narrow, reordered, scatter, summed, wide
 
 
 def reduced_of(call: Any) -> tuple[int, ...]:
@@ -27,22 +27,29 @@ def spread(g: Tensor, call: Any) -> Tensor:
     """A tensor of the result's shape, with the reduced axes at length one, so that it broadcasts."""
     axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
-    return g if g.shape in ((), kept) else g.reshape(kept)
+    return g if g.shape == () else in_shape(g, kept)
 
 
 def full(g: Tensor, call: Any) -> Tensor:
-    """The gradient repeated to the operand's shape: a view."""
-    shape = call.metas[0].shape
-    if None in shape:
-        raise ValueError(
-            f"the gradient of a reduction of {shape} needs its shape: `await` the tensor first, or multiply by a mask"
-        )
-    return f.broadcast_to(spread(g, call), shape)
+    """The gradient repeated to the operand's shape: a view, if that is known."""
+    if call.unknown is not None:
+        return spread(g, call) * f.ones_like(call.unknown)
+    return f.broadcast_to(spread(g, call), call.metas[0].shape)
 
 
 def _count(call: Any) -> int:
     """How many elements are reduced to one."""
     return prod([call.metas[0].bound[axis] for axis in reduced_of(call)])
+
+
+def per_element(g: Tensor, call: Any) -> Tensor:
+    """The gradient over the number of elements that are reduced to one, less the correction. NumPy stops at 0."""
+    correction, g = call.options.get("correction", 0), wide(g)
+    if call.unknown is None:
+        return g * _over(max(_count(call) - correction, 0))
+    ones = f.ones_like(call.unknown, dtype=g.dtype)
+    count: Tensor = f.sum(ones, axis=reduced_of(call), keepdims=call.options.get("keepdims", False)) - correction
+    return g / count
 
 
 def _over(count: float) -> float:
@@ -79,7 +86,7 @@ def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return _deviations(x, call) * spread(wide(g) * (2 * _over(_free(call))), call)
+    return _deviations(x, call) * spread(per_element(g, call) * 2, call)
 
 
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -88,17 +95,12 @@ def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
         out = op("std", wide(x), **call.options)
     deviations = _deviations(x, call)
     deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
-    return deviations * spread(wide(g) * _over(_free(call)), call)
+    return deviations * spread(per_element(g, call), call)
 
 
 def _deviations(x: Tensor, call: Any) -> Tensor:
     x = wide(x)
     return x - f.mean(x, axis=reduced_of(call), keepdims=True)
-
-
-def _free(call: Any) -> float:
-    """The number by which the sum of squared deviations is divided. NumPy stops at 0."""
-    return max(_count(call) - call.options.get("correction", 0), 0)
 
 
 def prod_gradient(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -253,7 +255,7 @@ RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (full,),
     "accurate_sum": (full,),
-    "mean": (lambda g, call: full(scaled(g, _over(_count(call))), call),),
+    "mean": (lambda g, call: full(narrow(per_element(g, call), g), call),),
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (prod_gradient,),

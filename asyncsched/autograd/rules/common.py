@@ -45,11 +45,6 @@ def summed(g: Tensor, axes: Sequence[int]) -> Tensor:
     return op("accurate_sum", g, axis=tuple(axes))
 
 
-def scaled(g: Tensor, factor: float) -> Tensor:
-    """`g` times a number that may not fit half precision."""
-    return narrow(wide(g) * factor, g)
-
-
 def narrow(found: Tensor, x: Tensor) -> Tensor:
     """A result computed by way of `wide`, in the dtype of `x`."""
     return found if found.dtype == x.dtype else found.astype(x.dtype)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
-from ...tensors.functions._common import known_shape, op
+from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor, listed
 from .along_axes import divisor, full, prod_gradient, reduced_of, shared, spread
 from .common import Rules, reordered, wide
@@ -50,9 +50,7 @@ def _deviations(x: Tensor, call: Any) -> Tensor:
 
 def _free(x: Tensor, call: Any) -> Tensor:
     """The number by which the sum of squared deviations is divided; NaN if none is free."""
-    count = f.sum(
-        _not_nan(x), axis=reduced_of(call), dtype=wide(x).dtype, keepdims=call.options.get("keepdims", False)
-    )
+    count = f.sum(_not_nan(x), axis=reduced_of(call), dtype=wide(x).dtype, keepdims=call.options.get("keepdims", False))
     free = count - call.options.get("correction", 0)
     return f.where(free <= 0, nan, free)
 
@@ -70,7 +68,7 @@ def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _to_places(g: Tensor, x: Tensor, call: Any, parts: list[float], method: str) -> Tensor:
-    axes, shape = reduced_of(call), known_shape(x, "quantile")
+    axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([i for i in range(len(shape)) if i not in axes])
     lead, n = [shape[i] for i in kept], prod([shape[i] for i in axes])
     lines = f.permute_dims(x, kept + axes).reshape(*lead, n)
