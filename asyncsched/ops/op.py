@@ -298,7 +298,7 @@ def _of_some_lengths(op: Op, operands: tuple[Operand, ...], options: Options, re
         max([one.meta.bound[axis] for one in possible], default=0) if length is None else length
         for axis, length in enumerate(merged.shape)
     ])  # fmt: skip
-    return found[max(found)]._replace(
+    return found[max([length for length in found if length <= most], default=min(found))]._replace(
         meta=meta(merged.shape, merged.dtype, merged.contiguous, None if merged.known else bound),
         workspace=max([one.workspace for one in possible], default=0),
     )

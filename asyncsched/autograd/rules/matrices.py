@@ -146,7 +146,7 @@ def _svd(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
     if call.options["part"] == 1:
         return (u[..., :k] * g[..., None, :]) @ vh[..., :k, :]
     if call.options["full_matrices"] and n != m:
-        raise NotImplementedError("svd: vectors have a derivative with full_matrices=False only")
+        raise NotImplementedError("svd: no derivative is known of vectors with full_matrices=True: use False")
     if call.options["part"] == 2:  # as for the transposed matrix
         return _svd_left(g.mT, vh.mT, s, u.mT).mT
     return _svd_left(g, u, s, vh)

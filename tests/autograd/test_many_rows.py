@@ -1,0 +1,75 @@
+"""Gradients of operands that meet many rows: float32 added up row by row would be percents off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn
+from asyncsched.ops import resolve
+from asyncsched.ops.table import TABLE
+
+from .test_tape import leaf
+
+pytestmark = pytest.mark.one_loop
+F = nn.functional
+ROWS = 3_000_000
+GRADIENT = np.float32(0.1)  # of each element of the result
+accurate_sum = resolve(TABLE["accurate_sum"], np)
+
+MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], asc.Tensor]]] = {
+    "added": ((2,), lambda x, b: x + b),
+    "added as a row": ((1, 2), lambda x, b: b + x),
+    "added as a number": ((), lambda x, b: x + b),
+    "multiplied": ((2,), lambda x, b: asc.ones_like(x) * b),
+    "chosen": ((2,), lambda x, b: asc.where(x > 5, x, b)),
+    "broadcast": ((2,), lambda x, b: asc.broadcast_to(b, x.shape)),
+    "repeated": ((1, 2), lambda x, b: asc.repeat(b, ROWS, axis=0)),
+    "tiled": ((2,), lambda x, b: asc.tile(b, (ROWS, 1))),
+    "linear": ((2,), lambda x, b: F.linear(x, asc.eye(2, dtype=x.dtype), b)),
+    "layer_norm": ((2,), lambda x, b: F.layer_norm(x, 2, None, b)),
+    "batch_norm": ((2,), lambda x, b: F.batch_norm(x, None, None, None, b, training=True)),
+    "group_norm": ((2,), lambda x, b: F.group_norm(x, 1, None, b)),
+    "conv1d": ((2,), lambda x, b: F.conv1d(x.reshape(ROWS, 2, 1), asc.ones((2, 2, 1), dtype=x.dtype), b)),
+}
+
+
+@pytest.mark.parametrize("name", MEETINGS)
+async def test_the_gradient_of_what_meets_many_rows_is_accurate(s, name):
+    shape, meet = MEETINGS[name]
+    x, b = await s.put(np.ones((ROWS, 2), np.float32)), await leaf(s, np.ones(shape, np.float32))
+    found = meet(x, b)
+    found.backward(asc.full(found.shape, GRADIENT, dtype=asc.float32))
+    expected = ROWS * float(GRADIENT) * (2 if b.size == 1 else 1)
+    np.testing.assert_allclose(await b.grad, np.full(shape, expected), rtol=1e-6)
+
+
+async def test_the_gradient_of_a_layers_weight_is_accurate(s):
+    rows, w = np.tile(np.array([1, 3], np.float32), (ROWS, 1)), await leaf(s, np.ones(2, np.float32))
+    found = F.layer_norm(await s.put(rows), 2, w)
+    found.backward(asc.full(found.shape, GRADIENT, dtype=asc.float32))
+    each = float(GRADIENT) / np.sqrt(1 + 1e-5)
+    np.testing.assert_allclose(await w.grad, np.array([-each, each]) * ROWS, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8"])
+@pytest.mark.parametrize("shape", [(5,), (300, 4), (2, 300, 3), (300, 2, 5, 7), (1, 1), (0, 3), (3, 0)])
+def test_sums_along_axes_are_those_of_numpy(shape, dtype):
+    rng = np.random.default_rng(0)
+    array = rng.random(shape).astype(dtype)
+    layouts = (
+        array,
+        array.T.copy().T,
+        array[::-1],
+        np.broadcast_to(array[..., :1], shape if shape[-1] else (*shape[:-1], 0)),
+    )
+    for axes in ((0,), (len(shape) - 1,), tuple(range(len(shape))), tuple(range(0, len(shape), 2))):
+        for x in layouts:
+            expected = x.sum(axis=axes, dtype="c16" if dtype == "c8" else "f8")
+            out = np.empty(expected.shape, dtype)
+            assert accurate_sum(x, axis=axes, out=out) is out
+            np.testing.assert_allclose(out, expected, rtol=1e-3 if dtype == "f2" else 1e-6)
+            assert accurate_sum(x, axis=axes).tobytes() == out.tobytes()
