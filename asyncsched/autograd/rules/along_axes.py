@@ -171,7 +171,10 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
         g, x = [part.reshape(prod(call.metas[0].shape[:-1]), part.shape[-1]) for part in (g, x)]
-    found = x.mT @ g
+    if x.ndim == g.ndim == 2 and x.dtype == g.dtype and x.dtype.kind == "f":
+        found = op("linear_weight_grad", x, g)  # accurate also over many rows
+    else:
+        found = x.mT @ g
     return f.squeeze(found, -1) if ndim == 1 else found
 
 

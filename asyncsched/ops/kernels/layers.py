@@ -11,8 +11,9 @@ from .. import parallel
 from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
 from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
-from .accurate_sum import weighted_rows
+from .accurate_sum import product_over_rows, rows_per_piece, weighted_rows
 from .blocks import as_matrix, as_rows, long_blocks, sums, totals, unbuffered
+from .elementwise import into
 from .products import vecdot
 from .releasing_gil import matmul
 from .scratch import scratch
@@ -102,7 +103,10 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     """grad^T x, over all rows."""
-    return matmul(xp, as_matrix(grad).T, as_matrix(x), out=out)
+    grad, x = as_matrix(grad), as_matrix(x)
+    if xp is np and grad.dtype == np.float32 and (found := product_over_rows(grad, x)) is not None:
+        return into(np, np.empty(found.shape, grad.dtype) if out is None else out, found)
+    return matmul(xp, grad.T, x, out=out)
 
 
 def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
@@ -172,8 +176,9 @@ def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     grad, x = floats(op, *operands)
     if not grad or not x or grad[:-1] != x[:-1]:
         raise ValueError(f"{op.name}: the shapes {grad} and {x} must be equal except for the last axis")
-    work = prod(as_meta(operands[0]).bound) * x[-1]
-    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
+    work, result = prod(as_meta(operands[0]).bound) * x[-1], meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype)
+    pieces = prod(grad[:-1]) // rows_per_piece(prod(result.bound))
+    return Inferred(result, copies(operands) + pieces * result.nbytes + (2 * result.nbytes if pieces else 0), work=work)
 
 
 _LAYER_NORM = with_products(
