@@ -88,7 +88,7 @@ def weighted_rows(xp: Any, weights: Any, rows: Any) -> Any:
 
 def rows_per_piece(width: int) -> int:
     """How many rows of a product that sums over rows make a piece. All pieces' results are as large as one column."""
-    return max(2 * _PIECE, width)
+    return max(_PIECE, width)
 
 
 def product_over_rows(x: Any, y: Any) -> Any:
