@@ -155,7 +155,7 @@ def layer_norm_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: 
     """The gradient of the weight, whose shape is an option; the operands are x and grad."""
     alike(op, operands)
     result = meta(options["shape"], as_meta(operands[0]).dtype)
-    return Inferred(result, copies(operands) + block_bytes(operands[0], prod(result.bound), 8) + result.nbytes)
+    return Inferred(result, copies(operands) + block_bytes(operands[0], prod(result.bound), 8) + 4 * result.nbytes)
 
 
 def linear_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -188,7 +188,7 @@ _LAYER_NORM = with_products(
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
     with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", launches=28),
-    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=21),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=22),
     product(with_out(linear, linear_rule, "x weight^T + bias.", launches=2), Cut.PRODUCT_NT),
     product(
         with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
