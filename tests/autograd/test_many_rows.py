@@ -32,6 +32,9 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "a vector": ((2,), lambda x, b: x @ b),
     "a matrix": ((2, 3), lambda x, b: x @ b),
     "a weight": ((1, 2), F.linear),
+    "a matrix on the left": ((3, 2), lambda x, b: b @ x.mT),
+    "tensordot": ((2, 3), lambda x, b: asc.tensordot(x, b, axes=1)),
+    "dot": ((2,), lambda x, b: asc.dot(x, b)),
     "repeated": ((1, 2), lambda x, b: asc.repeat(b, ROWS, axis=0)),
     "tiled": ((2,), lambda x, b: asc.tile(b, (ROWS, 1))),
     "linear": ((2,), lambda x, b: F.linear(x, asc.eye(2, dtype=x.dtype), b)),
@@ -40,6 +43,7 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "group_norm": ((2,), lambda x, b: F.group_norm(x, 1, None, b)),
     "conv1d": ((2,), lambda x, b: F.conv1d(x.reshape(ROWS, 2, 1), asc.ones((2, 2, 1), dtype=x.dtype), b)),
 }
+PRODUCTS = ("a matrix", "a weight", "a matrix on the left", "tensordot")
 
 
 @pytest.mark.parametrize("name", MEETINGS)
@@ -49,7 +53,7 @@ async def test_the_gradient_of_what_meets_many_rows_is_accurate(s, name):
     found = meet(x, b)
     found.backward(asc.full(found.shape, GRADIENT, dtype=asc.float32))
     times = 2 if name == "added as a number" else 1
-    rounding = 2e-6 if name in ("a matrix", "a weight") else 1e-6  # BLAS adds up a piece of rows in its own way
+    rounding = 2e-6 if name in PRODUCTS else 1e-6  # BLAS adds up a piece of rows in its own way
     np.testing.assert_allclose(await b.grad, np.full(shape, ROWS * float(GRADIENT) * times), rtol=rounding)
 
 

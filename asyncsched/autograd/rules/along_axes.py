@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from ...ops.kernels.accurate_sum import MANY
 from ...ops.kernels.products import einsum_letters, tensordot_axes
 from ...ops.kernels.reduce import reduced_axes
 from ...tensors import functions as f
@@ -163,6 +164,8 @@ def _sort(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 def _matmul_first(g: Tensor, y: Tensor, call: Any) -> Tensor:
     g, y = _as_matrices(g, y, call)
+    if y.ndim == 2 and (y.shape[1] or 0) >= MANY:
+        return _over_rows(g.mT, y.mT)
     return g @ y.mT
 
 
@@ -171,11 +174,15 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
         g, x = [part.reshape(prod(call.metas[0].shape[:-1]), part.shape[-1]) for part in (g, x)]
-    if x.ndim == g.ndim == 2 and x.dtype == g.dtype and x.dtype.kind == "f":
-        found = op("linear_weight_grad", x, g)  # accurate also over many rows
-    else:
-        found = x.mT @ g
+    found = _over_rows(x, g)
     return f.squeeze(found, -1) if ndim == 1 else found
+
+
+def _over_rows(x: Tensor, y: Tensor) -> Tensor:
+    """x^T y: of two matrices of real numbers accurate also over many rows."""
+    if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.dtype.kind == "f":
+        return op("linear_weight_grad", x, y)
+    return x.mT @ y
 
 
 def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
@@ -206,7 +213,12 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     back = tuple([axis for _, axis in sorted(zip(summed[1 - place], summed[place], strict=True))])
     if place == 0:
         return reordered(f.tensordot(g, other, axes=(tuple(range(len(first), g.ndim)), second)), first + back)
-    return reordered(f.tensordot(other, g, axes=(first, tuple(range(len(first))))), back + second)
+    if len(first) == 1 and other.ndim == 2 and g.ndim < 3:
+        found = _over_rows(other if first == (0,) else other.mT, g if second else g[:, None])
+        found = found if second else f.squeeze(found, -1)
+    else:
+        found = f.tensordot(other, g, axes=(first, tuple(range(len(first)))))
+    return reordered(found, back + second)
 
 
 def _dot(g: Tensor, other: Any, call: Any) -> Tensor:

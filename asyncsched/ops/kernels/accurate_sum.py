@@ -19,7 +19,7 @@ from ..rules import as_meta, copies
 from .elementwise import into
 from .reduce import reduced
 
-_MANY = 65_536  # rows: the products of matrices that sum over fewer are left to BLAS
+MANY = 65_536  # rows: the products of matrices that sum over fewer are left to BLAS
 _PIECE = 128  # rows. BLAS adds four rows at a time: 32 additions one after the other are off by at most 5e-7
 
 
@@ -95,7 +95,7 @@ def product_over_rows(x: Any, y: Any) -> Any:
     """x^T y, in pieces of rows that are added up in double precision; None if there is only one."""
     piece = rows_per_piece(x.shape[1] * y.shape[1])
     whole = len(x) // piece * piece
-    if whole < _MANY:
+    if whole < MANY:
         return None
     first, second = [array[:whole].reshape(-1, piece, array.shape[1]) for array in (x, y)]
     return np.matmul(first.swapaxes(1, 2), second).sum(axis=0, dtype=np.float64) + x[whole:].T @ y[whole:]

@@ -184,7 +184,9 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     axis = normalize_axis_index(axis, x.ndim)
     length = x.shape[axis]
     if length is None:
-        raise ValueError(f"unstack: the length of axis {axis} is not known until the tensor is awaited; `await` it first")
+        raise ValueError(
+            f"unstack: the length of axis {axis} is not known until the tensor is awaited; `await` it first"
+        )
     return tuple([x[(slice(None),) * axis + (i,)] for i in range(length)])
 
 

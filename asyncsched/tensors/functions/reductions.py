@@ -11,7 +11,7 @@ They add up and multiply float32, float64 and complex numbers in their own dtype
 | `sum`, `prod`, `nansum`, ..., `einsum`, norms | float32 along the contiguous axis, float16 along others | float32 |
 | `cumulative_sum`, `cumulative_prod` | float16 | float16 |
 | gradients of what was broadcast or repeated | float32 | float32 |
-| gradients of indexing and of `embedding` | float16, or float64 for rows taken 64 times and more | float16, in any order |
+| gradients of indexing and of `embedding` | float16; rows taken 64 times and more: float64 | float16, in any order |
 
 A result computed in float32 is rounded once. `asc.sum(x, axis=0, dtype=asc.float32)` adds up in float32 everywhere.
 
