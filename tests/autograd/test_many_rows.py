@@ -35,6 +35,9 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "a matrix on the left": ((3, 2), lambda x, b: b @ x.mT),
     "tensordot": ((2, 3), lambda x, b: asc.tensordot(x, b, axes=1)),
     "dot": ((2,), lambda x, b: asc.dot(x, b)),
+    "einsum": ((2,), lambda x, b: asc.einsum("ij,j->i", x, b)),
+    "einsum of a number": ((), lambda x, b: asc.einsum("ij,->ij", x, b)),
+    "einsum in pieces and a rest": ((3, 2), lambda x, b: asc.einsum("ij,kj->ik", x[:-1], b)),
     "repeated": ((1, 2), lambda x, b: asc.repeat(b, ROWS, axis=0)),
     "tiled": ((2,), lambda x, b: asc.tile(b, (ROWS, 1))),
     "linear": ((2,), lambda x, b: F.linear(x, asc.eye(2, dtype=x.dtype), b)),
@@ -43,7 +46,7 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "group_norm": ((2,), lambda x, b: F.group_norm(x, 1, None, b)),
     "conv1d": ((2,), lambda x, b: F.conv1d(x.reshape(ROWS, 2, 1), asc.ones((2, 2, 1), dtype=x.dtype), b)),
 }
-PRODUCTS = ("a matrix", "a weight", "a matrix on the left", "tensordot")
+PRODUCTS = ("a matrix", "a weight", "a matrix on the left", "tensordot", "einsum in pieces and a rest")
 
 
 @pytest.mark.parametrize("name", MEETINGS)
@@ -52,7 +55,7 @@ async def test_the_gradient_of_what_meets_many_rows_is_accurate(s, name):
     x, b = await s.put(np.ones((ROWS, 2), np.float32)), await leaf(s, np.ones(shape, np.float32))
     found = meet(x, b)
     found.backward(asc.full(found.shape, GRADIENT, dtype=asc.float32))
-    times = 2 if name == "added as a number" else 1
+    times = 2 if name in ("added as a number", "einsum of a number") else 1
     rounding = 2e-6 if name in PRODUCTS else 1e-6  # BLAS adds up a piece of rows in its own way
     np.testing.assert_allclose(await b.grad, np.full(shape, ROWS * float(GRADIENT) * times), rtol=rounding)
 

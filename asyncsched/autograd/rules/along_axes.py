@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ...ops.kernels.accurate_sum import MANY
+from ...ops.kernels.accurate_sum import MANY, rows_per_piece
 from ...ops.kernels.products import einsum_letters, tensordot_axes
 from ...ops.kernels.reduce import reduced_axes
 from ...tensors import functions as f
@@ -248,13 +248,45 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
             terms.append(first + letter)
         wanted += letter
     known = "".join([letter for letter in wanted if letter in "".join(terms)])
-    found = op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
+    found = _product_of(factors, terms, known)
     if known != wanted:
         found = f.expand_dims(found, axis=tuple([i for i, letter in enumerate(wanted) if letter not in known]))
     # Axes to which this operand was broadcast are summed later. Along axes to which others were broadcast, it is
     # constant.
     whole = [a if b == 1 else b for a, b in zip(known_shape(found, "einsum"), call.metas[place].shape, strict=True)]
     return found if found.shape == tuple(whole) else f.broadcast_to(found, whole)
+
+
+def _product_of(factors: list[Any], terms: list[str], known: str) -> Tensor:
+    """The `einsum` of these terms. Over a long axis it is taken in pieces, whose results are added up accurately."""
+    pairs = [(x, term) for x, term in zip(factors, terms, strict=True) if term]
+    lengths: dict[str, set[int]] = {}
+    for x, term in pairs:
+        for letter, length in zip(term, known_shape(x, "einsum"), strict=True):
+            lengths.setdefault(letter, set()).add(length)
+    width = prod([max(lengths[letter]) for letter in known])
+    long = [a for a, n in lengths.items() if a not in known and len(n) == 1 and min(n) >= max(MANY, width)]
+    once = [a for a in long if all(term.count(a) < 2 for term in terms)]
+    if not once:
+        return op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
+    letter = once[0]
+    piece, (length,) = rows_per_piece(width), lengths[letter]
+    whole, new = length // piece * piece, next(free for free in ascii_letters if free not in lengths)
+
+    def part(x: Any, term: str, start: int, stop: int, *shape: int) -> Any:
+        if letter not in term:
+            return x
+        at = term.index(letter)
+        some = x[along(at, x.ndim, slice(start, stop))]
+        return some.reshape(*some.shape[:at], *shape, *some.shape[at + 1 :]) if shape else some
+
+    split = [term.replace(letter, new + letter) for term in terms]
+    pieces = [part(x, term, 0, whole, whole // piece, piece) for x, term in zip(factors, terms, strict=True)]
+    found = summed(op("einsum", *pieces, subscripts=f"{','.join(split)}->{new}{known}"), (0,))
+    if whole == length:
+        return found
+    rest = [part(x, term, whole, length) for x, term in zip(factors, terms, strict=True)]
+    return found + op("einsum", *rest, subscripts=f"{','.join(terms)}->{known}")
 
 
 def _letters(call: Any) -> tuple[list[str], str]:
