@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from .. import halves
-from ..declare import Inferred, Op, Operand, Options, meta, with_products
+from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_products
 from ..rules import as_meta, copies
 from .elementwise import into
 from .reduce import reduced
@@ -116,4 +116,6 @@ def accurate_sum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
     return Inferred(result, copies(operands) + largest * max(array.dtype.itemsize, 4))
 
 
-OPS = (with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", launches=2),)
+OPS = (
+    with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=2),
+)
