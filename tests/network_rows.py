@@ -43,7 +43,8 @@ def network_rows_given(draw: Callable[..., np.ndarray], dtype: str, n: int) -> d
         "layer_norm_weight_grad": [((x, g), {"eps": 1e-5, "shape": (30,)})],
         "linear": [((x, r(7, 30), r(7)), {}), ((x, r(7, 30)), {})],
         "linear_weight_grad": [((r(20 * n, 7), x), {})],
-        "linear_bias_grad": [((x,), {})],
+        "accurate_sum": [((x,), {"axis": axis}) for axis in ((0,), (1,), (0, 1))]
+        + [((images,), {"axis": (0, 2, 3)}), ((np.broadcast_to(x, (3, *x.shape)),), {"axis": (0, 1)})],
         "embedding": [((x, target[::2].copy()), {}), ((x, target.reshape(4, -1)), {})],
         "dropout": [((noise, 5), {"p": 0.25})],
         "uniform": [((5,), {**drawn, "low": -2.0, "high": 3.0})],

@@ -28,7 +28,7 @@ from .array import Array
 from .array import kept as _kept
 from .functions import FUNCTIONS as _FUNCTIONS
 from .functions import Info as _Info
-from .functions import asarray, finfo, from_dlpack, meshgrid, reshape, unique_values
+from .functions import asarray, finfo, from_dlpack, meshgrid, repeat, reshape, unique_values
 
 if TYPE_CHECKING:
 
@@ -64,7 +64,8 @@ class using(_Using):
 
 
 __all__ = [
-    "Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "meshgrid", "reshape", "unique_values", "using",
+    "Array", "asarray", "fft", "finfo", "from_dlpack", "linalg", "meshgrid", "repeat", "reshape", "unique_values",
+    "using",
     *_FUNCTIONS,
 ]  # fmt: skip
 

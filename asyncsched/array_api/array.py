@@ -22,7 +22,7 @@ from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.life import Life
-from ..tensors.handles import reach
+from ..tensors.handles import reach, reveal
 from ..tensors.reading import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
 from .places import Place, Storage, apply_to, placed
@@ -387,7 +387,9 @@ def _place_of(leaf: Any) -> Any:
 def known(x: Array) -> None:
     """Wait for lengths that depend on data."""
     if not x._meta.known:
-        x._meta = there(x._place.storage.value).meta
+        value = there(x._place.storage.value)
+        reveal(value)
+        x._meta = value.meta
 
 
 def in_order(x: Array) -> None:

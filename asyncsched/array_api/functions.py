@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 # Functions that give no array, and so need no scheduler.
 _PLAIN = ("broadcast_shapes", "can_cast", "finfo", "iinfo", "isdtype", "result_type")
-_OWN = ("asarray", "finfo", "from_dlpack", "meshgrid", "reshape", "unique_values")
+_OWN = ("asarray", "finfo", "from_dlpack", "meshgrid", "repeat", "reshape", "unique_values")
 
 
 def _wrapped(function: Callable[P, T], call: Callable[..., Any]) -> Callable[P, T]:
@@ -126,6 +126,19 @@ def meshgrid(*arrays: Array, indexing: Literal["xy", "ij"] = "xy") -> tuple[Arra
         return tuple([x.detach() for x in creation.meshgrid(*tensors, indexing=indexing)])
 
     return cast("tuple[Array, ...]", issue(of_their_own, *arrays))
+
+
+@_own
+def repeat(x: Array, repeats: int | Array, /, *, axis: int | None = None) -> Array:
+    """Each element `repeats` times along an axis; without one, of the flattened array.
+
+    An array of repeats is waited for: their sum decides how many bytes the result needs.
+    """
+    if not isinstance(repeats, Array):
+        return cast(Array, issue(manipulation.repeat, x, repeats, axis=axis))
+    places = (x.size if axis is None else x.shape[axis]) if repeats.size == 1 else 1
+    most = max(int(issue(functions.sum, repeats)) * places, 0)
+    return cast(Array, issue(manipulation.repeat, x, repeats, axis=axis, maxlength=most))
 
 
 @_own

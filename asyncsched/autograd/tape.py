@@ -16,13 +16,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 from .._arguments import is_coroutine_function
 from .._core.model import Lease, Value
 from ..devices.contract import Device
-from ..ops.meta import Meta
+from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
 from ..tensors.tensor import Tensor, handle
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
-from .rules.common import in_shape, wide
+from .rules.common import in_shape, summed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -79,6 +79,7 @@ class Call(NamedTuple):
     metas: tuple[Any, ...]  # for each operand its shape and dtype, or the number
     place: int  # of the operand whose gradient is wanted
     device: Device  # of that operand
+    unknown: Tensor | None  # that operand, if a length of it is not known yet
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -150,7 +151,16 @@ class Node:
             partial = rule[min(place, len(rule) - 1)]
         gradient = self._conjugated(gradient)
         given = {name: self._argument(name, place, gradient, tracked) for name in _needs((partial,))}
-        return fit(self._conjugated(partial(**given)), _meta(self.operands[place]))
+        try:
+            found = partial(**given)
+        except TypeError as error:
+            if all(_meta(operand).known for operand in self.operands if type(operand) in (Lease, Meta)):
+                raise
+            name = self.op and self.op.name
+            raise ValueError(
+                f"{name}: the gradient needs lengths that depend on data: `await` the operands first"
+            ) from error
+        return fit(self._conjugated(found), _meta(self.operands[place]))
 
     def _conjugated(self, x: Tensor) -> Tensor:
         """Conjugate a complex tensor before and after a rule for real numbers; return any other as it is."""
@@ -161,7 +171,9 @@ class Node:
         if name == "g":
             return gradient
         if name == "call":
-            return Call(self.options, tuple(map(_meta, self.operands)), place, self.parents[place].device)
+            metas, own = tuple(map(_meta, self.operands)), self.operands[place]
+            unknown = handle(own, None) if type(own) is Lease and not metas[place].known else None
+            return Call(self.options, metas, place, self.parents[place].device, unknown)
         if name == "indices":
             return tuple([handle(a, None) for a in self.operands if _is_index(a)])
         if name == "out":
@@ -208,7 +220,7 @@ def fit(gradient: Tensor, meta: Meta) -> Tensor:
         extra = len(shape) - len(wanted)
         axes = [i for i, n in enumerate(shape) if i < extra or (wanted[i - extra] == 1 and n != 1)]
         if axes:
-            gradient = wide(gradient).sum(axis=tuple(axes))
+            gradient = summed(gradient, axes)
         gradient = in_shape(gradient, wanted)
     return gradient if gradient.dtype == meta.dtype else gradient.astype(meta.dtype)
 
@@ -267,7 +279,11 @@ def _residual(place: int, operand: Any, needs: frozenset[str]) -> Any:
 
 
 def _meta(operand: Any) -> Any:
-    return operand._value.meta if type(operand) is Lease else operand
+    """The operand's meta, with all lengths if it is there; a number as it is."""
+    if type(operand) is not Lease:
+        return operand
+    form = operand._value.meta
+    return meta(form.bound, form.dtype, form.contiguous) if not form.known and operand._value.settled else form
 
 
 def _is_index(operand: Any) -> bool:

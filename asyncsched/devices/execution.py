@@ -109,8 +109,8 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
         _take_over(task, i)
     value.array = array
     value.charge = value.nbytes = charge
-    if value.meta is not None and not value.meta.known:
-        value.meta = meta(array.shape, array.dtype, array.flags.c_contiguous)
+    if value.meta is not None and not value.meta.known and not value.device.remote:
+        value.meta = meta(value.meta.shape, array.dtype, array.flags.c_contiguous, array.shape)
     task.refund = task.cost - charge
 
 

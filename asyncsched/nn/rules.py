@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd import COMPOSED, RULES
-from ..autograd.rules.common import Rules, narrow, wide
+from ..autograd.rules.common import Rules, narrow, same, summed, wide
 from ..ops.index_keys import TENSOR
 from ..tensors import functions as f
 from ..tensors.functions._common import op
@@ -137,11 +137,10 @@ NETWORKS: Rules = {
     "layer_norm": (
         lambda g, x, y, call: op("layer_norm_input_grad", x, y, g, **call.options),
         lambda g, x, call: op("layer_norm_weight_grad", x, g, shape=call.metas[1].shape, **call.options),
-        lambda g: g,
+        same,
     ),
-    "linear": (_linear, lambda g, x: op("linear_weight_grad", g, x), lambda g: op("linear_bias_grad", g)),
+    "linear": (_linear, lambda g, x: op("linear_weight_grad", g, x), same),
     "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
-    "linear_bias_grad": (lambda g, call: f.broadcast_to(g, call.metas[0].shape),),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),
@@ -149,7 +148,7 @@ NETWORKS: Rules = {
     "conv2d": (
         lambda g, y, call: op("conv2d_input_grad", g, y, shape=call.metas[0].shape, **call.options),
         lambda g, x, call: op("conv2d_weight_grad", g, x, shape=call.metas[1].shape, **call.options),
-        lambda g: g.sum(axis=(0, 2, 3)),
+        lambda g: summed(g, (0, 2, 3)),
     ),
     "conv2d_input_grad": (
         lambda g, y, call: op("conv2d", g, y, **_windows(call)),
@@ -166,7 +165,7 @@ NETWORKS: Rules = {
 NETWORKS_COMPOSED: Rules = {
     "softplus": (_softplus,),
     "softmax": (_softmax,),
-    "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], lambda g: g),
+    "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], same),
     "cross_entropy": (_cross_entropy, None),
     "attention": (_attention, None),
 }

@@ -20,9 +20,10 @@ _interned: dict[tuple[Shape, np.dtype, bool, tuple[int, ...] | None], Meta] = {}
 class Meta:
     """Shape, dtype and layout of an array to come.
 
-    `shape` has `None` for a length that depends on data; then `bound` is the largest possible shape, otherwise it is
-    the shape itself. `nbytes` is computed from `bound`. `contiguous=True` promises a C-contiguous array; False means
-    "unknown".
+    `shape` has `None` for a length that depends on data, until the program has awaited the array: not only until it is
+    done, or timing would decide what the next line may do. `bound` is the largest possible shape, and once the array is
+    there its own. If all lengths are known, it is the shape itself. `nbytes` is computed from `bound`.
+    `contiguous=True` promises a C-contiguous array; False means "unknown".
     """
 
     shape: Shape
@@ -30,14 +31,11 @@ class Meta:
     contiguous: bool
     bound: tuple[int, ...]
     nbytes: int = field(init=False)
+    known: bool = field(init=False)  # whether every length is known
 
     def __post_init__(self) -> None:
         self.nbytes = prod(self.bound) * self.dtype.itemsize
-
-    @property
-    def known(self) -> bool:
-        """Whether every length is known."""
-        return None not in self.shape
+        self.known = None not in self.shape
 
     def __repr__(self) -> str:
         return f"Meta({self.shape}, {self.dtype}{', contiguous' if self.contiguous else ''})"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096
 _NUMBERS = 64  # per plan
+_LARGE = (720_720, 720_721)  # lengths: the first is a multiple of all numbers up to 16
 # The Python types that NumPy promotes weakly. (bool is not weak, but has a type of its own, too.)
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
 
@@ -253,37 +256,69 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
 
 
 def _infer(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Run the rule. If lengths are unknown, run it with other lengths, to see which of the result's depend on them."""
+    """Run the rule. If lengths are unknown, run it with other lengths, to see which of the result's depend on them.
+
+    It raises only if the operation fails for all lengths that are tried: what only some lengths make wrong is known
+    with the data, and raises at `await`.
+    """
     if all(operand.known for operand in operands if isinstance(operand, Meta)):
         return op.rule(op, operands, options)
     try:
-        largest = op.rule(op, _substitute(operands, None), options)
+        largest = op.rule(op, _with_lengths(operands, lambda bound: bound), options)
         # Length 0 tells most, since slices clamp. But a maximum needs at least one element, and length 1 broadcasts
         # with everything, so the next length to try is one more than the bound.
         try:
-            other = op.rule(op, _substitute(operands, 0), options)
+            other = op.rule(op, _with_lengths(operands, _always(0)), options)
         except (ValueError, IndexError):
-            other = op.rule(op, _substitute(operands, 1), options)
+            other = op.rule(op, _with_lengths(operands, lambda bound: bound + 1 if bound else 0), options)
     except (ValueError, IndexError) as error:
-        raise ValueError(
-            f"{op.name}: a shape among the operands is not known until its task is done; `await` it first ({error})"
-        ) from error
+        return _of_some_lengths(op, operands, options, error)
     return largest._replace(meta=_merge(largest.meta, other.meta))
 
 
-def _substitute(operands: tuple[Operand, ...], variant: int | None) -> tuple[Operand, ...]:
-    return tuple([_with_lengths(operand, variant) if isinstance(operand, Meta) else operand for operand in operands])
+def _of_some_lengths(op: Op, operands: tuple[Operand, ...], options: Options, refused: Exception) -> Inferred:
+    """What the rule infers if it refuses some lengths: `masked + x` fits only if as many were selected as `x` has.
+
+    All unknown lengths are tried as one: those that other operands have, or options ask for, and two that are large.
+    """
+    metas = [operand for operand in operands if isinstance(operand, Meta)]
+    most = max([bound for one in metas for n, bound in zip(one.shape, one.bound, strict=True) if n is None])
+    asked = [
+        abs(prod(shape)) for shape in options.values() if isinstance(shape, tuple) and {*map(type, shape)} == {int}
+    ]
+    found: dict[int, Inferred] = {}
+    near = range(max(most - 16, 0), most)  # one of them is a multiple of whatever is asked for, below 17
+    for length in sorted({0, 1, 2, *near, *_LARGE, *asked, *[n for one in metas for n in one.bound]}):
+        with suppress(ValueError, IndexError):
+            found[length] = op.rule(op, _with_lengths(operands, _always(length)), options)
+    if not found:
+        text = f"{op.name}: a shape among the operands is not known until it is awaited; `await` it first ({refused})"
+        raise ValueError(text) from refused
+    merged = reduce(_merge, [one.meta for one in found.values()])
+    possible = [one for length, one in found.items() if length <= most]
+    bound = tuple([
+        max([one.meta.bound[axis] for one in possible], default=0) if length is None else length
+        for axis, length in enumerate(merged.shape)
+    ])  # fmt: skip
+    return found[max([length for length in found if length <= most], default=min(found))]._replace(
+        meta=meta(merged.shape, merged.dtype, merged.contiguous, None if merged.known else bound),
+        workspace=max([one.workspace for one in possible], default=0),
+    )
 
 
-def _with_lengths(operand: Meta, variant: int | None) -> Meta:
-    """`operand` with its unknown lengths at their bound (None), at 0 (0) or one above the bound (1)."""
-    if operand.known:
-        return operand
-    if variant is None:
-        return meta(operand.bound, operand.dtype, operand.contiguous)
-    pairs = zip(operand.shape, operand.bound, strict=True)
-    shape = [length if length is not None else bound + 1 if variant and bound else 0 for length, bound in pairs]
-    return meta(tuple(shape), operand.dtype, operand.contiguous)
+def _always(length: int) -> Callable[[int], int]:
+    return lambda bound: length
+
+
+def _with_lengths(operands: tuple[Operand, ...], length: Callable[[int], int]) -> tuple[Operand, ...]:
+    """The operands with a length in place of each that is unknown, by its bound."""
+
+    def known(one: Meta) -> Meta:
+        pairs = zip(one.shape, one.bound, strict=True)
+        shape = tuple([length(bound) if n is None else n for n, bound in pairs])
+        return meta(shape, one.dtype, one.contiguous)
+
+    return tuple([known(one) if isinstance(one, Meta) and not one.known else one for one in operands])
 
 
 def _merge(largest: Meta, other: Meta) -> Meta:

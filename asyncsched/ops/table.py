@@ -43,7 +43,8 @@ _THEMES = (
     "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "sets", "create", "random",
     "erf", "signal",
     "nan_reductions", "order_statistics", "histograms", "covariance",
-    "gradients", "optim", "activation", "gelu", "softmax", "layers", "losses", "attention", "conv", "pool",
+    "gradients", "accurate_sum", "optim", "activation", "gelu", "softmax", "layers", "losses", "attention", "conv",
+    "pool",
 )  # fmt: skip
 _MODULES = [import_module(f".kernels.{theme}", __package__) for theme in _THEMES]
 TABLE: dict[str, Op] = {op.name: op for module in _MODULES for op in module.OPS}

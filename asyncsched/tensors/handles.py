@@ -15,6 +15,7 @@ from .._locks import Lock
 from ..devices.contract import Job
 from ..devices.memory import hand_out
 from ..devices.untracked import enter
+from ..ops.meta import meta
 from ..runtime.deadlock import HANDLES
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
@@ -238,9 +239,17 @@ def deliver(value: Value) -> Any:
         finally:
             del value
     if value.meta is not None:
+        reveal(value)
         return hand_out(value)
     value.escaped = True
     return value.array  # a callable's own result
+
+
+def reveal(value: Value) -> None:
+    """From now on the lengths of a value that is there are known, since the program has waited for it."""
+    form = value.meta
+    if form is not None and not form.known:
+        value.meta = meta(form.bound, form.dtype, form.contiguous)
 
 
 def copied_at_once(value: Value) -> bool:
@@ -252,6 +261,7 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     """A host copy of a done value's array: a small one at once, others on the copy stream. Costs no tracked bytes."""
     kept, array = Lease(value), value.array  # the buffer must not be written over meanwhile
     device = value.device
+    reveal(value)
     if device.remote:
         return await device.bring(array)
     if copied_at_once(value):

@@ -46,8 +46,13 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
         raise TypeError("the source is in this scheduler already: for another device use `t.to(device)`")
     target = runtime.device(device)
     array = _importable(source, target)
-    if not isinstance(source, np.ndarray) and array.dtype.hasobject:
+    if array.dtype.hasobject:
         kind = type(source).__name__
+        if hasattr(source, "astype"):  # an array, or a table
+            raise TypeError(
+                f"put: dtype object is not supported, which the {kind} has: use `.astype(float)`, or put the columns of"
+                " numbers one by one"
+            )
         raise TypeError(f"put takes an array of numbers, or an object that `np.asarray` turns into one, not {kind}")
     dtype_of(array.dtype)  # raises for dtypes that no tensor has
     return array, target

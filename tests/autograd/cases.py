@@ -135,6 +135,7 @@ CASES: dict[str, list[Case]] = {
     ],
     # Along axes.
     "sum": [*along("sum", CUBE), (lambda x: asc.sum(x, axis=0), (real(),))],
+    "accurate_sum": [(lambda x: apply(TABLE["accurate_sum"], (x,), {"axis": (0, 2)}), (CUBE,))],
     "mean": along("mean", CUBE),
     "max": along("max", distinct(2, 3, 4)),
     "min": along("min", distinct(2, 3, 4)),

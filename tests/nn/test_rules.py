@@ -80,7 +80,6 @@ CASES: dict[str, list[Case]] = {
     "linear_weight_grad": [
         (lambda g, x: op("linear_weight_grad", g, x), (real(2, 3, 4, seed=3)[..., :n], ROWS)) for n in (4, 1)
     ],
-    "linear_bias_grad": [(lambda g: op("linear_bias_grad", g), (ROWS,))],
     "embedding": [(lambda x: nn.embedding(asc.arange(6).reshape(2, 3) % 4, x), (real(5, 3),))],
     "dropout": [(lambda x: nn.dropout(x, 0.4, seed=3), (ROWS,))],
     "cross_entropy": [

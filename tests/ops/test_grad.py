@@ -65,17 +65,20 @@ def test_scatter_adds_values_for_one_place(check, dtype):
     ("shape", "indices"), [((5, 6, 7), "i1"), ((5,), "u1"), ((40, 1_000), "i8"), ((3, 9_000), "i4")]
 )
 def test_scatter_adds_many_rows_one_after_the_other(check, dtype, shape, indices):
-    """To one place several arrive, in this and in the next block: another order of sums would round otherwise."""
+    """To one place several arrive, in this and in the next block: another order of sums would round otherwise.
+
+    If many arrive at each, they are added up in double precision.
+    """
     width = int(np.prod(shape[1:]))
     count = 3 * BLOCK // width + 2
     rows = np.random.default_rng(0).integers(-shape[0] if indices[0] == "i" else 0, shape[0], (2, count), indices)
     x = values((2, count, *shape[1:]), dtype)
 
     def added():
-        out = np.zeros(shape, dtype)
+        out = np.zeros(shape, np.result_type(dtype, "f8") if rows.size >= 64 * shape[0] else dtype)
         for row, line in zip(rows.ravel(), x.reshape(-1, *shape[1:]), strict=True):
             out[row] += line
-        return out
+        return out.astype(dtype)
 
     options = {"shape": shape, "key": (TENSOR,)}
     for operands in ((x, rows), (x, rows.T.copy().T), (np.asarray(x, order="F"), rows)):

@@ -189,19 +189,41 @@ def test_unknown_lengths(name, operands, options, shape, bound):
 
 
 @pytest.mark.parametrize(
-    ("name", "operands", "options"),
+    ("name", "operands", "options", "shape", "bound"),
     [
-        ("add", (masked(5), meta((5,), F4)), {}),
-        ("add", (masked(1), meta((5,), F4)), {}),
-        ("add", (masked(5), masked(3)), {}),
-        ("matmul", (masked(4), meta((4,), F4)), {}),
-        ("reshape", (masked(6),), {"shape": (2, 3)}),
-        ("max", (masked(0),), {}),
-        ("getitem", (masked(5),), {"key": (5,)}),
-        ("squeeze", (masked(1),), {"axis": 0}),
+        ("add", (masked(5), meta((5,), F4)), {}, (5,), (5,)),
+        ("add", (masked(5), meta((3,), F4)), {}, (3,), (3,)),
+        ("add", (masked(1), meta((5,), F4)), {}, (5,), (5,)),
+        ("add", (masked(5), masked(3)), {}, (None,), (5,)),
+        ("add", (masked(5), meta((4, 1), F4)), {}, (4, None), (4, 5)),
+        ("where", (masked(5, dtype="?"), masked(3), masked(7)), {}, (None,), (7,)),
+        ("stack", (masked(5), masked(3)), {"axis": 0}, (2, None), (2, 5)),
+        ("concat", (masked(5, 3), masked(4, 3)), {"axis": 1}, (None, 6), (5, 6)),
+        ("matmul", (masked(4), meta((4,), F4)), {}, (), ()),
+        ("reshape", (masked(6),), {"shape": (2, 3)}, (2, 3), (2, 3)),
+        ("reshape", (masked(7),), {"shape": (2, -1)}, (2, None), (2, 3)),
+        ("max", (masked(0),), {}, (), ()),
+        ("getitem", (masked(5),), {"key": (5,)}, (), ()),
+        ("squeeze", (masked(1),), {"axis": 0}, (), ()),
+        ("sliding_window_view", (masked(5),), {"window_shape": (7,), "axis": (0,)}, (None, 7), (0, 7)),
     ],
 )
-def test_lengths_that_must_be_known(name, operands, options):
+def test_lengths_that_fit_are_planned_for(name, operands, options, shape, bound):
+    """Whether the data has them is known at `await`."""
+    found = planned(name, *operands, **options)
+    assert (found.meta.shape, found.meta.bound) == (shape, bound)
+
+
+@pytest.mark.parametrize(
+    ("name", "operands", "options"),
+    [
+        ("add", (masked(5, 3), meta((4,), F4)), {}),
+        ("reshape", (masked(6, 2),), {"shape": (3, 3)}),
+        ("concat", (masked(5, 3), masked(5, 4)), {"axis": 0}),
+        ("getitem", (masked(5, 3),), {"key": (0, 3)}),
+    ],
+)
+def test_what_no_length_makes_right_raises_at_the_line(name, operands, options):
     with pytest.raises(ValueError, match="`await` it first"):
         planned(name, *operands, **options)
 

@@ -29,8 +29,9 @@ COMPOSED: Rules = {**RUNNING, **ANEW}
 HOLOMORPHIC: Final = frozenset({
     *FOURIER,
     *SIGNAL,
-    "add", "broadcast_to", "concat", "copy", "cofactors", "cos", "cosh", "cumulative_sum", "det", "diff", "divide",
-    "einsum", "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul", "matrix_transpose",
+    "accurate_sum", "add", "broadcast_to", "concat", "copy", "cofactors", "cos", "cosh", "cumulative_sum", "det",
+    "diff", "divide", "einsum", "exp", "expand_dims", "flip", "getitem", "getitem_advanced", "inv", "log", "matmul",
+    "matrix_transpose",
     "mean", "multiply", "nanmean", "nansum", "negative", "outer", "permute_dims", "positive", "real", "reciprocal",
     "repeat", "reshape", "roll", "scatter", "setitem", "sin", "sinh", "solve", "sqrt", "square", "squeeze", "stack",
     "subtract", "sum", "take", "tan", "tanh", "tensordot", "tile", "tril", "triu", "where",

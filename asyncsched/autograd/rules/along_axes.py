@@ -6,15 +6,17 @@ from math import nan, prod
 from string import ascii_letters
 from typing import Any, cast
 
+import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from ...ops.kernels.accurate_sum import MANY, rows_per_piece
 from ...ops.kernels.products import einsum_letters, tensordot_axes
 from ...ops.kernels.reduce import reduced_axes
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
-from .common import Rules, along, narrow, reordered, scaled, scatter, wide
+from .common import Rules, along, in_shape, narrow, reordered, scatter, summed, wide
 
 
 def reduced_of(call: Any) -> tuple[int, ...]:
@@ -26,22 +28,29 @@ def spread(g: Tensor, call: Any) -> Tensor:
     """A tensor of the result's shape, with the reduced axes at length one, so that it broadcasts."""
     axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([1 if axis in axes else length for axis, length in enumerate(shape)])
-    return g if g.shape in ((), kept) else g.reshape(kept)
+    return g if g.shape == () else in_shape(g, kept)
 
 
 def full(g: Tensor, call: Any) -> Tensor:
-    """The gradient repeated to the operand's shape: a view."""
-    shape = call.metas[0].shape
-    if None in shape:
-        raise ValueError(
-            f"the gradient of a reduction of {shape} needs its shape: `await` the tensor first, or multiply by a mask"
-        )
-    return f.broadcast_to(spread(g, call), shape)
+    """The gradient repeated to the operand's shape: a view, if that is known."""
+    if call.unknown is not None:
+        return spread(g, call) * f.ones_like(call.unknown)
+    return f.broadcast_to(spread(g, call), call.metas[0].shape)
 
 
 def _count(call: Any) -> int:
     """How many elements are reduced to one."""
     return prod([call.metas[0].bound[axis] for axis in reduced_of(call)])
+
+
+def per_element(g: Tensor, call: Any) -> Tensor:
+    """The gradient over the number of elements that are reduced to one, less the correction. NumPy stops at 0."""
+    correction, g = call.options.get("correction", 0), wide(g)
+    if call.unknown is None:
+        return g * _over(max(_count(call) - correction, 0))
+    ones = f.ones_like(call.unknown, dtype=g.dtype)
+    count: Tensor = f.sum(ones, axis=reduced_of(call), keepdims=call.options.get("keepdims", False)) - correction
+    return g / count
 
 
 def _over(count: float) -> float:
@@ -64,14 +73,35 @@ def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
 
 def shared(g: Tensor, mask: Tensor, call: Any) -> Tensor:
     """The gradient of each result over the number of its elements in the mask, ready to be broadcast to these."""
-    total = wide(g)  # its dtype can count them
-    count = f.sum(mask, axis=reduced_of(call), dtype=total.dtype, keepdims=call.options.get("keepdims", False))
-    return spread(narrow(total / count, g), call)
+    count = f.count_nonzero(mask, axis=reduced_of(call), keepdims=call.options.get("keepdims", False))
+    return spread(narrow(g / count, g), call)
+
+
+def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
+    """A root of a sum of powers of `x` along axes, to divide by: 1 where all of `x` is 0.
+
+    NaN where the powers were too large or too small for the dtype, so that no gradient is a wrong 0.
+    """
+    lost = f.any(x, axis=axes, keepdims=True) & ((root == 0) | f.isinf(root))
+    return f.where(lost, nan, f.where(root == 0, 1, root))
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    deviations = x - f.mean(x, axis=reduced_of(call), keepdims=True)
-    return deviations * spread(scaled(g, 2 * _over(_count(call) - call.options.get("correction", 0))), call)
+    return _deviations(x, call) * spread(per_element(g, call) * 2, call)
+
+
+def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """The gradient of the root of the variance; 0 where that is 0."""
+    if x.dtype == np.float16:  # the squares may be too large for it
+        out = op("std", wide(x), **call.options)
+    deviations = _deviations(x, call)
+    deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
+    return deviations * spread(per_element(g, call), call)
+
+
+def _deviations(x: Tensor, call: Any) -> Tensor:
+    x = wide(x)
+    return x - f.mean(x, axis=reduced_of(call), keepdims=True)
 
 
 def prod_gradient(g: Tensor, x: Tensor, call: Any) -> Tensor:
@@ -134,6 +164,8 @@ def _sort(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 def _matmul_first(g: Tensor, y: Tensor, call: Any) -> Tensor:
     g, y = _as_matrices(g, y, call)
+    if y.ndim == 2 and (y.shape[1] or 0) >= MANY:
+        return _over_rows(g.mT, y.mT)
     return g @ y.mT
 
 
@@ -142,8 +174,15 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
         g, x = [part.reshape(prod(call.metas[0].shape[:-1]), part.shape[-1]) for part in (g, x)]
-    found = x.mT @ g
+    found = _over_rows(x, g)
     return f.squeeze(found, -1) if ndim == 1 else found
+
+
+def _over_rows(x: Tensor, y: Tensor) -> Tensor:
+    """x^T y: of two matrices of real numbers accurate also over many rows."""
+    if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.dtype.kind == "f":
+        return op("linear_weight_grad", x, y)
+    return x.mT @ y
 
 
 def _as_matrices(g: Tensor, other: Tensor, call: Any) -> tuple[Tensor, Tensor]:
@@ -162,7 +201,7 @@ def _vecdot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     found = f.expand_dims(g, axis=-1) * f.moveaxis(other, axis, -1)
     extra = found.ndim - len(shape)
     if extra > 0:  # leading broadcast axes are summed first, so that the axis is the operand's
-        found = f.sum(found, axis=tuple(range(extra)))
+        found = summed(found, range(extra))
     return f.moveaxis(found, -1, normalize_axis_index(axis, len(shape)))
 
 
@@ -174,7 +213,12 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     back = tuple([axis for _, axis in sorted(zip(summed[1 - place], summed[place], strict=True))])
     if place == 0:
         return reordered(f.tensordot(g, other, axes=(tuple(range(len(first), g.ndim)), second)), first + back)
-    return reordered(f.tensordot(other, g, axes=(first, tuple(range(len(first))))), back + second)
+    if len(first) == 1 and other.ndim == 2 and g.ndim < 3:
+        found = _over_rows(other if first == (0,) else other.mT, g if second else g[:, None])
+        found = found if second else f.squeeze(found, -1)
+    else:
+        found = f.tensordot(other, g, axes=(first, tuple(range(len(first)))))
+    return reordered(found, back + second)
 
 
 def _dot(g: Tensor, other: Any, call: Any) -> Tensor:
@@ -204,13 +248,45 @@ def _einsum(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
             terms.append(first + letter)
         wanted += letter
     known = "".join([letter for letter in wanted if letter in "".join(terms)])
-    found = op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
+    found = _product_of(factors, terms, known)
     if known != wanted:
         found = f.expand_dims(found, axis=tuple([i for i, letter in enumerate(wanted) if letter not in known]))
     # Axes to which this operand was broadcast are summed later. Along axes to which others were broadcast, it is
     # constant.
     whole = [a if b == 1 else b for a, b in zip(known_shape(found, "einsum"), call.metas[place].shape, strict=True)]
     return found if found.shape == tuple(whole) else f.broadcast_to(found, whole)
+
+
+def _product_of(factors: list[Any], terms: list[str], known: str) -> Tensor:
+    """The `einsum` of these terms. Over a long axis it is taken in pieces, whose results are added up accurately."""
+    pairs = [(x, term) for x, term in zip(factors, terms, strict=True) if term]
+    lengths: dict[str, set[int]] = {}
+    for x, term in pairs:
+        for letter, length in zip(term, known_shape(x, "einsum"), strict=True):
+            lengths.setdefault(letter, set()).add(length)
+    width = prod([max(lengths[letter]) for letter in known])
+    long = [a for a, n in lengths.items() if a not in known and len(n) == 1 and min(n) >= max(MANY, width)]
+    once = [a for a in long if all(term.count(a) < 2 for term in terms)]
+    if not once:
+        return op("einsum", *factors, subscripts=f"{','.join(terms)}->{known}")
+    letter = once[0]
+    piece, (length,) = rows_per_piece(width), lengths[letter]
+    whole, new = length // piece * piece, next(free for free in ascii_letters if free not in lengths)
+
+    def part(x: Any, term: str, start: int, stop: int, *shape: int) -> Any:
+        if letter not in term:
+            return x
+        at = term.index(letter)
+        some = x[along(at, x.ndim, slice(start, stop))]
+        return some.reshape(*some.shape[:at], *shape, *some.shape[at + 1 :]) if shape else some
+
+    split = [term.replace(letter, new + letter) for term in terms]
+    pieces = [part(x, term, 0, whole, whole // piece, piece) for x, term in zip(factors, terms, strict=True)]
+    found = summed(op("einsum", *pieces, subscripts=f"{','.join(split)}->{new}{known}"), (0,))
+    if whole == length:
+        return found
+    rest = [part(x, term, whole, length) for x, term in zip(factors, terms, strict=True)]
+    return found + op("einsum", *rest, subscripts=f"{','.join(terms)}->{known}")
 
 
 def _letters(call: Any) -> tuple[list[str], str]:
@@ -225,12 +301,13 @@ def _letters(call: Any) -> tuple[list[str], str]:
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (full,),
-    "mean": (lambda g, call: full(scaled(g, _over(_count(call))), call),),
+    "accurate_sum": (full,),
+    "mean": (lambda g, call: full(narrow(per_element(g, call), g), call),),
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (prod_gradient,),
     "var": (_variance,),
-    "std": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
+    "std": (_deviation,),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
     "diff": (_diff,),

@@ -40,9 +40,9 @@ def wide(x: Tensor) -> Tensor:
     return x.astype(np.float32) if x.dtype == np.float16 else x
 
 
-def scaled(g: Tensor, factor: float) -> Tensor:
-    """`g` times a number that may not fit half precision."""
-    return narrow(wide(g) * factor, g)
+def summed(g: Tensor, axes: Sequence[int]) -> Tensor:
+    """The sum along axes, accurate for any number of rows. (The sum of users has NumPy's bits.)"""
+    return op("accurate_sum", g, axis=tuple(axes))
 
 
 def narrow(found: Tensor, x: Tensor) -> Tensor:

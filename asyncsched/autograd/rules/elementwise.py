@@ -1,4 +1,8 @@
-"""Derivatives of elementwise operations. They follow from calculus; comments name the choices at kinks."""
+"""Derivatives of elementwise operations. They follow from calculus; comments name the choices at kinks.
+
+No formula squares a number that may be large: beyond the dtype's range its gradient would be a wrong 0, in half
+precision from 256 on.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from typing import Any
 from ...tensors import functions as f
 from ...tensors.functions._common import Operand, op
 from ...tensors.tensor import Tensor
-from .common import Rules, same
+from .common import Rules, same, wide
 
 
 def _zero(g: Tensor) -> Tensor:
@@ -33,10 +37,17 @@ def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
     return g * (out * (math.log(base) if base > 0 else math.nan))
 
 
-def _squares(x: Any, y: Any) -> Any:
-    """The sum of squares, or 1 if it is 0."""
-    squares = x * x + y * y
-    return f.where(squares == 0, 1, squares)
+def _over_hypot(x: Any, y: Any) -> Any:
+    """x / hypot(x, y), by halves of both: the root of two large numbers may be too large for the dtype."""
+    x, y = [(wide(part) if isinstance(part, Tensor) else part) * 0.5 for part in (x, y)]
+    return x / f.hypot(x, y)
+
+
+def _over_squares(x: Tensor, y: Any, g: Tensor) -> Tensor:
+    """g / (x**2 + y**2), or g where that is 0, without squares: they may be too large for the dtype."""
+    root = f.hypot(x, y)
+    root = f.where(root == 0, 1, root)
+    return g / root / root
 
 
 def _chosen(g: Tensor, x: Any, y: Any) -> Tensor:
@@ -56,7 +67,7 @@ ELEMENTWISE: Rules = {
     "remainder": (same, lambda g, x, y: -(g * (x // y))),
     # Powers.
     "pow": (_pow_base, _pow_exponent),
-    "reciprocal": (lambda g, out: -(g * (out * out)),),
+    "reciprocal": (lambda g, out: -(g * out * out),),
     "sqrt": (lambda g, out: g / (out * 2),),
     "square": (lambda g, x: g * (x * 2),),
     # Exponentials and logarithms.
@@ -65,21 +76,21 @@ ELEMENTWISE: Rules = {
     "erf": (lambda g, x: g * (f.exp(-(x * x)) * (2 / math.sqrt(math.pi))),),
     "erfinv": (lambda g, out: g * (f.exp(out * out) * (math.sqrt(math.pi) / 2)),),
     "log": (lambda g, x: g / x,),
-    "log10": (lambda g, x: g / (x * math.log(10)),),
+    "log10": (lambda g, x: g / x / math.log(10),),
     "log1p": (lambda g, x: g / (x + 1),),
-    "log2": (lambda g, x: g / (x * math.log(2)),),
+    "log2": (lambda g, x: g / x / math.log(2),),
     "logaddexp": (lambda g, x, y: g / (f.exp(y - x) + 1), lambda g, x, y: g / (f.exp(x - y) + 1)),
     # Circular and hyperbolic functions.
     "acos": (lambda g, x: -(g / f.sqrt(1 - x * x)),),
-    "acosh": (lambda g, x: g / f.sqrt(x * x - 1),),
+    "acosh": (lambda g, x: g / f.sqrt(x - 1) / f.sqrt(x + 1),),
     "asin": (lambda g, x: g / f.sqrt(1 - x * x),),
-    "asinh": (lambda g, x: g / f.sqrt(x * x + 1),),
-    "atan": (lambda g, x: g / (x * x + 1),),
-    "atan2": (lambda g, x, y: g * (y / _squares(x, y)), lambda g, x, y: -(g * (x / _squares(x, y)))),  # 0 at 0
+    "asinh": (lambda g, x: g / f.hypot(x, 1),),
+    "atan": (lambda g, x: _over_squares(x, 1, g),),
+    "atan2": (lambda g, x, y: g * _over_squares(x, y, y), lambda g, x, y: -(g * _over_squares(x, y, x))),  # 0 at 0
     "atanh": (lambda g, x: g / (1 - x * x),),
     "cos": (lambda g, x: -(g * f.sin(x)),),
     "cosh": (lambda g, x: g * f.sinh(x),),
-    "hypot": (lambda g, x, out: g * (x / out), lambda g, y, out: g * (y / out)),
+    "hypot": (lambda g, x, y: g * _over_hypot(x, y), lambda g, x, y: g * _over_hypot(y, x)),
     "sin": (lambda g, x: g * f.cos(x),),
     "sinh": (lambda g, x: g * f.cosh(x),),
     "tan": (lambda g, out: g * (out * out + 1),),

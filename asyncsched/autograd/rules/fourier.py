@@ -22,6 +22,8 @@ def _axes(call: Any) -> tuple[list[int], list[int]]:
     """The axes of a transform, and the number of points along each."""
     shape = call.metas[0].shape
     places = places_of("transform", shape, call.options)
+    if len(dict(places)) < len(places):
+        raise NotImplementedError("no derivative is known of a Fourier transform that takes an axis twice")
     return [axis for axis, _ in places], [shape[axis] if n is None else n for axis, n in places]
 
 

@@ -1,4 +1,4 @@
-"""Derivatives of linear algebra; of norms, only the root of the sum of squares.
+"""Derivatives of linear algebra.
 
 Decompositions have derivatives for real matrices. Vectors of equal values have none: the result is infinite or NaN.
 Each of several results is recorded by itself, with all results among the operands, after its own; `call.options` has
@@ -9,14 +9,17 @@ Lehmann (arXiv:1009.6112) for `qr`, and of J. Townsend (2016) for `svd`.
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
+
+import numpy as np
 
 from ...tensors import functions as f
 from ...tensors.functions import linalg
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-from .along_axes import spread
-from .common import Rules, along, scatter
+from .along_axes import divisor, reduced_of, shared, spread
+from .common import Rules, along, scatter, wide
 
 
 def _matrices(g: Tensor) -> Tensor:
@@ -55,13 +58,49 @@ def _diagonal(g: Tensor, call: Any) -> Tensor:
     return f.tril(f.triu(whole, k=offset), k=offset)
 
 
-def _norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """The gradient of the root of the sum of squares; 0 if the root is 0."""
-    if call.options["ord"] not in (2, "fro", None):
-        raise NotImplementedError(f"no derivative of the norm of order {call.options['ord']!r} is known")
-    call = call._replace(options={"axis": (-2, -1), **call.options})
-    g, out = [spread(part, call) for part in (g, out)]
-    return g * x / f.where(out == 0, 1, out)
+def _vector_norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """The gradient of each order; 0 for the order 0, which counts, and at elements that are 0.
+
+    That of the largest or smallest magnitude goes to the elements that have it, in equal shares.
+    """
+    order = call.options["ord"]
+    if order == 0:
+        return f.zeros_like(x)
+    if abs(order) == inf:
+        mask = f.abs(x) == spread(out, call)
+        return shared(g, mask, call) * mask * f.sign(x)
+    if order == 1:
+        return spread(g, call) * f.sign(x)
+    if x.dtype == np.float16:  # the norm may be too large for it, and the gradient is not
+        x = wide(x)
+        out = op("vector_norm", x, **call.options)
+    ratio = x / divisor(spread(out, call), x, reduced_of(call))
+    if order != 2:
+        ratio = f.sign(x) * f.abs(f.where(x == 0, 1, ratio)) ** (order - 1)
+    return spread(g, call) * ratio
+
+
+def _matrix_norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """The gradient of each order. Where several singular values or sums are extreme, each gets an equal share."""
+    order = call.options["ord"]
+    call = call._replace(options={**call.options, "axis": (-2, -1)})
+    if order in (None, "fro"):
+        options = {"axis": (-2, -1), "keepdims": call.options["keepdims"], "ord": 2}
+        return _vector_norm(g, x, out, call._replace(options=options))
+    g = spread(g, call)
+    if order in (2, -2, "nuc"):
+        u, values, vh = linalg.svd(x, full_matrices=False)
+        each = f.ones_like(values) if order == "nuc" else _extreme(values, -1, largest=order > 0)
+        return (u * (g * each[..., None, :])) @ vh
+    sums = f.sum(f.abs(wide(x)), axis=-2 if abs(order) == 1 else -1, keepdims=True)
+    return g * _extreme(sums, (-2, -1), largest=order > 0) * f.sign(x)
+
+
+def _extreme(x: Tensor, axis: Any, *, largest: bool) -> Tensor:
+    """The share of each element in the largest or smallest: 0, or 1 over how many are equal to it."""
+    x = x.detach()
+    mask = x == (f.max if largest else f.min)(x, axis=axis, keepdims=True)
+    return mask / f.sum(mask, axis=axis, keepdims=True, dtype=x.dtype)
 
 
 def _cholesky(g: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -107,7 +146,7 @@ def _svd(g: Tensor, operands: tuple[Tensor, ...], call: Any) -> Tensor:
     if call.options["part"] == 1:
         return (u[..., :k] * g[..., None, :]) @ vh[..., :k, :]
     if call.options["full_matrices"] and n != m:
-        raise NotImplementedError("svd: vectors have a derivative with full_matrices=False only")
+        raise NotImplementedError("svd: no derivative is known of vectors with full_matrices=True: use False")
     if call.options["part"] == 2:  # as for the transposed matrix
         return _svd_left(g.mT, vh.mT, s, u.mT).mT
     return _svd_left(g, u, s, vh)
@@ -144,8 +183,8 @@ MATRICES: Rules = {
         lambda g, y, call: linalg.cross(y, g, axis=call.options["axis"]),
         lambda g, x, call: linalg.cross(g, x, axis=call.options["axis"]),
     ),
-    "vector_norm": (_norm,),
-    "matrix_norm": (_norm,),
+    "vector_norm": (_vector_norm,),
+    "matrix_norm": (_matrix_norm,),
     "cholesky": (_cholesky,),
     "eigh": (_eigh,),
     "eigvalsh": (_eigvalsh,),

@@ -12,7 +12,7 @@ from ...ops.rules import axis_of
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-from .common import Rules, along, back, reordered, same, scatter
+from .common import Rules, along, back, reordered, same, scatter, summed
 
 
 def _concat(g: Tensor, call: Any) -> Tensor:
@@ -25,7 +25,7 @@ def _concat(g: Tensor, call: Any) -> Tensor:
 def _repeat(g: Tensor, call: Any) -> Tensor:
     shape, axis = axis_of(call.metas[0].shape, call.options.get("axis"))
     axis += 1
-    return back(g.reshape(*shape[:axis], call.options["repeats"], *shape[axis:]).sum(axis=axis), call)
+    return back(summed(g.reshape(*shape[:axis], call.options["repeats"], *shape[axis:]), (axis,)), call)
 
 
 def _tile(g: Tensor, call: Any) -> Tensor:
@@ -33,7 +33,7 @@ def _tile(g: Tensor, call: Any) -> Tensor:
     shape = (1,) * (g.ndim - len(shape)) + shape
     repetitions = (1,) * (g.ndim - len(repetitions)) + tuple(repetitions)
     pairs = [n for pair in zip(repetitions, shape, strict=True) for n in pair]
-    return back(g.reshape(pairs).sum(axis=tuple(range(0, len(pairs), 2))), call)
+    return back(summed(g.reshape(pairs), range(0, len(pairs), 2)), call)
 
 
 def _roll(g: Tensor, call: Any) -> Tensor:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from math import prod
+from math import nan, prod
 from typing import Any
 
 import numpy as np
 
 from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
-from ...tensors.functions._common import known_shape, op
+from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor, listed
-from .along_axes import full, prod_gradient, reduced_of, shared, spread
-from .common import Rules, narrow, reordered, wide
+from .along_axes import divisor, full, prod_gradient, reduced_of, shared, spread
+from .common import Rules, reordered, wide
 
 
 def _not_nan(x: Tensor) -> Tensor:
@@ -30,13 +30,29 @@ def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    axis = reduced_of(call)
-    there = _not_nan(x)
-    free = f.sum(
-        there, axis=axis, dtype=wide(g).dtype, keepdims=call.options.get("keepdims", False)
-    ) - call.options.get("correction", 0)
-    deviations = _filled(x - f.nanmean(x, axis, keepdims=True), 0)
-    return deviations * spread(narrow(wide(g) * 2 / free, g), call)
+    return _deviations(x, call) * spread(wide(g) * 2 / _free(x, call), call)
+
+
+def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """The gradient of the root of the variance; 0 where that is 0."""
+    if x.dtype == np.float16:  # the squares may be too large for it
+        out = op("nanstd", wide(x), **call.options)
+    deviations = _deviations(x, call)
+    deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
+    return deviations * spread(wide(g) / _free(x, call), call)
+
+
+def _deviations(x: Tensor, call: Any) -> Tensor:
+    """From the mean; 0 for NaN elements."""
+    x = wide(x)
+    return f.where(f.isnan(x), 0, x - f.nanmean(x, reduced_of(call), keepdims=True))
+
+
+def _free(x: Tensor, call: Any) -> Tensor:
+    """The number by which the sum of squared deviations is divided; NaN if none is free."""
+    count = f.sum(_not_nan(x), axis=reduced_of(call), dtype=wide(x).dtype, keepdims=call.options.get("keepdims", False))
+    free = count - call.options.get("correction", 0)
+    return f.where(free <= 0, nan, free)
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -52,7 +68,7 @@ def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _to_places(g: Tensor, x: Tensor, call: Any, parts: list[float], method: str) -> Tensor:
-    axes, shape = reduced_of(call), known_shape(x, "quantile")
+    axes, shape = reduced_of(call), call.metas[0].shape
     kept = tuple([i for i in range(len(shape)) if i not in axes])
     lead, n = [shape[i] for i in kept], prod([shape[i] for i in axes])
     lines = f.permute_dims(x, kept + axes).reshape(*lead, n)
@@ -81,7 +97,7 @@ STATISTICS: Rules = {
     "nanmin": (_extreme,),
     "nanmean": (_mean,),
     "nanvar": (_variance,),
-    "nanstd": (lambda g, x, out, call: _variance(f.where(out == 0, 0, g / (out * 2)), x, call),),  # 0 at 0
+    "nanstd": (_deviation,),
     "median": (lambda g, x, call: _to_places(g, x, call, [0.5], "linear"),),
     "quantile": (_quantile,),
     "observation_weights": (_weights,),

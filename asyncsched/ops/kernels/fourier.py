@@ -74,7 +74,7 @@ def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, h
     for i, (axis, n) in order if half is Half.OF_OPERAND else reversed(order):
         last = i == len(places) - 1
         if n is None:
-            n = (shape[axis] - 1) * 2 if last and half is Half.OF_OPERAND else shape[axis]
+            n = (array.bound[axis] - 1) * 2 if last and half is Half.OF_OPERAND else array.bound[axis]
         if n < 1:
             raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
         plan = max(plan, _plan_bytes(n))

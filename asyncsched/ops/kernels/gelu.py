@@ -149,7 +149,7 @@ def _tanh_slope(xp: Any, x: Any) -> Any:
     factor = _factor_of(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
     slope *= 6 * 0.044715 * sqrt(2 / pi)
     slope += 2 * sqrt(2 / pi)
-    slope *= x
+    slope *= xp.clip(x, -10, 10, out=scratch(xp, 2, x.shape, x.dtype))  # the product may overflow, too
     slope *= xp.subtract(1, factor, out=scratch(xp, 2, x.shape, x.dtype))
     slope += 1
     slope *= factor

@@ -9,13 +9,14 @@ import numpy as np
 
 from ..declare import Inferred, Meta, Op, Operand, Options, meta, with_out
 from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
-from ..rules import INTP, as_meta, broadcast, cast_bytes, lengths, viewed
+from ..rules import INTP, as_meta, broadcast, cast_bytes, copies, lengths, viewed
 from .blocks import ADDED, BLOCK, blocks
 from .checks import require_key, require_within
 from .create import constant
-from .elementwise import kept
+from .elementwise import into, kept
 from .index import assign_where, check_value, is_one_mask
 
+_MANY_EACH = 64  # rows
 _zeros = constant(0)
 
 
@@ -39,17 +40,28 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
 
 
 def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return x.size >= ADDED and x.flags.c_contiguous and x.shape == picked + shape[1:]
+    return x.size >= ADDED and x.shape == picked + shape[1:]
 
 
 def _add_rows(out: Any, rows: Any, x: Any) -> None:
-    """The same as `np.add.at(out, rows, x)`, in the same order, but with single elements: several times faster."""
+    """The same as `np.add.at(out, rows, x)`, in the same order, but with single elements: several times faster.
+
+    In double precision if many rows are added to each on average: one after the other, millions would be percents off.
+    """
     width = prod(out.shape[1:])
     rows, lines = rows.reshape(-1).astype(np.intp, copy=False), x.reshape(rows.size, width)
+    total = np.zeros(out.size) if _often(rows.size, len(out), out.dtype) else out.reshape(-1)
     columns, step = np.arange(width), max(ADDED // width, 1)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        np.add.at(out.reshape(-1), (rows[part, None] * width + columns).reshape(-1), lines[part].reshape(-1))
+        added = lines[part].reshape(-1).astype(total.dtype, copy=False)
+        np.add.at(total, (rows[part, None] * width + columns).reshape(-1), added)
+    if total.dtype != out.dtype:
+        into(np, out, total.reshape(out.shape))
+
+
+def _often(added: int, places: int, dtype: np.dtype[Any]) -> bool:
+    return dtype in (np.float16, np.float32) and added >= _MANY_EACH * places
 
 
 def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:
@@ -112,16 +124,18 @@ def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
         found = select(result.bound, options["key"], operands[1:])
         place, workspace = found.shape, found.workspace
         if options["key"] == (TENSOR,):
-            workspace += _flat_places(as_meta(operands[0]), as_meta(operands[1]), prod(result.bound[1:]))
+            workspace += _room_for_rows(as_meta(operands[0]), as_meta(operands[1]), result)
     check_value(lengths(operands[0]), place)
     return Inferred(result, workspace)
 
 
-def _flat_places(x: Meta, rows: Meta, width: int) -> int:
-    """Bytes of the flat places of a block of rows, and of a copy of the row numbers if they are not contiguous."""
+def _room_for_rows(x: Meta, rows: Meta, result: Meta) -> int:
+    """Bytes of the flat places of a block of rows, of copies of what is not contiguous, and of the sums in double."""
     if prod(x.bound) < ADDED:
         return 0
-    return (3 * max(ADDED, width) + (0 if rows.contiguous else prod(rows.bound))) * INTP.itemsize
+    block, count = max(ADDED, prod(result.bound[1:])), prod(rows.bound)
+    sums = prod(result.bound) if _often(count, result.bound[0], result.dtype) else 0
+    return (4 * block + sums + (0 if rows.contiguous else count)) * INTP.itemsize + copies((x,))
 
 
 def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

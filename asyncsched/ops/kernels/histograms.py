@@ -15,20 +15,35 @@ from ..rules import INTP, as_meta, cast_bytes, lengths, sample
 from . import releasing_gil
 from .checks import require_true
 
+LEAST_COUNTS = 8192  # 64 KiB, charged however few elements there are: small numbers need no `maxlength`
 _BLOCK = 65_536  # elements that NumPy's histogram reads at a time
 
 
-def bincount(xp: Any, x: Any, weights: Any = None, *, minlength: int = 0) -> Any:
+def bincount(xp: Any, x: Any, weights: Any = None, *, minlength: int = 0, maxlength: int | None = None) -> Any:
     """How often each number occurs, or the sum of its weights. NumPy's own function would hold the GIL throughout."""
+    largest = int(x.max()) if x.size else -1
+    most = most_counts(x.size, x.dtype, minlength, maxlength)
+    if largest >= most:
+        raise ValueError(
+            f"bincount: the largest number is {largest:,}, and {most:,} counts were charged: give `maxlength=`, at"
+            f" least {largest + 1}"
+        )
     if xp is not np or x.size < releasing_gil.LARGE:
         return xp.bincount(x, weights, minlength=minlength)
-    most = int(x.max())
-    if x.min() < 0 or most > np.iinfo(np.intp).max:
+    if x.min() < 0:
         raise ValueError("'list' argument must have no negative elements")  # NumPy's message
-    found = np.zeros(max(minlength, most + 1), np.intp if weights is None else np.float64)
+    found = np.zeros(max(minlength, largest + 1), np.intp if weights is None else np.float64)
     for part in releasing_gil.pieces(x.size, 1):
         np.add.at(found, x[part].astype(np.intp, copy=False), 1 if weights is None else weights[part])
     return found
+
+
+def most_counts(elements: int, dtype: np.dtype[Any], minlength: int, maxlength: int | None) -> int:
+    """How many counts are charged: those of `maxlength`, or as many as there are elements or numbers of one byte."""
+    if maxlength is not None:
+        return maxlength
+    most = {"b": 2, "i": 1 << 7, "u": 1 << 8}[dtype.kind] if dtype.itemsize == 1 else max(elements, LEAST_COUNTS)
+    return max(most, minlength)
 
 
 def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
@@ -93,10 +108,7 @@ def _counts(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
 
 
 def bincount_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A count for each number up to the largest, which depends on the data.
-
-    Until it is done, as many counts are charged as there are elements, or different numbers of one byte.
-    """
+    """A count for each number up to the largest, which depends on the data. The most that it may be is charged."""
     array, shapes = as_meta(operands[0]), [lengths(operand) for operand in operands]
     if len(shapes[0]) != 1:
         raise ValueError(f"bincount: the tensor must have one dimension, not shape {shapes[0]}: use `t.flatten()`")
@@ -105,14 +117,16 @@ def bincount_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
         raise ValueError(f"bincount: the weights have shape {shapes[1]}, but the numbers {shapes[0]}")
     if options["minlength"] < 0:
         raise ValueError("bincount: 'minlength' must not be negative")
-    elements = array.bound[0]
-    most = {"b": 2, "i": 1 << 7, "u": 1 << 8}[array.dtype.kind] if array.dtype.itemsize == 1 else elements
+    elements, maxlength = array.bound[0], options.get("maxlength")
+    if maxlength is not None and maxlength < options["minlength"]:
+        raise ValueError(f"bincount: maxlength={maxlength} is less than minlength={options['minlength']}")
+    most = most_counts(elements, array.dtype, options["minlength"], maxlength)
     copied = sum(
         not one.contiguous or one.dtype != wanted
         for one, wanted in zip(map(as_meta, operands), (INTP, np.dtype(np.float64)), strict=False)
     )
     at_once = elements if elements < releasing_gil.LARGE else releasing_gil.PIECE
-    return Inferred(meta((None,), dtype, True, (max(most, options["minlength"]),)), copied * at_once * 8)
+    return Inferred(meta((None,), dtype, True, (most,)), copied * at_once * 8)
 
 
 def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -9,8 +9,9 @@ import numpy as np
 
 from .. import parallel
 from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
-from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like, no_axis
+from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
+from .accurate_sum import product_over_rows, rows_per_piece, weighted_rows
 from .blocks import as_matrix, as_rows, long_blocks, sums, totals, unbuffered
 from .elementwise import into
 from .products import vecdot
@@ -77,15 +78,15 @@ def layer_norm_input_grad(xp: Any, x: Any, weight: Any, grad: Any, *, eps: float
 def layer_norm_weight_grad(xp: Any, x: Any, grad: Any, *, eps: float, shape: Any, out: Any = None) -> Any:
     """The sum of grad y over the rows, with y the standardized x."""
     out = xp.empty(shape, x.dtype) if out is None else out
-    total = out.reshape(-1)
-    total[...] = 0
-    rows, grads = x.reshape(-1, total.size), grad.reshape(-1, total.size)
-    with unbuffered(xp, total.size):
+    width, total = out.size, xp.zeros(out.size, xp.float64)
+    rows, grads = x.reshape(-1, width), grad.reshape(-1, width)
+    with unbuffered(xp, width):
         for block in long_blocks(xp, *rows.shape):
             v = rows[block]
             y, scale = _centre(xp, v, eps, scratch(xp, 0, v.shape, xp.float32 if v.dtype == xp.float16 else v.dtype))
             y *= grads[block]
-            total += xp.dot(scale[:, 0], y)
+            total += weighted_rows(xp, scale[:, 0], y)
+    out[...] = total.reshape(shape)
     return out
 
 
@@ -102,17 +103,10 @@ def linear(xp: Any, x: Any, weight: Any, *bias: Any, out: Any = None) -> Any:
 
 def linear_weight_grad(xp: Any, grad: Any, x: Any, *, out: Any = None) -> Any:
     """grad^T x, over all rows."""
-    return matmul(xp, as_matrix(grad).T, as_matrix(x), out=out)
-
-
-def linear_bias_grad(xp: Any, grad: Any, *, out: Any = None) -> Any:
-    """The sum of the rows, as a product with ones: BLAS takes half the time of `sum`."""
-    rows = as_matrix(grad)
-    if xp is not np and rows.dtype != np.float16:  # as in `blocks.totals`
-        return rows.sum(axis=0, out=out)
-    if rows.shape[1] == 1:
-        return into(xp, xp.empty(1, rows.dtype) if out is None else out, totals(xp, rows.reshape(-1)))
-    return xp.dot(xp.ones(len(rows), rows.dtype), rows, out=out)
+    grad, x = as_matrix(grad), as_matrix(x)
+    if xp is np and grad.dtype == np.float32 and (found := product_over_rows(grad, x)) is not None:
+        return into(np, np.empty(found.shape, grad.dtype) if out is None else out, found)
+    return matmul(xp, grad.T, x, out=out)
 
 
 def _centre(xp: Any, rows: Any, eps: float, y: Any) -> Any:
@@ -161,7 +155,7 @@ def layer_norm_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: 
     """The gradient of the weight, whose shape is an option; the operands are x and grad."""
     alike(op, operands)
     result = meta(options["shape"], as_meta(operands[0]).dtype)
-    return Inferred(result, copies(operands) + block_bytes(operands[0], prod(result.bound), 8) + result.nbytes)
+    return Inferred(result, copies(operands) + block_bytes(operands[0], prod(result.bound), 8) + 4 * result.nbytes)
 
 
 def linear_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -182,15 +176,9 @@ def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     grad, x = floats(op, *operands)
     if not grad or not x or grad[:-1] != x[:-1]:
         raise ValueError(f"{op.name}: the shapes {grad} and {x} must be equal except for the last axis")
-    work = prod(as_meta(operands[0]).bound) * x[-1]
-    return Inferred(meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype), copies(operands), work=work)
-
-
-def linear_bias_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The gradient of the bias, from grad (..., out). Workspace: a one for each row."""
-    (shape,), grad = floats(op, *operands), as_meta(operands[0])
-    no_axis(shape, op.name)
-    return Inferred(meta(shape[-1:], grad.dtype), copies(operands) + prod(grad.bound[:-1]) * grad.dtype.itemsize)
+    work, result = prod(as_meta(operands[0]).bound) * x[-1], meta((*grad[-1:], *x[-1:]), as_meta(operands[0]).dtype)
+    pieces = prod(grad[:-1]) // rows_per_piece(prod(result.bound))
+    return Inferred(result, copies(operands) + pieces * result.nbytes + (2 * result.nbytes if pieces else 0), work=work)
 
 
 _LAYER_NORM = with_products(
@@ -200,10 +188,9 @@ _LAYER_NORM = with_products(
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
     with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", launches=28),
-    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=21),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=22),
     product(with_out(linear, linear_rule, "x weight^T + bias.", launches=2), Cut.PRODUCT_NT),
     product(
         with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
     ),
-    with_products(linear_bias_grad, linear_bias_grad_rule, "The gradient of the bias.", launches=1),
 )

@@ -15,7 +15,7 @@ from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, with_out
 from ..halves import reducing
 from ..rules import as_meta
 from .checks import require_true
-from .reduce import arg_reduction_rule, mean_rule, reduction_rule, variance_rule
+from .reduce import arg_reduction_rule, averaging, mean_rule, reduction_rule, variance_rule
 
 
 def filling(name: str, fill: float) -> Kernel:
@@ -59,7 +59,7 @@ def arg_extreme(name: str, fill: float) -> Kernel:
 def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
     """The sum of the elements that are not NaN, over their number."""
     if x.dtype.kind not in "fc":
-        return xp.mean(x, axis=axis, keepdims=keepdims, out=out)
+        return averaging("mean")(xp, x, axis=axis, keepdims=keepdims, out=out)
     count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
     return _quotient(xp, reducing(xp, "sum")(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
 
@@ -67,7 +67,7 @@ def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: A
 def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
     """The sum of squared deviations without NaN, over the number of elements less the correction."""
     if x.dtype.kind not in "fc":
-        return xp.var(x, axis=axis, ddof=correction, keepdims=keepdims, out=out)
+        return averaging("var")(xp, x, axis=axis, correction=correction, keepdims=keepdims, out=out)
     missing = xp.isnan(x)
     deviations = _filled(xp, x, 0)
     count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)

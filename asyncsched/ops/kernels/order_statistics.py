@@ -16,7 +16,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from ..declare import Inferred, Meta, Op, Operand, Options, meta
 from ..op import resolve
 from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
-from .reduce import argsort, reduced
+from .reduce import argsort, count_reduced, nothing, reduced
 
 # Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
 # n sorted numbers is at position n q + alpha + q (1 - alpha - beta), counted from 1.
@@ -70,6 +70,8 @@ def _quantiles(q: Any, form: Any) -> Any:
 def median(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False) -> Any:
     """The middle of the sorted elements, or the mean of the middle two."""
     if xp is np:
+        if not count_reduced(x.shape, axis):
+            return nothing(np.median, x, axis, keepdims)
         return np.asarray(np.median(x, axis=axis, keepdims=keepdims))
     lines = _lines_in_order(xp, x, axis)
     n = lines.shape[-1]

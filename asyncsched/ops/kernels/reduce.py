@@ -35,11 +35,37 @@ def averaging(name: str) -> Kernel:
         function = getattr(xp, name)
         if xp is not np and name != "mean":
             return halves.in_single(function, x, axis=axis, keepdims=keepdims, out=out, **options)
+        if xp is np and count_reduced(x.shape, axis) <= options.get("ddof", 0):
+            found = _of_too_few(function, x, axis, keepdims)
+            return found if out is None else into(np, out, found)
         if out is None or x.dtype != xp.float16:
             return function(x, axis=axis, keepdims=keepdims, out=out, **options)
         return into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
 
     return average
+
+
+def count_reduced(shape: Known, axis: Any) -> int:
+    """How many elements are reduced to one."""
+    return prod([shape[one] for one in reduced_axes(axis, len(shape))])
+
+
+def nothing(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """NaN, as NumPy's function gives of no elements. It would warn, and a stream's thread may not."""
+    shape = reduced(x.shape, reduced_axes(axis, x.ndim), {"keepdims": keepdims})
+    return _over_zero(np.zeros(shape, function(np.ones((1,) * x.ndim, x.dtype)).dtype))
+
+
+def _of_too_few(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
+    """A mean of nothing; or a variance or its root with all elements corrected away: the sum of squares over 0."""
+    if not count_reduced(x.shape, axis):
+        return nothing(function, x, axis, keepdims)
+    return _over_zero(function(x, axis=axis, keepdims=keepdims))
+
+
+def _over_zero(x: Any) -> Any:
+    with np.errstate(all="ignore"):
+        return np.asarray(np.true_divide(x, 0))
 
 
 def cumulative(name: str) -> Kernel:

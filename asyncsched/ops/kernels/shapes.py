@@ -10,9 +10,11 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
-from ..rules import all_contiguous, as_meta, axis_of, lengths, same_as, view_rule
+from ..rules import Known, all_contiguous, as_meta, axis_of, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
+
+_LEAST_BYTES = 65_536  # charged for repeats in a tensor however small the operand is: those need no `maxlength`
 
 
 def flip(xp: Any, x: Any, *, axis: Any = None) -> Any:
@@ -46,8 +48,15 @@ def stack(xp: Any, *arrays: Any, axis: int = 0, out: Any = None) -> Any:
     return xp.stack(arrays, axis=axis, out=out)
 
 
-def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None) -> Any:
+def repeat_each(xp: Any, x: Any, repeats: Any, *, axis: int | None = None, maxlength: int | None = None) -> Any:
     """Each element as often as its own number says. CuPy would need the numbers on the host."""
+    shape, at = axis_of(x.shape, axis)
+    most = _most_repeats(shape, at, x.itemsize, maxlength)
+    total = int(repeats.sum()) * (shape[at] if repeats.size == 1 else 1)
+    if total > most:
+        raise ValueError(
+            f"repeat: the repeats add up to {total:,}, and {most:,} were charged: give `maxlength=`, at least {total}"
+        )
     if xp is np:
         return releasing_gil.repeat_each(x, repeats, axis=axis)
     lines = x.reshape(-1) if axis is None else x
@@ -118,7 +127,7 @@ def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Repeats given by a tensor: the length is unknown, so one repeat of each is charged until it is done.
+    """Repeats given by a tensor: the length is unknown, and the most that it may be is charged until it is done.
 
     A tensor of one number holds for all elements.
     """
@@ -128,8 +137,18 @@ def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
         raise TypeError(f"repeat: repeats must be integers, not {repeats.dtype}")
     if len(repeats.bound) > 1 or repeats.bound not in ((), (1,), (shape[axis],)):
         raise ValueError(f"repeat: repeats of shape {repeats.bound} must have an element for each of the {shape[axis]}")
-    found = meta((*shape[:axis], None, *shape[axis + 1 :]), array.dtype, True, shape)
+    most = _most_repeats(shape, axis, array.dtype.itemsize, options.get("maxlength"))
+    before, after = shape[:axis], shape[axis + 1 :]
+    found = meta((*before, None, *after), array.dtype, True, (*before, most, *after))
     return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
+
+
+def _most_repeats(shape: Known, axis: int, itemsize: int, maxlength: int | None) -> int:
+    """How long an axis with repeats may become: `maxlength`, or what it was, or as long as 64 KiB are."""
+    if maxlength is not None:
+        return maxlength
+    line = prod([n for at, n in enumerate(shape) if at != axis]) * itemsize
+    return max(shape[axis], _LEAST_BYTES // max(line, 1))
 
 
 def tile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -76,5 +76,5 @@ def known_shape(x: Tensor, what: str) -> tuple[int, ...]:
     """The tensor's shape, for functions that need it at once."""
     shape = tuple([length for length in x.shape if length is not None])
     if len(shape) < len(x.shape):
-        raise ValueError(f"{what}: the shape {x.shape} is not known until the tensor is done; `await` it first")
+        raise ValueError(f"{what}: the shape {x.shape} is not known until the tensor is awaited; `await` it first")
     return shape

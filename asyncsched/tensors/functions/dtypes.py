@@ -106,7 +106,7 @@ class Info:
     """The capabilities of the namespace, by the standard's names. Dtypes are the same on every device."""
 
     def capabilities(self) -> dict[str, Any]:
-        """Boolean masks and data-dependent shapes (None until done) are supported; at most 64 dimensions."""
+        """Boolean masks and data-dependent shapes (None until awaited) are supported; at most 64 dimensions."""
         return dict(_NUMPY.capabilities())
 
     def default_device(self) -> Any:

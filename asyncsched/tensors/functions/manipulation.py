@@ -105,17 +105,20 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     return op("permute_dims", x, axes=lengths(axes))
 
 
-def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None, maxlength: int | None = None) -> Tensor:
     """Each element `repeats` times along an axis; without one, of the flattened tensor.
 
-    With a tensor of repeats, a number for each element along the axis, the length is (None) until the tensor is done.
-    Until then as many bytes as for `x` are charged.
+    With a tensor of repeats, a number for each element along the axis, the length is None until the tensor is awaited.
+    Until it is done, `maxlength` places along the axis are charged; by default as many as `x` has, and at least 64 KiB.
+    Repeats that add up to more raise ValueError at `await`.
 
     >>> await asc.repeat(asc.arange(3), 2)
     array([0, 0, 1, 1, 2, 2])
     """
     if isinstance(repeats, Tensor):
-        return op("repeat_each", x, repeats, axis=axes(axis))
+        return op("repeat_each", x, repeats, axis=axes(axis), maxlength=maxlength)
+    if maxlength is not None:
+        raise TypeError("repeat: maxlength is for repeats in a tensor: a number gives a length that is known")
     if not hasattr(repeats, "__index__"):
         raise TypeError(f"repeat: repeats is an int or a tensor of integers, not {type(repeats).__name__}")
     return op("repeat", x, repeats=index(repeats), axis=axes(axis))
@@ -181,7 +184,9 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     axis = normalize_axis_index(axis, x.ndim)
     length = x.shape[axis]
     if length is None:
-        raise ValueError(f"unstack: the length of axis {axis} is not known until the tensor is done; `await` it first")
+        raise ValueError(
+            f"unstack: the length of axis {axis} is not known until the tensor is awaited; `await` it first"
+        )
     return tuple([x[(slice(None),) * axis + (i,)] for i in range(length)])
 
 

@@ -10,9 +10,13 @@ They add up and multiply float32, float64 and complex numbers in their own dtype
 | `mean`, `var`, `std`, `matmul`, `vecdot`, `dot`, `tensordot` | float32 | float32 |
 | `sum`, `prod`, `nansum`, ..., `einsum`, norms | float32 along the contiguous axis, float16 along others | float32 |
 | `cumulative_sum`, `cumulative_prod` | float16 | float16 |
-| gradients of indexing and of `embedding` | float16 | float16, in any order |
+| gradients of what was broadcast or repeated | float32 | float32 |
+| gradients of indexing and of `embedding` | float16; rows taken 64 times and more: float64 | float16, in any order |
 
 A result computed in float32 is rounded once. `asc.sum(x, axis=0, dtype=asc.float32)` adds up in float32 everywhere.
+
+Sums have NumPy's bits. It adds up rows one after the other, so a sum of millions of float32 rows may be percents off:
+`dtype=asc.float64` helps. Gradients of what was broadcast over rows are added up in pieces, and exact to 1e-6.
 """
 
 from __future__ import annotations

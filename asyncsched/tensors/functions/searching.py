@@ -1,6 +1,6 @@
 """Functions that search, sort and take, and functions on tensors as sets.
 
-The number of unique elements depends on data, so such shapes are (None,) until done.
+The number of unique elements depends on data, so such shapes are (None,) until awaited.
 """
 
 from __future__ import annotations

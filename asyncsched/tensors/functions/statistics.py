@@ -235,11 +235,13 @@ def _quantile(
 # -- counts --------------------------------------------------------------------------------------------------------
 
 
-def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None = 0) -> Tensor:
+def bincount(
+    x: Tensor, /, weights: Tensor | None = None, minlength: int | None = 0, *, maxlength: int | None = None
+) -> Tensor:
     """How often each number from 0 to the largest occurs, in int64; or the sum of its weights, in float64.
 
-    The length is the largest number plus one, and at least `minlength`: the shape is (None,) until it is done. Until
-    then as many elements as `x` has are charged.
+    The length is the largest number plus one, and at least `minlength`: the shape is (None,) until it is awaited. Until
+    it is done, `maxlength` elements are charged; by default as many as `x` has, and at least 8,192.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -248,12 +250,12 @@ def bincount(x: Tensor, /, weights: Tensor | None = None, minlength: int | None 
     array([1, 1, 0, 2])
 
     Raises:
-        ValueError: at `await`, for a negative number.
+        ValueError: at `await`, for a negative number, and for one that needs a longer result than was charged.
         NotImplementedError: for weights that require a gradient: it has no derivative.
     """
     if weights is None or x.shape == (0,):  # NumPy counts an empty `x` in integers, whatever the weights
-        return op("bincount", x, minlength=minlength or 0)
-    return op("bincount", x, weights, minlength=minlength or 0)
+        return op("bincount", x, minlength=minlength or 0, maxlength=maxlength)
+    return op("bincount", x, weights, minlength=minlength or 0, maxlength=maxlength)
 
 
 def digitize(x: Tensor, /, bins: Edges, right: bool = False) -> Tensor:

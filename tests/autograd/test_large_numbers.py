@@ -1,0 +1,65 @@
+"""Gradients whose formulas have squares that are beyond the dtype: right or NaN, but never a wrong zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+from asyncsched import nn
+
+from .test_tape import leaf
+
+pytestmark = pytest.mark.one_loop
+LARGE = np.array([[300.0, -400.0, 1200.0], [20_000.0, 30_000.0, -60_000.0]])
+FUNCTIONS: dict[str, Callable[[asc.Tensor], asc.Tensor]] = {
+    "vector_norm": asc.linalg.vector_norm,
+    "vector_norm of rows": lambda x: asc.linalg.vector_norm(x, axis=1),
+    "vector_norm of order 3": lambda x: asc.linalg.vector_norm(x, ord=3),
+    "matrix_norm": asc.linalg.matrix_norm,
+    "matrix_norm of sums": lambda x: asc.linalg.matrix_norm(x, ord=1),
+    "std": lambda x: asc.std(x, axis=1),
+    "var": lambda x: asc.var(x * 0.01, axis=1),
+    "nanstd": lambda x: asc.nanstd(x, axis=1),
+    "nanvar": lambda x: asc.nanvar(x * 0.01, axis=1),
+    "hypot": lambda x: asc.hypot(x, asc.flip(x)),
+    "hypot with a number": lambda x: asc.hypot(x, 40_000.0),
+    "atan": lambda x: asc.atan(x / 100),
+    "atan2": lambda x: asc.atan2(x, asc.flip(x) / 4),
+    "asinh": asc.asinh,
+    "acosh": lambda x: asc.acosh(asc.abs(x)),
+    "log10": lambda x: asc.log10(asc.abs(x)),
+    "reciprocal": lambda x: asc.reciprocal(x / 100),
+    "gelu": lambda x: nn.functional.gelu(x, "tanh"),
+    "rms_norm": lambda x: nn.functional.rms_norm(x, 3),
+}
+
+
+async def gradient(s: asc.Scheduler, fn: Callable[[asc.Tensor], asc.Tensor], array: np.ndarray) -> np.ndarray:
+    x = await leaf(s, array)
+    found = fn(x)
+    found.backward(asc.full(found.shape, 1, dtype=found.dtype))
+    return await x.grad
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+async def test_half_precision_has_the_gradient_of_double(s, name):
+    half, double = [await gradient(s, FUNCTIONS[name], LARGE.astype("f2").astype(dtype)) for dtype in ("f2", "f8")]
+    np.testing.assert_allclose(half, double, rtol=0.01, atol=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e20, 1e-25])
+@pytest.mark.parametrize("name", ["vector_norm", "vector_norm of rows", "matrix_norm", "std", "nanstd"])
+async def test_single_precision_has_no_wrong_zero(s, name, scale):
+    array = LARGE / 300 * scale
+    single, double = [await gradient(s, FUNCTIONS[name], array.astype(dtype)) for dtype in ("f4", "f8")]
+    wrong = ~np.isnan(single) & ~np.isclose(single, double, rtol=1e-4)
+    assert not wrong.any()
+
+
+@pytest.mark.parametrize("fn", [asc.linalg.vector_norm, asc.linalg.matrix_norm, asc.std, asc.nanstd, asc.var])
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
+async def test_the_gradient_where_all_is_zero_is_zero(s, fn, dtype):
+    assert not (await gradient(s, fn, np.zeros((2, 3), dtype))).any()
