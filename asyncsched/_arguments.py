@@ -77,6 +77,18 @@ def is_coroutine_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
+def check_plain(name: str, fn: Any) -> None:
+    """Raise for a function that gives a coroutine or a generator when it is called, where its value is used at once."""
+    if not callable(fn):
+        return
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if is_coroutine_function(fn) or any(kind(one) for kind in kinds for one in (fn, type(fn).__call__)):
+        raise TypeError(
+            f"{name} must be a plain function, since its value is used at once: {label_of(fn)} gives a coroutine or a"
+            " generator"
+        )
+
+
 def format_bytes(nbytes: float) -> str:
     """Bytes for people: text that `parse_bytes` takes, except for rounding."""
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from math import inf
 from time import monotonic
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio.lowlevel
@@ -205,8 +206,15 @@ class Submitter(Tasks):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
+        if isinstance(tenant, _UNFINISHED):
+            if isinstance(tenant, CoroutineType):
+                tenant.close()  # else Python warns
+            raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         return Scope(self, name or "unnamed", claimed, wait, deadline, Share(tenant, weight, priority))
+
+
+_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another
 
 
 def check_wait(wait: float | None, reserve: object) -> None:

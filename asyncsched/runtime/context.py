@@ -20,7 +20,7 @@ of another task. Four rules:
    context. `_Dropped` stands before the loop's own hook, and leaves all blocks of the generator at once, in the
    consumer's context alone. So what the consumer issues after its `break` is not cancelled with the generator.
 3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
-   tasks that were started later, since they too come after it (`earlier` lists the others).
+   tasks that were started later, since they too come after it (`entered_earlier` lists the others).
 4. Entering starts from the links that still hold, so they do not pile up.
 
 Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens

@@ -24,7 +24,7 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from ..._arguments import check_int, parse_bytes
+from ..._arguments import check_int, check_plain, parse_bytes
 from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
 from ...errors import TaskCancelled
@@ -283,6 +283,7 @@ class Stepper(Generic[Member, Output]):
         if scheduler is not None:
             find(scheduler)  # raises if it is none
         check_wait(wait, reserve)
+        check_plain("reserve=", reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         self._grows = callable(reserve)
         self._wait = wait
