@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+import asyncsched.flow.pipeline  # imported where no loop runs, since that reads files
 from asyncsched._arguments import check_int, check_number, format_bytes, format_seconds, parse_bytes
 from asyncsched.serving import Serving
 
