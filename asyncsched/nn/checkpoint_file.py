@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from errno import EINVAL, EISDIR
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG
@@ -27,6 +27,7 @@ from zlib import crc32
 
 import numpy as np
 
+from .._blocks import contextmanager
 from ..errors import CheckpointDamaged
 from ..tensors.arguments import dtype_of
 

@@ -22,11 +22,11 @@ import os
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 
+from .._blocks import contextmanager
 from ..errors import passable
 
 T = TypeVar("T")

@@ -7,11 +7,11 @@ import contextlib
 import signal
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from .._blocks import asynccontextmanager, contextmanager
 from .._core.audit import launched
 from .._core.model import Lane, Task
 from .._log import Log

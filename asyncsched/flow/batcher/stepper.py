@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -25,6 +25,7 @@ from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
 from ..._arguments import check_int, check_plain, parse_bytes
+from ..._blocks import asynccontextmanager
 from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
 from ...errors import TaskCancelled
