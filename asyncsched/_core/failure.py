@@ -51,8 +51,7 @@ class Failure:
         try:
             clear(exception)
             if not frames:
-                BaseException.with_traceback(exception, None)
-                exception.__context__ = None
+                exception.__traceback__ = exception.__context__ = None
             return cls._of(exception, name, site)
         except (MemoryError, RecursionError) as error:
             return cls._of(error, name, site)
@@ -63,7 +62,7 @@ class Failure:
 
     @classmethod
     def _of(cls, exception: BaseException, name: str, site: CallSite | None) -> Failure:
-        BaseException.with_traceback(exception, without_runner(exception.__traceback__))
+        exception = exception.with_traceback(without_runner(exception.__traceback__))
         exception = passable(exception, "the task raised")
         failure = cls(exception, name, site)
         failure._traceback = exception.__traceback__
