@@ -26,6 +26,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
+from .._threads import start
 from ..runtime.context import opened
 from ..runtime.explain import explain_all, holders_of
 from ..runtime.runtime import Runtime
@@ -103,8 +104,13 @@ def explain_on_signal() -> None:
         return
     listening = threading.Event()
     _threads.append(threading.Thread(target=_listen, args=(listening,), name="asyncsched explains", daemon=True))
-    signal.signal(_SIGNAL, _pass_on)
-    _threads[0].start()
+    before = signal.signal(_SIGNAL, _pass_on)
+    try:
+        start(_threads[0])
+    except RuntimeError:
+        _threads.clear()
+        signal.signal(_SIGNAL, signal.SIG_DFL if before is None else before)
+        raise
     listening.wait()
 
 
