@@ -143,6 +143,14 @@ def called(fn: Callable[..., Any]) -> Callable[..., Any]:
     return fn.__func__ if type(fn) is MethodType else fn
 
 
+def printable(text: str) -> str:
+    """The text with what is no printable character escaped: line ends, terminal codes, marks that turn the direction
+    of writing. So a name that somebody else chose stays on its line of a log or a page."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
+
+
 def label_of(fn: object) -> str:
     """The name of a callable in messages. NumPy's ufuncs have no qualified name before 2.2."""
     return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)

@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from .. import errors
+from .._arguments import printable
 from .._log import Log
 
 Message = MutableMapping[str, Any]
@@ -57,8 +58,8 @@ class Exchange:
 
     @property
     def name(self) -> str:
-        """Method and path."""
-        return f"{self.scope['method']} {self.scope['path']}"
+        """Method and path, which the client chose, for one line of a log."""
+        return printable(f"{self.scope['method']} {self.scope['path']}")
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name, which is in lower case; None if there is none."""
