@@ -226,7 +226,7 @@ def _unfinished(recording: Recording) -> Table:
 def page(recording: Recording, said: Sequence[str], tables: Sequence[Table]) -> str:
     """The page as text: the bottleneck above, then the timeline and the memory curve, then the tables."""
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(_data(recording), separators=(",", ":")).replace("<", "\\u003c")  # inside <script>
     texts = {
         "@SAID@": "".join(f"<p>{html.escape(text)}</p>" for text in said),
         "@TABLES@": "".join(table.html() for table in tables),
