@@ -50,7 +50,7 @@ _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # i
 # Bounds of a file, against one that was made to use up memory. Traces have lines of 30 KB, longer only for a task of
 # many inputs, and are packed 8 times. All three are guesses.
 _LONGEST: Final = 4 << 20
-_AT_LEAST: Final = 16 << 20  # bytes that any file may have
+_AT_LEAST: Final = 4 << 20  # bytes that any file may have
 _PACKED: Final = 50
 # Errors of reading text that is not as it was written.
 _DAMAGE: Final = (
@@ -289,7 +289,7 @@ def _events(name: str) -> Iterator[dict[str, Any]]:
         first = next(lines, "")
         for line in chain((first,), lines) if '"asyncsched.metadata"' in first else ():
             if line.endswith("\n") and line != "]\n":
-                yield json.loads(line.removesuffix(",\n"), object_hook=_printable)
+                yield json.loads(line.removesuffix(",\n"))
     except EOFError:  # compressed, and cut
         return
 
@@ -305,8 +305,3 @@ def _lines(name: str) -> Iterator[str]:
             if len(line) > _LONGEST or (packed and read > _AT_LEAST + _PACKED * raw.tell()):
                 raise ValueError("it has a longer line, or is packed tighter, than any trace")
             yield line.decode("ascii", "replace")
-
-
-def _printable(found: dict[str, Any]) -> dict[str, Any]:
-    """An object of a file from elsewhere, whose texts are safe to print."""
-    return {printable(key): printable(value) if type(value) is str else value for key, value in found.items()}

