@@ -77,6 +77,18 @@ def is_coroutine_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
+def check_plain(name: str, fn: Any) -> None:
+    """Raise for a function that gives a coroutine or a generator when it is called, where its value is used at once."""
+    if not callable(fn):
+        return
+    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+    if is_coroutine_function(fn) or any(kind(one) for kind in kinds for one in (fn, type(fn).__call__)):
+        raise TypeError(
+            f"{name} must be a plain function, since its value is used at once: {label_of(fn)} gives a coroutine or a"
+            " generator"
+        )
+
+
 def format_bytes(nbytes: float) -> str:
     """Bytes for people: text that `parse_bytes` takes, except for rounding."""
     for unit, scale in (("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
@@ -129,6 +141,14 @@ def called(fn: Callable[..., Any]) -> Callable[..., Any]:
     if isinstance(fn, partial):  # or JAX's own kind
         fn = fn.func
     return fn.__func__ if type(fn) is MethodType else fn
+
+
+def printable(text: str) -> str:
+    """The text with what is no printable character escaped: line ends, terminal codes, marks that turn the direction
+    of writing. So a name that somebody else chose stays on its line of a log or a page."""
+    if text.isprintable():
+        return text
+    return "".join([c if c.isprintable() else ascii(c)[1:-1] for c in text])
 
 
 def label_of(fn: object) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Self, TypeVar
 
 from ._locks import Lock
 from ._log import log
+from ._threads import start
 from .devices.contract import in_stream_thread
 from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop
@@ -47,7 +48,7 @@ class Background:
         """Start the thread, and wait until the scheduler is open."""
         self._thread = threading.Thread(target=self._run, args=(options,), name=self._name, daemon=True)
         try:
-            self._thread.start()
+            start(self._thread)
             answered(self._reports)
         except BaseException:  # perhaps a signal's: nobody would close it
             self.end()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import warnings
 import weakref
@@ -17,7 +18,7 @@ from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
 from .runtime.closing import abort, close_in_order, finish
-from .runtime.context import Ambient, ambient, register
+from .runtime.context import Ambient, enter, register
 from .runtime.life import Life
 from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
@@ -135,8 +136,7 @@ class Scheduler(Submitter, OnlyAsync):
             raise SchedulerClosed("a scheduler can be opened only once: make another")
         await runtime.open()
         register(runtime)
-        self._link = Ambient(runtime, runtime.engine.root, ambient.get())
-        ambient.set(self._link)
+        self._link = enter(runtime, runtime.engine.root, asyncio.current_task())
         return self
 
     def _leave(self) -> None:

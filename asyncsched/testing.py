@@ -29,12 +29,13 @@ import gc
 import importlib.util
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from math import inf
 from typing import Any
 
 import pytest
 
+from ._blocks import asynccontextmanager
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
 from .errors import add_note

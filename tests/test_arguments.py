@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -10,8 +11,77 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+import asyncsched.flow.pipeline  # imported where no loop runs, since that reads files
 from asyncsched._arguments import check_int, check_number, format_bytes, format_seconds, parse_bytes
 from asyncsched.serving import Serving
+
+
+async def waits(*_: Any) -> int:
+    return 1
+
+
+def yields(*_: Any) -> Iterator[int]:
+    yield 1
+
+
+async def streams(*_: Any) -> AsyncIterator[int]:
+    yield 1
+
+
+class Waits:
+    async def __call__(self, *_: Any) -> int:
+        return 1
+
+
+async def app(*_: Any) -> None: ...
+
+
+def instrument(method: Any) -> asc.observe.Instrument:
+    return type("Mine", (asc.observe.Instrument,), {"task_ended": method})()
+
+
+PLAIN: dict[str, Callable[[asc.Scheduler, Any], Any]] = {
+    "tenant": lambda s, fn: Serving(app, tenant=fn),
+    "deadline": lambda s, fn: Serving(app, deadline=fn),
+    "reserve": lambda s, fn: Serving(app, reserve=fn),
+    "instruments of requests": lambda s, fn: Serving(app, instruments=[fn]),
+    "cost of a batcher": lambda s, fn: asc.Batcher(list, cost=fn),
+    "cost of a stepper": lambda s, fn: asc.Stepper(list, cost=fn),
+    "reserve of a stepper": lambda s, fn: asc.Stepper(list, reserve=fn),
+    "order": lambda s, fn: s.pipeline([1], order=fn),
+    "collate": lambda s, fn: s.pipeline([1]).batch(1, collate=fn),
+    "a rate": lambda s, fn: asc.optim.schedules.LambdaLR(asc.optim.SGD([asc.nn.Linear(1, 1).weight], lr=1.0), fn),
+    "apply": lambda s, fn: asc.nn.Linear(1, 1).apply(fn),
+}
+
+
+@pytest.mark.parametrize("fn", [waits, yields, streams, Waits(), partial(waits, 1)], ids=lambda fn: type(fn).__name__)
+@pytest.mark.parametrize("what", PLAIN)
+async def test_a_callback_that_gives_no_value_at_once_is_refused_when_it_is_given(
+    s: asc.Scheduler, what: str, fn: Any
+) -> None:
+    with pytest.raises(TypeError, match="must be a plain function"):
+        PLAIN[what](s, fn)
+
+
+async def test_methods_of_an_instrument_that_would_never_run_are_refused(s: asc.Scheduler) -> None:
+    for method in (waits, yields, streams):
+        with pytest.raises(TypeError, match="the method task_ended of an instrument must be a plain function"):
+            s.add_instrument(instrument(method))
+
+
+async def test_a_filter_that_yields_would_keep_everything(s: asc.Scheduler) -> None:
+    for fn in (yields, streams):
+        with pytest.raises(TypeError, match="the function of filter must be a plain function"):
+            s.pipeline([1]).filter(fn)
+    async with s.pipeline([1]).filter(waits).open() as items:  # which may wait
+        assert [item async for item in items] == [1]
+
+
+async def test_a_coroutine_is_no_tenant(s: asc.Scheduler) -> None:
+    for tenant in (waits(), yields(), streams()):
+        with pytest.raises(TypeError, match="tenant= got a coroutine or a generator"):
+            s.scope(tenant=tenant)
 
 
 def scheduler() -> asc.Scheduler:

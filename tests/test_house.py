@@ -52,7 +52,7 @@ LOADED_ONLY_WHEN_USED = {
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_instead", "_locks", "_log", "_tree", "pictures"),
+    ("errors", "_arguments", "_blocks", "_instead", "_locks", "_log", "_threads", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),
@@ -341,3 +341,19 @@ print(json.dumps(sorted(set(sys.modules) - before)))
     loaded = json.loads(" ".join(_fresh(program)))
     assert "asyncsched._core.engine" in loaded
     assert not {name.partition(".")[0] for name in loaded} & FOREIGN_TO_THE_CORE
+
+
+def test_context_managers_are_the_houses_own() -> None:
+    """Those of `contextlib` do not let every exception pass: see `_blocks`."""
+    wrong = [
+        name
+        for name, path in MODULES.items()
+        if re.search(r"^from contextlib import .*contextmanager", path.read_text(), re.M)
+    ]
+    assert not wrong
+
+
+def test_every_thread_is_started_where_a_refusal_is_told() -> None:
+    """See `_threads`."""
+    wrong = [name for name, path in MODULES.items() if re.search(r"_?thread\w*\.start\(\)", path.read_text())]
+    assert wrong == ["_threads"]

@@ -19,8 +19,9 @@ def copied(
     Returns the exception itself if its class prevents a copy.
     """
     try:
-        copy = _copy(exception).with_traceback(traceback)
+        copy = _copy(exception)
         # Not by assignment, which an exception may refuse, as a frozen dataclass does.
+        BaseException.with_traceback(copy, traceback)
         object.__setattr__(copy, "__context__", context)
         object.__setattr__(copy, "__notes__", notes)
     except Exception:  # from a method that its class overrides

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from gc import is_finalized
+from math import inf
 from typing import Any, Final, NoReturn, Protocol
 from weakref import ref
 
@@ -433,6 +434,8 @@ class Scope:
     grows: bool = False  # it is one of those scopes
     preempted: bool = False  # it was told to give its reserve back
     entered_by: Any = None  # a weak reference to the task that will leave it; opaque here
+    entered_earlier: Any = None  # the tasks there were when another one left it, as a weak set; opaque here
+    deadline: float = inf  # by time.monotonic: a loop's own clock may stand still during a callback
     # Nothing more will be submitted. It closes when its tasks are finished and its failures reported.
     ended: bool = False
     ended_children: deque[Scope] | None = None  # to be closed once they are over

@@ -200,10 +200,10 @@ class Array:
         """The array for another library. The library may write to it only with `copy=False`. It does not see later
         writes here."""
         tensor: Any = _asked(self._place.tensor)
-        told = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
+        told: dict[str, Any] = {"max_version": max_version, "dl_device": dl_device, "copy": copy}
         there(tensor._value)
         if isinstance(tensor.result(), np.ndarray) and copy is False:
-            return tensor._value.array.__dlpack__(stream=stream, **told)  # also for libraries without read-only arrays
+            return _writable(tensor._value.array).__dlpack__(stream=stream, **told)
         return tensor.__dlpack__(stream=stream, **told)
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -411,6 +411,21 @@ def there(value: Value) -> Value:
         return value
     finally:
         del value  # an exception holds this frame
+
+
+def _writable(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """A view that may be written to. The array itself may have been marked read-only, as when it was awaited. Then the
+    marks stay as they are: on it, and on the block that it is in."""
+    marked = [one for one in (array.base, array) if type(one) is np.ndarray and not one.flags.writeable]
+    try:
+        for one in marked:
+            one.setflags(write=True)
+        return array.view()
+    except ValueError:  # it is somebody's memory, who lets nobody write to it
+        return array
+    finally:
+        for one in marked:
+            one.setflags(write=False)
 
 
 def host(x: Array) -> np.ndarray[Any, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._arguments import check_plain
 from ..runtime.context import current_scope, find
 from ..runtime.runtime import Runtime
 from ..tensors.putting import importable, make_put
@@ -39,6 +40,7 @@ async def gradcheck(
         AssertionError: names the element with the largest error.
         TypeError: for inputs of another dtype.
     """
+    check_plain("fn", fn)
     for i, array in enumerate(inputs):
         if not isinstance(array, np.ndarray) or array.dtype != np.float64:
             raise TypeError(f"gradcheck: input {i} must be an ndarray of float64: `a.astype(float)` makes one")

@@ -18,13 +18,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from socket import gethostname
 from typing import Any
 
 import numpy as np
 
+from .._blocks import contextmanager
 from .._tree import map_leaves
 from ..devices.cuda.requirements import missing
 from ..errors import AsyncSchedError, notes_of

@@ -343,7 +343,7 @@ class Connection:
             return call.error
         error: BaseException | None = await call.future.exception()
         if error is not None:
-            error = error.with_traceback(await call.future.traceback())
+            BaseException.with_traceback(error, await call.future.traceback())
         elif call.lost():
             error = _lost(call.name)
         return error

@@ -271,7 +271,8 @@ class Node(Body):
                 seconds = perf_counter() - began
             except BaseException as error:
                 trace = error.__traceback__
-                error.__traceback__ = None if trace is None else trace.tb_next  # this frame holds charged results
+                # Without this frame, which holds charged results
+                BaseException.with_traceback(error, None if trace is None else trace.tb_next)
                 del trace
                 run.stop(error)
                 failure = Failure(error, task.name, None)

@@ -30,11 +30,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .._blocks import contextmanager
 from .._core.completions import Completions
 from .._core.model import Task, Waiter
 from ..ops.program import Program

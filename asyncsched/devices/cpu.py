@@ -41,6 +41,7 @@ import numpy as np
 
 from .._core.completions import Completions
 from .._core.model import Task
+from .._threads import start_thread
 from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, stream_thread
 from .counter import Counter
@@ -68,8 +69,7 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
-        self.worker: threading.Thread = threading.Thread(target=self._run, name=f"asyncsched {name}", daemon=True)
-        self.worker.start()
+        self.worker: threading.Thread = start_thread(self._run, name)
         _streams.add(self)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
@@ -197,14 +197,17 @@ class CPUDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         team = self._team = Team(self._count) if self._count > 1 else None
         self.memory: HostMemory = HostMemory(completions, max_bytes)
-        self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
-            team.streams = self.streams
             blas.share(team, self._count)
             self.hop = PART_SECONDS
             self.rest: Callable[[], None] | None = partial(blas.rest, team)
+        for i in range(self._count):  # one by one: if a thread cannot start, `close` ends those before it
+            self._running.append(CPUStream(f"{self.name} stream {i}", self.memory, team))
+        self.streams = list(self._running)
+        if team is not None:
+            team.streams = self.streams
         self.copier: CPUStream = CPUStream(f"{self.name} copies", self.memory)
-        self._running = [*self.streams, self.copier]
+        self._running.append(self.copier)
 
     def run_here(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import import_module
@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from .._arguments import called, refuse_mask_or_unit
+from .._blocks import contextmanager
 from .._tree import leaves, map_leaves
 
 # Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the

@@ -7,6 +7,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from math import inf
 from time import monotonic
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import TYPE_CHECKING, Any, Self
 
 import anyio.lowlevel
@@ -21,7 +22,7 @@ from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribu
 from ..errors import DeadlineExceeded, SchedulerClosed, TaskTooLarge
 from ..ops.kernels import compiled
 from ..runtime.closing import finish, report
-from ..runtime.context import Ambient, ambient
+from ..runtime.context import Ambient, enter
 from ..runtime.threads import in_thread
 from ..runtime.waiting import checkpoint, drained, shielded
 from ..tensors.awaitables import gather
@@ -205,8 +206,15 @@ class Submitter(Tasks):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
         check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
+        if isinstance(tenant, _UNFINISHED):
+            if isinstance(tenant, CoroutineType):
+                tenant.close()  # else Python warns
+            raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         return Scope(self, name or "unnamed", claimed, wait, deadline, Share(tenant, weight, priority))
+
+
+_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another
 
 
 def check_wait(wait: float | None, reserve: object) -> None:
@@ -358,9 +366,8 @@ class Scope(Submitter, OnlyAsync):
         except BaseException as error:
             await self._check_deadline(error)
             raise
-        self._link = Ambient(runtime, core, ambient.get(), until=until)
-        core.entered_by = self._link.by
-        ambient.set(self._link)
+        core.deadline = until
+        self._link = enter(runtime, core, asyncio.current_task())
         return self
 
     async def _open(self) -> CoreScope:
@@ -426,8 +433,8 @@ class Scope(Submitter, OnlyAsync):
         """Drop the deadline, unless it has passed."""
         if self._timeout is not None and not self._late():
             self._timeout.reschedule(None)
-            if self._link is not None:
-                self._link.until = inf if self._link.outer is None else self._link.outer.until
+            if self._inner is not None:
+                self._inner.deadline = inf
 
     def _late(self) -> bool:
         return self._timeout is not None and self._timeout.expired()

@@ -29,7 +29,7 @@ from .._arguments import check_int
 from .._core.model import Scope as CoreScope
 from .._instead import OnlyAsync
 from ..runtime.closing import report
-from ..runtime.context import Ambient, ambient, current_scope
+from ..runtime.context import Ambient, current_scope, enter
 from ..runtime.record import Record, Seconds
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import checkpoint, drained
@@ -100,8 +100,7 @@ class Window(OnlyAsync):
             await checkpoint()
         self._begun += 1
         core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), None)
-        self._current = Ambient(runtime, core, ambient.get(), passing=True, task=task)
-        ambient.set(self._current)
+        self._current = enter(runtime, core, task, passing=True)
         return self
 
     async def __aexit__(self, *error: object) -> None:

@@ -83,7 +83,7 @@ def report(options: Namespace) -> str:
             check = Check(_chosen(entries(Path(work), quick=options.quick), options.only), out, options.minutes)
             check.run(Path(work))
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
     states, interrupted = {entry.state for entry in check.entries}, any(e.why == _INTERRUPTED for e in check.entries)
     if states & {"missed", "crashed"} or "passed" not in states or interrupted:
         print(check.page())

@@ -48,8 +48,9 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
 
     Raises:
         TypeError: for an object that cannot be stored. The message names it.
-        ValueError: for a state that contains itself, or is nested too deep.
-        OSError, safetensors.SafetensorError: if the file cannot be written.
+        ValueError: for a state that contains itself, or is nested too deep; for an empty path.
+        OSError, safetensors.SafetensorError: if the file cannot be written. Nothing is written beside a folder, a
+            device or a pipe of that name.
         ImportError: at once, if the package safetensors is not installed.
 
     >>> from pathlib import Path
@@ -67,6 +68,8 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     """
     if not isinstance(path, str | bytes | os.PathLike):
         raise TypeError(f"save takes the path first, not {type(path).__name__}: `await asc.save(path, state)`")
+    if not os.fspath(path):
+        raise ValueError("save takes the path of a file, and this is empty")
     if not isinstance(state, Mapping):  # such a file could not be loaded
         cure = "it.state_dict()" if hasattr(state, "state_dict") else '{"it": it}'
         kind = type(state).__name__

@@ -18,7 +18,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from errno import EINVAL, EISDIR
 from pathlib import Path
 from stat import S_IMODE, S_ISDIR, S_ISREG
@@ -27,6 +27,7 @@ from zlib import crc32
 
 import numpy as np
 
+from .._blocks import contextmanager
 from ..errors import CheckpointDamaged
 from ..tensors.arguments import dtype_of
 
@@ -142,7 +143,9 @@ def _sum(array: np.ndarray[Any, Any]) -> int:
 @contextmanager
 def _replacing(path: AnyPath) -> Iterator[Path]:
     """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
-    target = Path(path).resolve()
+    target = Path(os.fsdecode(path)).resolve()
+    if target.is_dir():
+        raise IsADirectoryError(EISDIR, "save writes one file, and this is a folder", os.fspath(path))
     _require_regular(target, "save")
     _remove_left(target)
     folder, lock = _temporary(target)
@@ -193,6 +196,8 @@ def _remove_left(target: Path) -> None:
     name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.tmp")
     for folder in [entry for entry in target.parent.iterdir() if name.fullmatch(entry.name)]:
         try:
+            if not S_ISDIR(mode := folder.lstat().st_mode) and not S_ISREG(mode):
+                continue  # no save left a pipe or a link, and to open a pipe may take for ever
             lock = _locked(folder)
         except OSError:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
+from .._arguments import check_plain
 from .._instead import MODULE, naming_arguments, no_attribute
 from ..tensors.arguments import kind_of
 from ..tensors.tensor import Tensor
@@ -96,6 +97,7 @@ class Module:
 
     def apply(self, fn: Callable[[Module], Any]) -> Self:
         """Call `fn` with every module in this one and then with this one. Returns the module."""
+        check_plain("fn", fn)
         for child in self.children():
             child.apply(fn)
         fn(self)

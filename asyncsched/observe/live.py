@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import threading
 from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 from .._arguments import check_number, require_package
 from .._log import log
+from .._threads import start_thread
 from ..runtime import context
 from ..runtime.loops import comes
 from .summary import Snapshot, Summary
@@ -111,8 +111,7 @@ class _Screen:
         self._last = first
         self._over = False
         self._fresh: SimpleQueue[None] = SimpleQueue()  # at most one item. Not an event: see `runtime.loops`
-        self._thread = threading.Thread(target=self._run, name="asyncsched live", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._run, "live")
         atexit.register(self._finish)
 
     def show(self, snapshot: Snapshot) -> None:

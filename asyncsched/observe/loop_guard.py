@@ -22,6 +22,7 @@ from typing import Any
 from .._arguments import check_number
 from .._core.instrument import Instrument
 from .._log import log
+from .._threads import start_thread
 from ..runtime.loops import comes
 
 _SIGNS = 4  # signs for which the loop is asked in a threshold
@@ -67,7 +68,7 @@ class LoopGuard(Instrument):
         assert self._stopped is not None
         loop, thread = asyncio.get_running_loop(), threading.get_ident()
         run = partial(watch, loop, thread, self._threshold, self._stopped)
-        threading.Thread(target=run, name="asyncsched loop guard", daemon=True).start()
+        start_thread(run, "loop guard")
 
     def detached(self) -> None:
         assert self._stopped is not None

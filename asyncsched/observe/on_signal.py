@@ -21,11 +21,13 @@ import sys
 import threading
 import traceback
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import Final
 
+from .._threads import start_thread
 from ..runtime.context import opened
 from ..runtime.explain import explain_all, holders_of
 from ..runtime.runtime import Runtime
@@ -102,9 +104,8 @@ def explain_on_signal() -> None:
     if _threads:
         return
     listening = threading.Event()
-    _threads.append(threading.Thread(target=_listen, args=(listening,), name="asyncsched explains", daemon=True))
+    _threads.append(start_thread(partial(_listen, listening), "explains"))
     signal.signal(_SIGNAL, _pass_on)
-    _threads[0].start()
     listening.wait()
 
 

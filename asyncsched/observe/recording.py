@@ -27,9 +27,9 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
-from typing import Any, Final
+from typing import IO, Any, Final
 
-from .._arguments import format_bytes
+from .._arguments import format_bytes, printable
 from .._core.ledger import Limits
 from ..pictures.graph import Node, TaskGraph
 from ..runtime.record import Bytes, Record, Seconds
@@ -47,6 +47,11 @@ PHASES: Final = {
 }
 INLINE_STREAM: Final = LoopStream.name
 _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
+# Bounds of a file, against one that was made to use up memory. Traces have lines of 30 KB, longer only for a task of
+# many inputs, and are packed 8 times. All three are guesses.
+_LONGEST: Final = 4 << 20
+_AT_LEAST: Final = 4 << 20  # bytes that any file may have
+_PACKED: Final = 50
 # Errors of reading text that is not as it was written.
 _DAMAGE: Final = (
     ValueError,
@@ -177,7 +182,8 @@ class Recording(Record):
                 if (written := found.metadata["format"]) != FORMAT:
                     break
         except _DAMAGE as error:
-            raise ValueError(f"{name} is damaged: {type(error).__name__}: {error}; record it again") from error
+            told = printable(f"{type(error).__name__}: {error}")
+            raise ValueError(f"{name} is damaged: {told}; record it again") from error
         if not found.metadata:
             raise ValueError(f"{name} is no trace written by asyncsched.observe.Trace")
         if written > FORMAT:
@@ -277,13 +283,25 @@ def _take(found: Recording, event: Mapping[str, Any]) -> None:
 
 def _events(name: str) -> Iterator[dict[str, Any]]:
     """The whole events of a file, which may be cut anywhere; none if it is no trace of ours."""
-    opener = gzip.open if name.endswith(".gz") else open
-    with opener(name, "rt", encoding="ascii", errors="replace") as file:
-        try:
-            file.readline()
-            first = file.readline()
-            for line in chain((first,), file) if '"asyncsched.metadata"' in first else ():
-                if line.endswith("\n") and line != "]\n":
-                    yield json.loads(line.removesuffix(",\n"))
-        except EOFError:  # compressed, and cut
-            return
+    lines = _lines(name)
+    try:
+        next(lines, "")
+        first = next(lines, "")
+        for line in chain((first,), lines) if '"asyncsched.metadata"' in first else ():
+            if line.endswith("\n") and line != "]\n":
+                yield json.loads(line.removesuffix(",\n"))
+    except EOFError:  # compressed, and cut
+        return
+
+
+def _lines(name: str) -> Iterator[str]:
+    """The lines of a file. Neither a line nor the file grows beyond what a trace may have when it is unpacked."""
+    with open(name, "rb") as raw:
+        packed = name.endswith(".gz")
+        file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
+        read = 0
+        while line := file.readline(_LONGEST + 1):
+            read += len(line)
+            if len(line) > _LONGEST or (packed and read > _AT_LEAST + _PACKED * raw.tell()):
+                raise ValueError("it has a longer line, or is packed tighter, than any trace")
+            yield line.decode("ascii", "replace")

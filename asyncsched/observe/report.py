@@ -8,11 +8,12 @@ import re
 from argparse import ArgumentParser, Namespace
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final
 
-from .._arguments import counted, format_bytes, format_seconds
+from .._arguments import counted, format_bytes, format_seconds, printable
 from ..pictures.tables import Table
 from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import INLINE_STREAM, PHASES, Recording
@@ -110,7 +111,7 @@ def findings(recording: Recording, name: str) -> tuple[list[str], list[Table]]:
     if not recording.tasks:
         return [f"{name}: no task ended while this trace was written."], []
     found = analyse(recording)
-    said = [_heading(recording, found, name), verdict(found)]
+    said = [printable(text) for text in (_heading(recording, found, name), verdict(found))]
     if not recording.complete:
         said.append("The trace was cut off: the process was killed, or still runs. Unfinished tasks are not in it.")
     if recording.lost:
@@ -120,7 +121,12 @@ def findings(recording: Recording, name: str) -> tuple[list[str], list[Table]]:
         _groups("Scopes", ("scope",), found.scopes), _groups("Tenants", ("tenant",), found.tenants), _waits(found),
         _path(found), _streams(found),
     ]  # fmt: skip
-    return said, [table for table in tables if table.rows]
+    return said, [_printable(table) for table in tables if table.rows]
+
+
+def _printable(table: Table) -> Table:
+    """With names that stay in their cells: the trace may be from anywhere."""
+    return replace(table, rows=[tuple([printable(cell) for cell in row]) for row in table.rows])
 
 
 def _heading(recording: Recording, found: Analysis, name: str) -> str:
@@ -226,7 +232,7 @@ def _unfinished(recording: Recording) -> Table:
 def page(recording: Recording, said: Sequence[str], tables: Sequence[Table]) -> str:
     """The page as text: the bottleneck above, then the timeline and the memory curve, then the tables."""
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    data = json.dumps(_data(recording), separators=(",", ":")).replace("</", "<\\/")
+    data = json.dumps(_data(recording), separators=(",", ":")).replace("<", "\\u003c")  # inside <script>
     texts = {
         "@SAID@": "".join(f"<p>{html.escape(text)}</p>" for text in said),
         "@TABLES@": "".join(table.html() for table in tables),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from os import PathLike
 from time import perf_counter, thread_time
@@ -11,6 +10,7 @@ from typing import Any, Final
 from .._core.instrument import InlineOp, Instrument
 from .._core.model import Account, Scope, Task
 from ..runtime.context import find
+from ..runtime.threads import in_thread
 from .trace_events import Events, Row
 from .trace_file import TraceFile
 
@@ -102,6 +102,8 @@ class Trace(Instrument):
 
     def __enter__(self) -> Trace:
         find(self._scheduler).add_instrument(self)
+        if self._file.ended:
+            raise RuntimeError("the trace could not begin: the log says why")
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -113,7 +115,7 @@ class Trace(Instrument):
 
     async def __aexit__(self, *error: object) -> None:
         self.__exit__()
-        await asyncio.to_thread(self.close)
+        await in_thread(self.close, "waits for a trace")
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 

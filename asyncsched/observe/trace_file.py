@@ -19,6 +19,7 @@ from queue import SimpleQueue
 from typing import IO, Any, Final
 
 from .._log import log
+from .._threads import start_thread
 from ..runtime.loops import comes
 from ..runtime.runtime import Runtime
 from .trace_events import Events
@@ -58,8 +59,7 @@ class TraceFile:
     def begin(self, runtime: Runtime) -> None:
         """Start writing. On the loop's thread, before anything is noted."""
         self._events = Events(runtime, self._details)
-        self._thread = threading.Thread(target=self._write_all, name="asyncsched trace", daemon=True)
-        self._thread.start()
+        self._thread = start_thread(self._write_all, "trace")
         atexit.register(self._at_exit)
 
     def end(self) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
+
+from .._blocks import contextmanager
 
 _exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
 asked: Callable[[], bool] = _exactly.get  # whether the current context is inside `exact()`

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-from .._arguments import check_int, check_number
+from .._arguments import check_int, check_number, check_plain
 from ..tensors.tensor import Tensor
 from .optimizer import Optimizer
 
@@ -160,6 +160,7 @@ class LambdaLR(Schedule):
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable[[int], float]) -> None:
         if not callable(lr_lambda):
             raise TypeError("lr_lambda is one function for all groups, which may differ in their base rates")
+        check_plain("lr_lambda", lr_lambda)
         self.lr_lambda = lr_lambda
         super().__init__(optimizer)
 

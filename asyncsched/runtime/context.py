@@ -11,9 +11,17 @@ changes, so a task keeps what it inherited when it was started. If the scope has
 and submitting there is an error, since nobody would wait for the task. A window's iteration may close while tasks
 started in it go on: its link lets them pass to the next one outwards (`passing`).
 
-An async generator runs in the context of its consumer, so its blocks are left in any order. If it is abandoned, a task
-of the loop leaves them, and that task cannot restore the previous link. So leaving restores the link only if its own
-link is the innermost. And the asyncio task that entered a block skips its link once the block is left.
+An async generator runs in the context of its consumer, so its blocks are left in any order, and perhaps in the context
+of another task. Four rules:
+
+1. Leaving takes the link out of the context that leaves, wherever it stands there. Links above it are made anew.
+2. A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python
+   calls the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's
+   context. `_Dropped` stands before the loop's own hook, and leaves all blocks of the generator at once, in the
+   consumer's context alone. So what the consumer issues after its `break` is not cancelled with the generator.
+3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
+   tasks that were started later, since they too come after it (`entered_earlier` lists the others).
+4. Entering starts from the links that still hold, so they do not pile up.
 
 Alternatives. A context variable per scheduler: contexts refer to their variables strongly, so a program that opens
 schedulers one after the other may never be rid of them (the documentation of `contextvars` warns of it). A dict from
@@ -33,10 +41,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import os
+import sys
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from math import inf
-from typing import Any
+from types import AsyncGeneratorType, FrameType
+from typing import Any, Final
 
 from .._core.model import Scope as CoreScope
 from ..errors import SchedulerClosed
@@ -46,47 +60,90 @@ from .runtime import Runtime
 _opened: set[weakref.ref[Runtime]] = set()
 
 
+_AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
+
+
+@dataclass(slots=True, eq=False)
 class Ambient:
     """The scope that a context is in: the innermost, with a link to the next one outwards."""
 
-    __slots__ = ("by", "core", "outer", "passing", "runtime", "until")
-
-    def __init__(
-        self,
-        runtime: Runtime,
-        core: CoreScope,
-        outer: Ambient | None,
-        *,
-        passing: bool = False,
-        until: float = inf,
-        task: asyncio.Task[Any] | None = None,
-    ) -> None:
-        self.runtime: Runtime = runtime
-        self.core: CoreScope = core
-        self.outer: Ambient | None = outer
-        # The earliest deadline, by time.monotonic: a loop's own clock may stand still during a callback.
-        self.until: float = until if outer is None or until < outer.until else outer.until
-        self.passing: bool = passing  # once closed, it passes new tasks to `outer` instead of refusing them
-        if task is None and running_loop() is not None:  # otherwise this is a thread that was given this context
-            task = asyncio.current_task()
-        # The task that entered it
-        self.by: weakref.ref[asyncio.Task[Any]] | None = None if task is None else weakref.ref(task)
+    runtime: Runtime
+    core: CoreScope
+    outer: Ambient | None
+    passing: bool = False  # once closed, it passes new tasks to `outer` instead of refusing them
+    noted: _Dropped | None = None  # where it is noted, by these frames, if it was entered in async generators
+    frames: tuple[int, ...] = ()
+    left_early: bool = False  # by the task that entered it, when its generator was dropped
 
     def leave(self) -> None:
-        """Leave the scope, unless it was entered in another context or is not the innermost any more: see `left`."""
-        if ambient.get() is self:
-            ambient.set(self.outer)
-            if self.outer is not None and self.outer.core.closed:
-                innermost()
+        """Leave the scope: see the rules above."""
+        if self.noted is not None:
+            self.noted.forget(self)
+        outer = self.outer
+        if ambient.get() is self and (outer is None or not outer.core.closed):
+            ambient.set(outer)
+        else:
+            self._take_out()
+        by = None if self.passing or self.left_early or self.core.entered_by is None else self.core.entered_by()
+        if by is not None and not by.done() and by is not asyncio.current_task(by.get_loop()):
+            self.core.entered_earlier = weakref.WeakSet(asyncio.all_tasks(by.get_loop()))
 
-    def left(self) -> bool:
-        """Whether this asyncio task entered the scope, and it is closed: then new tasks go to `outer`."""
-        if not (self.core.closed or self.runtime.life is Life.CLOSED) or self.by is None or running_loop() is None:
+    def leave_early(self) -> None:
+        """Leave the scope in this context, if this is the task that entered it. Its block will be left later."""
+        by = self.core.entered_by
+        if by is not None and by() is _current_task():
+            self._take_out()
+            self.left_early = True
+
+    def left(self, task: asyncio.Task[Any] | None = None) -> bool:
+        """Whether the scope is closed, and a task entered it, or was started since it was left by another: then new
+        tasks go to `outer`. By default it is the task that runs."""
+        core = self.core
+        if not self.over or core.entered_by is None or (task := task or _current_task()) is None:
             return False
-        return self.by() is asyncio.current_task()
+        return core.entered_by() is task or (core.entered_earlier is not None and task not in core.entered_earlier)
+
+    @property
+    def over(self) -> bool:
+        """Whether the scope is closed."""
+        return self.core.closed or self.runtime.life is Life.CLOSED
+
+    def _take_out(self) -> None:
+        ambient.set(_without(ambient.get(), lambda link: link.core is self.core or link.left()))
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
+
+
+def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, passing: bool = False) -> Ambient:
+    """Enter a scope in this context and task: the link that `leave`s it."""
+    outer = ambient.get()
+    if outer is not None and (outer.outer is not None or outer.core.closed):
+        outer = innermost()
+    core.entered_by = None if task is None else weakref.ref(task)
+    link = Ambient(runtime, core, outer, passing)
+    ambient.set(link)
+    hook, new = sys.get_asyncgen_hooks().finalizer, False
+    if type(hook) is not _Dropped and hook is not None:  # an event loop sets the hooks anew whenever it runs
+        hook, new = _Dropped(hook), True
+        sys.set_asyncgen_hooks(finalizer=hook)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (flags := frame.f_code.co_flags) & _AWAITS:
+        if flags & CO_ASYNC_GENERATOR and hook is not None:
+            hook.note(link, frame, new=new)
+        frame = frame.f_back
+    return link
+
+
+def deadline(here: Ambient | None, task: asyncio.Task[Any] | None = None) -> float:
+    """The earliest deadline of a link and those around it, by time.monotonic; infinity if there is none. Without those
+    that the task has left; default: the one that runs."""
+    earliest = inf
+    while here is not None:
+        if here.core.deadline < earliest and not here.left(task):
+            earliest = here.core.deadline
+        here = here.outer
+    return earliest
 
 
 def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
@@ -113,13 +170,85 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
 
 
 def innermost() -> Ambient | None:
-    """The innermost link, without those that this asyncio task has left. New tasks inherit none of these."""
-    found = here = ambient.get()
-    while here is not None and here.left():
+    """The innermost link. Those that this asyncio task has left are taken out, so new tasks inherit none of them."""
+    link = here = ambient.get()
+    while link is not None and not link.over:
+        link = link.outer
+    if link is None:  # as almost always
+        return here
+    found = _without(here, Ambient.left)
+    if found is not here:
+        ambient.set(found)
+    return found
+
+
+def _without(here: Ambient | None, gone: Callable[[Ambient], bool]) -> Ambient | None:
+    """The links from `here` outwards but those that are gone. A link whose `outer` changes is made anew."""
+    links = list[Ambient]()
+    while here is not None:
+        links.append(here)
         here = here.outer
-    if here is not found:
-        ambient.set(here)
+    for link in reversed(links):
+        if not gone(link):
+            here = link if link.outer is here else Ambient(link.runtime, link.core, here, link.passing)
     return here
+
+
+class _Dropped:
+    """The hook for async generators that nobody refers to any more, before the loop's own.
+
+    Generators are known by their frames, which last as long as their blocks are open.
+    """
+
+    def __init__(self, close: Callable[[Any], None]) -> None:
+        self._close = close  # the loop's
+        self._links: dict[int, dict[Ambient, None]] = {}  # by the identity of the frame
+        self._begun_before: set[weakref.ref[Any]] = set()
+
+    def note(self, link: Ambient, frame: FrameType, *, new: bool) -> None:
+        """A block is entered, and the generator with this frame awaits that. If the hook is new, the generator has
+        begun without it."""
+        self._links.setdefault(id(frame), {})[link] = None
+        link.noted, link.frames = self, (*link.frames, id(frame))
+        if new:
+            self._watch(frame)
+
+    def forget(self, link: Ambient) -> None:
+        """A block is left."""
+        for frame in link.frames:
+            links = self._links.get(frame, {})
+            links.pop(link, None)
+            if not links:
+                self._links.pop(frame, None)
+
+    def __call__(self, generator: Any) -> None:
+        """On any thread, in the context of whoever dropped it."""
+        self._close(generator)  # first: the task that closes it is in its blocks
+        self._leave(id(generator.ag_frame))
+
+    def _leave(self, frame: int) -> None:
+        for link in self._links.pop(frame, ()):
+            link.leave_early()
+
+    def _watch(self, frame: FrameType) -> None:
+        """Find a frame's generator, and have it noticed without the hook. It is slow to look for, the more so the older
+        it is, but is looked for at the first block in a run of the loop alone."""
+
+        def dropped(reference: weakref.ref[Any]) -> None:
+            self._begun_before.discard(reference)
+            self._leave(key)
+
+        key = id(frame)
+        for generation in range(3):
+            for found in gc.get_objects(generation):
+                if type(found) is AsyncGeneratorType and found.ag_frame is frame:
+                    self._begun_before.add(weakref.ref(found, dropped))
+                    return
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """None on a thread without a running loop, which may have been given a context."""
+    return None if running_loop() is None else asyncio.current_task()
 
 
 def register(runtime: Runtime) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .._arguments import check_plain
 from .._core.instrument import EVENTS, Instrument
 from .._log import HOOK_FAILURES, log
 
@@ -33,6 +34,8 @@ class Instruments(Instrument):
             raise TypeError(
                 f"an instrument is an object of a subclass of asyncsched.observe.Instrument, not {instrument!r}"
             )
+        for event in EVENTS:
+            check_plain(f"the method {event} of an instrument", getattr(instrument, event))
         if self._has(instrument):
             raise ValueError(f"{instrument!r} is an instrument of this scheduler already")
         instrument.attached(scheduler)

@@ -56,7 +56,6 @@ import gc
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from threading import Thread
 from time import perf_counter, thread_time
 
 from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
@@ -64,6 +63,7 @@ from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from .._log import log
+from .._threads import start_thread
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
 from .deadlock import BUDGET, Evidence, Finding, investigate
 from .runtime import Runtime
@@ -269,7 +269,10 @@ class StallWatch:
                 loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence, thread_time())
 
         self._searching = True
-        Thread(target=search, name="asyncsched looks for a deadlock", daemon=True).start()
+        try:
+            start_thread(search, "looks for a deadlock")
+        except RuntimeError:  # no thread is left: the loop waits for the search, and its tasks wait for it as well
+            search()
 
     def _found(
         self,

@@ -20,13 +20,13 @@ import contextlib
 import contextvars
 import os
 import sys
-import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
 from typing import Any, Final, NoReturn, TypeVar
 
 import anyio
 
+from .._blocks import contextmanager
+from .._threads import start_thread
 from ..errors import passable
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             del error, result  # the error's traceback holds this frame
 
     context = contextvars.copy_context()
-    threading.Thread(target=run, name=f"asyncsched {name}", daemon=True).start()
+    start_thread(run, name)
     with anyio.CancelScope(shield=True):
         await ended
     return ended.result()

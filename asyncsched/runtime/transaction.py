@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 
+from .._blocks import contextmanager
 from .._core.commit import Commit, Move
 from .._core.model import DONE, CallPlan, Lane, Task, Value, new_value
 from ..errors import QueueFull

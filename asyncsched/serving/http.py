@@ -11,6 +11,7 @@ from math import ceil
 from typing import Any, Final, NamedTuple
 
 from .. import errors
+from .._arguments import printable
 from .._log import Log
 
 Message = MutableMapping[str, Any]
@@ -20,6 +21,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 
 logger: Final = Log("asyncsched.serving")
+_TRAILERS: Final = "http.response.trailers"
+_BODIES: Final = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
 _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
 
 
@@ -37,6 +40,7 @@ class Exchange:
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
         on_complete: called once the response is complete.
+        has_trailers: whether headers follow the response's body.
     """
 
     scope: ASGIScope
@@ -50,11 +54,12 @@ class Exchange:
     cancelled: bool = False
     left: bool = False
     on_complete: Callable[[], None] | None = None
+    has_trailers: bool = False
 
     @property
     def name(self) -> str:
-        """Method and path."""
-        return f"{self.scope['method']} {self.scope['path']}"
+        """Method and path, which the client chose, for one line of a log."""
+        return printable(f"{self.scope['method']} {self.scope['path']}")
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name, which is in lower case; None if there is none."""
@@ -70,11 +75,18 @@ class Exchange:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
-        elif message["type"] == "http.response.body" and not message.get("more_body", False):
+            self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
+        elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything
             if self.on_complete is not None:
                 self.on_complete()
         return self._send(message)
+
+    def _is_last(self, message: Message) -> bool:
+        """Whether the response is complete with it, by ASGI and its extensions."""
+        if message["type"] == _TRAILERS:
+            return not message.get("more_trailers", False)
+        return message["type"] in _BODIES and not message.get("more_body", False) and not self.has_trailers
 
     async def respond(self, status: int, content_type: str, body: bytes, headers: dict[str, str] | None = None) -> None:
         """A whole response at once."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
+from .._blocks import contextmanager
 from ..flow.batcher.batcher import BatcherStatistics
 from ..flow.batcher.stepper import StepperStatistics
 from ..runtime.statistics import Statistics

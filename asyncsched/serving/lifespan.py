@@ -29,10 +29,11 @@ from .service import Service
 async def run_lifespan(service: Service, app: App, scope: ASGIScope, receive: Receive, send: Send) -> None:
     """Answer the server's "startup" and "shutdown", with the application's own part in between, if it has any."""
     await receive()  # "lifespan.startup"
-    inner = _ApplicationLifespan(service, receive, send)
+    state = scope.setdefault("state", {})
+    inner = _ApplicationLifespan(service, receive, send, state)
     try:
-        async with service.open() as scheduler:
-            scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
+        async with service.open():
+            service.put_into(state)
             await inner.run(app, scope)
     except BaseException as error:
         if not _from_outside(error) and (told := inner.failed(error)):
@@ -52,13 +53,14 @@ def _from_outside(error: BaseException) -> bool:
 class _ApplicationLifespan:
     """The application's own lifespan. Its last message is kept back until the scheduler is closed."""
 
-    def __init__(self, service: Service, receive: Receive, send: Send) -> None:
+    def __init__(self, service: Service, receive: Receive, send: Send, state: Message) -> None:
         self.started = False
         self._answered = False  # whether the server knows that the application started, or failed to
         self.last: Message = {"type": "lifespan.shutdown.complete"}
         self._service = service
         self._receive = receive
         self._send = send
+        self._state = state
         self._asked = False  # whether the application was asked to start
         self._warming = False  # whether it has started, and the next message was asked for
         self._stopping = False  # whether the server asked it to stop
@@ -103,6 +105,7 @@ class _ApplicationLifespan:
             complete = message["type"].endswith(".complete")
             if complete:
                 self._warming = True
+                self._service.check_state(self._state)
                 await self._service.warm_up()
             self._answered, self.started = True, complete
             await self._send(message)

@@ -13,10 +13,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
 from time import perf_counter
 from typing import NoReturn
 
+from .._blocks import contextmanager
 from ..runtime.rates import Rate
 from .http import Exchange, Problem
 

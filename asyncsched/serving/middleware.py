@@ -53,7 +53,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     still runs.
     """
     scheduler, options = service.scheduler, service.options
-    exchange.scope.setdefault("state", {}).update(scheduler=scheduler, serving=service)
+    service.put_into(exchange.scope.setdefault("state", {}))
     seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
     reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
     wait = None if reserve is None else options.wait

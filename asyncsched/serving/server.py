@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from .._arguments import check_int, check_number, is_coroutine_function, parse_bytes
+from .._arguments import check_int, check_number, check_plain, is_coroutine_function, parse_bytes
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
@@ -130,6 +130,10 @@ class Serving(Service):
                 "tenant takes a function of ASGI's scope, such as `lambda scope: dict(scope['headers']).get(b'x-key')`,"
                 f" not {tenant!r}"
             )
+        for name, function in (("tenant", tenant), ("deadline", deadline), ("reserve", reserve)):
+            check_plain(f"{name}=", function)
+        for instrument in instruments:
+            check_plain("an instrument", instrument)
         if warm_up is not None and not callable(warm_up):
             raise TypeError(
                 f"warm_up takes a function of the scheduler, such as `lambda s: s.warm_up(fn, x)`, not {warm_up!r}"

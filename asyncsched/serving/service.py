@@ -6,12 +6,12 @@ import asyncio
 import contextlib
 import signal
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+from .._blocks import asynccontextmanager, contextmanager
 from .._core.audit import launched
 from .._core.model import Lane, Task
 from .._log import Log
@@ -26,6 +26,10 @@ from .limiter import Limiter
 
 logger: Final = Log("asyncsched.serving")
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_OTHERS: Final = (
+    "the application keeps something of its own ({1}) as {0!r} in its state, where handlers find what `Serving` puts"
+    " there: give it another name"
+)
 _LAST = 1.0  # seconds for requests to end after they were cancelled
 _drains: list[Callable[[], Awaitable[None]]] = []  # those that await a signal, which is meant for the whole process
 
@@ -155,6 +159,29 @@ class Service:
                     self.limiter.draining = True
                     self._scheduler = self.summary = None
 
+    def put_into(self, state: MutableMapping[str, Any]) -> None:
+        """Put the scheduler and this server into the state of a lifespan or a request. What another `Serving` has put
+        there, or this one when it was open before, is replaced.
+
+        Raises:
+            RuntimeError: if there is something of the application's by these names.
+        """
+        for name, own in self._state().items():
+            if name in state and not isinstance(state[name], Scheduler | Service):
+                raise RuntimeError(_OTHERS.format(name, type(state[name]).__name__))
+            state[name] = own
+
+    def check_state(self, state: Mapping[str, Any]) -> None:
+        """Raise RuntimeError if an application that has started has put something of its own into the state instead."""
+        if isinstance(inner := state.get("serving"), Service) and inner is not self:  # a `Serving` of its own
+            return
+        for name, own in self._state().items():
+            if state.get(name) is not own:
+                raise RuntimeError(_OTHERS.format(name, type(state.get(name)).__name__))
+
+    def _state(self) -> dict[str, Any]:
+        return {"scheduler": self.scheduler, "serving": self}
+
     async def warm_up(self) -> None:
         """Await `warm_up`, if there is one. The application has started."""
         if self.options.warm_up is not None:
@@ -198,7 +225,8 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     A server that gets the signal closes its socket at once, so later clients get no answer at all. And it waits for the
     responses that have begun before it tells the application to stop, so a stream of events would never end.
 
-    Outside the main thread, where Python allows no signal handlers, nothing changes.
+    Outside the main thread, where Python allows no signal handlers, nothing changes. Nor does it for a signal whose
+    handler is not Python's: a program that embeds Python awaits `Serving.drain` itself.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -223,13 +251,16 @@ def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
     def handler(number: int, frame: object) -> None:
         loop.call_soon_threadsafe(begin, number)  # which wakes the loop
 
-    previous = {int(number): signal.signal(number, handler) for number in SIGNALS}
+    # A handler that is not Python's, as in a program that embeds Python, cannot be called from here, nor set again.
+    previous = {int(number): found for number in SIGNALS if (found := signal.getsignal(number)) is not None}
+    for number in previous:
+        signal.signal(number, handler)
     _drains.append(drain)
     try:
         yield
     finally:
         _drains.remove(drain)
-        for number in SIGNALS:
+        for number in previous:
             if signal.getsignal(number) is handler:
                 signal.signal(number, previous[number])
         for task in tasks:

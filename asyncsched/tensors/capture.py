@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from math import inf
 from time import perf_counter
 from typing import Any, Final
@@ -18,6 +17,7 @@ from typing import Any, Final
 import numpy as np
 
 from .._arguments import check_int, is_coroutine_function, label_of
+from .._blocks import contextmanager
 from .._core.callsite import call_site, line_of
 from .._core.failure import Failure
 from .._core.model import FAILED, UNKNOWN_SECONDS, CallPlan, Lease, Scope, Task, Value, new_value

@@ -165,6 +165,59 @@ def test_from_other_libraries_and_to_them():
     assert xp.asarray([xp.asarray(1, dtype=xp.float32), 2]).dtype == np.float32
 
 
+class WithoutVersions:
+    """A library from before DLPack 1.0, which knows no read-only arrays."""
+
+    def __init__(self, capsule):
+        self._capsule = capsule
+
+    def __dlpack__(self, **_):
+        return self._capsule
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+class WithVersions:
+    """NumPy has no `copy=` here before 2.1."""
+
+    def __init__(self, x):
+        self._x = x
+
+    def __dlpack__(self, **options):
+        return self._x.__dlpack__(**{**options, "copy": False})
+
+    def __dlpack_device__(self):
+        return 1, 0
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: xp.asarray(np.arange(3.0)), lambda: xp.asarray(np.arange(3.0)) + 0, lambda: xp.arange(3.0)[:],
+        lambda: xp.asarray(np.arange(30_000.0)), lambda: xp.asarray(np.arange(30_000.0)) * 1, lambda: xp.asarray(2.0),
+        lambda: xp.reshape(xp.arange(6.0), (2, 3))[:, ::-1], lambda: xp.zeros((0, 2)),
+    ],
+)  # fmt: skip
+def test_without_a_copy_a_library_may_write_to_it(make, awaited):
+    x = make()
+    before = np.asarray(x)
+    if awaited:
+        shared = np.from_dlpack(x)
+        assert not shared.flags.writeable
+    unversioned = np.from_dlpack(WithoutVersions(x.__dlpack__(copy=False)))
+    found = np.from_dlpack(WithVersions(x))
+    np.testing.assert_array_equal(found, before)
+    assert found.flags.writeable
+    found[...] = 7
+    np.testing.assert_array_equal(unversioned, np.full_like(before, 7))
+    np.testing.assert_array_equal(np.asarray(x), np.full_like(before, 7))
+    if awaited:
+        assert not shared.flags.writeable
+    np.testing.assert_array_equal(np.from_dlpack(WithoutVersions(x.__dlpack__())), np.asarray(x))
+
+
 def test_numpys_functions_give_its_own_arrays():
     a = np.array([[1.0, 4.0], [9.0, 16.0]])
     x = xp.asarray(a)

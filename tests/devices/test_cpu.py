@@ -490,6 +490,22 @@ def test_free_bytes_are_bounded_without_a_limit(monkeypatch: pytest.MonkeyPatch)
     assert pool.take(MIB) is not blocks[0]
 
 
+def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise MemoryError
+
+    pool = Pool(4 * MIB)
+    pool.give(pool.take(MIB))
+    monkeypatch.setattr(np, "empty", full)
+    for _ in range(12):
+        with pytest.raises(MemoryError):
+            pool.take(3 * MIB)
+        assert pool.live == 0
+    monkeypatch.undo()
+    pool.take(MIB)
+    assert (pool.live, pool.free) == (MIB, 0)
+
+
 def test_poison_overwrites_what_comes_back() -> None:
     pool = Pool(None, poison=True)
     block = pool.take(MIB)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
-from collections.abc import AsyncIterator
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from math import inf
+from typing import Any
 
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime.context import current_scope
+from asyncsched.runtime.context import Ambient, ambient, current_scope, deadline
 
 from ..waiting import until
 
@@ -101,3 +106,176 @@ async def test_a_task_that_is_started_after_the_generator_ended_inherits_nothing
     await until(lambda: not s._runtime.engine.root.children)
     await asc.ones(3)
     assert await asyncio.create_task(child()) == "root"
+
+
+async def child(s: asc.Scheduler) -> str:
+    found = here(s)
+    assert await asc.ones(3, scheduler=s).sum().item() == 3
+    return found
+
+
+async def through_another(s: asc.Scheduler) -> AsyncIterator[int]:
+    async for i in numbers(s):
+        yield i
+
+
+@asynccontextmanager
+async def request(s: asc.Scheduler) -> AsyncIterator[None]:
+    async with s.scope(name="generator"):
+        yield
+
+
+async def in_a_context_manager(s: asc.Scheduler) -> AsyncIterator[int]:
+    async with request(s):
+        yield 1
+
+
+async def in_a_stack(s: asc.Scheduler) -> AsyncIterator[int]:
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(s.scope(name="generator"))
+        yield 1
+
+
+async def with_two_blocks(s: asc.Scheduler) -> AsyncIterator[int]:
+    async with s.scope(name="generator"), s.scope(name="in it"):
+        yield 1
+
+
+async def in_a_window(s: asc.Scheduler) -> AsyncIterator[int]:
+    window = s.window(1)
+    async with window:
+        yield 1
+
+
+def identity(member: list[int]) -> list[int]:
+    return member
+
+
+async def member_of_a_stepper(s: asc.Scheduler) -> AsyncIterator[int]:
+    stepper = asc.Stepper(identity, reserve=1000, scheduler=s)
+    async with stepper.join(1) as outputs:
+        async for output in outputs:
+            yield output
+
+
+GENERATORS = [
+    numbers, through_another, in_a_context_manager, in_a_stack, with_two_blocks, in_a_window, member_of_a_stepper,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("generator", GENERATORS)
+async def test_what_comes_after_a_break_is_not_in_the_generators_scope(
+    s: asc.Scheduler, generator: Callable[[asc.Scheduler], AsyncIterator[int]]
+) -> None:
+    async for _ in generator(s):
+        assert here(s) != "root"
+        break
+    at_once = asyncio.create_task(child(s))
+    assert here(s) == "root"
+    assert await s.call(pow, 2, 10) == 1024  # not cancelled with the generator
+    assert await at_once == "root"
+    await until(lambda: not [scope for scope in s._runtime.engine.root.children if not scope.ended])
+    assert await asyncio.create_task(child(s)) == "root"
+
+
+async def test_a_task_from_before_a_break_is_refused(s: asc.Scheduler) -> None:
+    left = asyncio.Event()
+
+    async def late() -> None:
+        await left.wait()
+        with pytest.raises(asc.SchedulerClosed, match="scope 'generator' is closed"):
+            asc.ones(3)
+
+    async for _ in numbers(s):
+        task = asyncio.create_task(late())
+        break
+    await until(lambda: not s._runtime.engine.root.children)
+    left.set()
+    await task
+
+
+@pytest.mark.parametrize("drops", [False, True], ids=["closes", "drops"])
+async def test_a_generator_that_ends_in_another_task(s: asc.Scheduler, drops: bool) -> None:
+    left = asyncio.Event()
+
+    async def late() -> str:
+        await left.wait()
+        return here(s)
+
+    items = numbers(s)
+    await anext(items)
+
+    async def close() -> None:
+        nonlocal items
+        if not drops:
+            await items.aclose()  # type: ignore[attr-defined]
+        del items
+
+    before = asyncio.create_task(late())
+    await asyncio.create_task(close(), context=contextvars.Context())
+    await until(lambda: not s._runtime.engine.root.children)
+    assert await asyncio.create_task(child(s)) == "root"
+    assert here(s) == "root"
+    left.set()
+    with pytest.raises(asc.SchedulerClosed, match="scope 'generator' is closed"):
+        await before
+
+
+async def test_a_generator_that_the_garbage_collector_drops_in_another_task(s: asc.Scheduler) -> None:
+    """Its consumer asks for nothing, and starts a task."""
+    items = numbers(s)
+    await anext(items)
+    cycle: list[object] = [items]
+    cycle.append(cycle)
+    del items, cycle
+
+    async def collect() -> None:
+        gc.collect()
+
+    await asyncio.create_task(collect())
+    await until(lambda: not s._runtime.engine.root.children)
+    assert await asyncio.create_task(child(s)) == "root"
+
+
+async def test_generators_that_overlap_keep_nothing(s: asc.Scheduler) -> None:
+    def links() -> int:
+        return sum(type(found) is Ambient for found in gc.get_objects())
+
+    items, before = numbers(s), 0
+    await anext(items)
+    for i in range(20):
+        if i == 2:
+            before = links()
+        following = numbers(s)
+        await anext(following)
+        await items.aclose()  # type: ignore[attr-defined]
+        items = following
+    assert links() == before
+    for _ in range(20):
+        async for _ in numbers(s):
+            break
+    await until(lambda: len(s._runtime.engine.root.children) == 1)
+    assert links() < before + 5  # some of tasks that have just ended
+    await items.aclose()  # type: ignore[attr-defined]
+    assert here(s) == "root"
+    hook: Any = sys.get_asyncgen_hooks().finalizer
+    assert not hook._links
+
+
+@pytest.mark.parametrize("closed", [False, True], ids=["dropped", "closed"])
+async def test_a_deadline_ends_with_its_generator(s: asc.Scheduler, closed: bool) -> None:
+    async def short() -> AsyncIterator[int]:
+        async with s.scope(deadline=60):
+            yield 1
+
+    items, other = short(), numbers(s)
+    await anext(items)
+    if closed:  # after the other one has begun
+        await anext(other)
+        assert deadline(ambient.get()) < inf
+        await items.aclose()  # type: ignore[attr-defined]
+    else:
+        del items
+        await anext(other)
+    assert deadline(ambient.get()) == inf
+    await other.aclose()  # type: ignore[attr-defined]

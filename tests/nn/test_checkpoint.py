@@ -218,6 +218,37 @@ async def test_a_folder_is_no_file(s, path):
         await asc.load(path.parent)
 
 
+async def test_save_writes_nothing_beside_a_folder_and_nowhere_without_a_path(s, path):
+    folder = path.parent / "folder"
+    await to_thread.run_sync(folder.mkdir)
+    for given in (folder, f"{folder}/", f"{folder}/."):
+        with pytest.raises(IsADirectoryError, match=r"save writes one file, and this is a folder: .*"):
+            await asc.save(given, {"a": 1})
+    for given in ("", b""):
+        with pytest.raises(ValueError, match="save takes the path of a file, and this is empty"):
+            await asc.save(given, {"a": 1})
+    assert await to_thread.run_sync(os.listdir, path.parent) == [folder.name]
+    assert await to_thread.run_sync(os.listdir, folder) == []
+
+
+async def test_a_path_in_bytes(s, path):
+    await asc.save(os.fsencode(path), {"a": 1})
+    assert await asc.load(path) == {"a": 1}
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFLNK])
+async def test_what_no_save_has_left_is_left_alone(s, path, kind):
+    """Nobody writes to this pipe: whoever opens it to read waits."""
+    beside = path.with_name(f".{path.name}.{'0' * 16}.tmp")
+    if kind == stat.S_IFLNK:
+        await to_thread.run_sync(beside.symlink_to, path.parent)
+    else:
+        await to_thread.run_sync(os.mknod, beside, 0o600 | kind)
+    await asc.save(path, {"a": 1})
+    assert await asc.load(path) == {"a": 1}
+    assert sorted(await to_thread.run_sync(os.listdir, path.parent)) == sorted([beside.name, path.name])
+
+
 async def test_big_endian_arrays_come_back_as_the_format_has_them(s, path):
     await asc.save(path, {"a": np.arange(3, dtype=">i4"), "b": np.array(2.5, ">f8")})
     back = await asc.load(path)

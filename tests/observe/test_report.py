@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from asyncsched.__main__ import main
 from asyncsched.observe.analysis import analyse, critical_path, memory_curve
 from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord, phases
-from asyncsched.observe.report import describe, findings, page, verdict
+from asyncsched.observe.report import describe, findings, page, report, verdict
 
 
 def task(seq: int, began: float, ended: float, **more: Any) -> TaskRecord:
@@ -110,6 +111,52 @@ def test_bytes_are_those_of_the_ledger_also_where_a_scope_has_a_reserve() -> Non
     released = [(6.0, 2, 200)]
     curve = memory_curve(recorded(claim, inside, outside, scopes=scopes, released=released))
     assert curve == [(1.0, 500), (2.0, 550), (4.0, 500), (5.0, 200), (6.0, 0)]
+
+
+HOSTILE = ["\x1b[2Jb", "a\nb", "\u202eb", "\x9b31m"]
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_names_of_a_trace_from_elsewhere_are_printable(name: str, tmp_path: Path) -> None:
+    device = {"name": name, "streams": 1}
+    head = {"format": 2, "max_ops": 1, "max_bytes": None, "devices": [device], "wall_clock": 0, "perf_counter": 0}
+    ran = {
+        "seq": 1,
+        "site": name,
+        "scope": 1,
+        "cost": 1,
+        "kept": 1,
+        "submitted": 0,
+        "head": 0,
+        "done": 9,
+        "launched": 0,
+    }
+    scope = {"parent": 0, "priority": 0, "tenant": name}
+    failed = ran | {"seq": 2, "state": "failed", "device": name, "stream": name}
+    events: list[dict[str, Any]] = [
+        {"name": "asyncsched.metadata", "ph": "M", "args": head},
+        {"name": name, "ph": "b", "cat": "scope", "id": 1, "ts": 0, "args": scope},
+        {"name": name, "ph": "X", "cat": "task", "ts": 1, "dur": 5, "args": ran | {"device": name, "stream": name}},
+        {"name": name, "ph": "X", "cat": "task", "ts": 1, "dur": 5, "args": failed},
+    ]
+    path = tmp_path / "run.json"
+    path.write_text("[\n" + ",\n".join(map(json.dumps, events)) + ",\n")
+    text = report(Namespace(trace=str(path), html=str(tmp_path / "page.html")))
+    assert text.replace("\n", "").isprintable()
+    assert ascii(name[0])[1:-1] in text or ascii(name[1])[1:-1] in text
+    path.write_text(path.read_text() + json.dumps(events[2] | {"args": ran | {name: 1}}) + ",\n")
+    with pytest.raises(ValueError, match="is damaged") as raised:
+        report(Namespace(trace=str(path), html=None))
+    assert str(raised.value).isprintable()
+
+
+@pytest.mark.parametrize("name", ["<!--<script>", "</script>", "<SCRIPT", "]]>"])
+def test_no_name_ends_the_pages_data(name: str) -> None:
+    recording = recorded(task(0, 0.0, 5.0, site=name, name=name))
+    text = page(recording, *findings(recording, name))
+    (data,) = re.findall(r"const data = (.*);", text)
+    assert "<" not in data
+    assert json.loads(data)["names"] == [name]
 
 
 def test_a_page_needs_nothing_else() -> None:

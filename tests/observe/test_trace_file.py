@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import logging
 import os
 import signal
 import subprocess
 import sys
+import tracemalloc
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -192,3 +194,43 @@ async def test_a_full_disk_ends_the_trace_and_nothing_else(caplog: pytest.LogCap
         await asyncio.to_thread(trace.close)
     assert "cannot be written" in caplog.text
     assert not trace._notes
+
+
+def head() -> bytes:
+    device = {"name": "cpu", "streams": 1}
+    found = {"format": 2, "max_ops": 1, "max_bytes": None, "devices": [device], "wall_clock": 0, "perf_counter": 0}
+    return b"[\n" + json.dumps({"name": "asyncsched.metadata", "ph": "M", "args": found}).encode() + b",\n"
+
+
+COUNTER = b'{"name": "tasks", "ph": "C", "ts": 1, "args": {"pending": 1}},\n'
+BOMBS: dict[str, tuple[bytes, bytes]] = {
+    "one line": (head(), b" " * 2**20),
+    "one line before all others": (b"", b" " * 2**20),
+    "one value": (head() + b'{"name": "a", "ph": "', b"[" * 2**20),
+    "many events": (head(), COUNTER * 2**14),
+}
+
+
+@pytest.mark.parametrize("kind", BOMBS)
+def test_a_file_that_would_unpack_to_more_than_a_trace_has_is_refused(kind: str, tmp_path: Path) -> None:
+    begin, block = BOMBS[kind]
+    path = tmp_path / "run.json.gz"
+    with gzip.open(path, "wb", compresslevel=9) as file:
+        file.write(begin)
+        for _ in range(256):
+            file.write(block)
+    if kind != "many events":  # each of which it would follow
+        tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="packed tighter, than any trace"):
+            Recording.read(path)
+        assert tracemalloc.get_traced_memory()[1] < 256 * 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_long_line_is_refused_unpacked_too(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    path.write_bytes(head() + b" " * 2**23 + b"\n")
+    with pytest.raises(ValueError, match="it has a longer line"):
+        Recording.read(path)

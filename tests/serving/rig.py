@@ -33,9 +33,9 @@ async def opened(app: App, *args: Any, **options: Any) -> AsyncIterator[Serving]
 class Call:
     """One request, whose task starts at once; its body comes when it is fed."""
 
-    def __init__(self, app: App, path: str = "/", *, method: str = "POST", headers: Any = None) -> None:
+    def __init__(self, app: App, path: str = "/", *, method: str = "POST", headers: Any = None, **more: Any) -> None:
         raw = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-        self.scope: ASGIScope = {"type": "http", "method": method, "path": path, "headers": raw}
+        self.scope: ASGIScope = {"type": "http", "method": method, "path": path, "headers": raw, **more}
         self.sent: list[Message] = []
         self._incoming: asyncio.Queue[Message] = asyncio.Queue()
         self.task = asyncio.create_task(app(self.scope, self._incoming.get, self._send))  # type: ignore[arg-type]

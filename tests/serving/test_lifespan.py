@@ -377,3 +377,82 @@ async def test_where_warming_up_fails_it_does_not_start(app: Any) -> None:
 def test_what_warms_up_is_a_function() -> None:
     with pytest.raises(TypeError, match="warm_up takes a function of the scheduler, such as `lambda s: "):
         Serving(echo, warm_up=3)  # type: ignore[arg-type]
+
+
+async def test_a_handler_of_a_program_in_which_python_is_embedded_is_left_alone(
+    number: int, received: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python knows it as None, and can neither call it nor set it again."""
+    handler, getsignal = signal.getsignal(number), signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda asked: None if asked == number else getsignal(asked))
+    with drain_on_signals(asyncio.Event().wait):  # type: ignore[arg-type]
+        assert getsignal(number) is handler
+        assert [getsignal(other) for other in SIGNALS if other != number] != [signal.SIG_DFL]
+        signal.raise_signal(number)
+        await until(lambda: received == [number])
+    assert getsignal(number) is handler
+
+
+class Keeps:
+    """An application whose lifespan puts something into the state."""
+
+    def __init__(self, **state: Any) -> None:
+        self._state = state
+
+    async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await receive()
+        scope["state"].update(self._state)
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await send({"type": "lifespan.shutdown.complete"})
+
+
+@pytest.mark.parametrize("name", ["scheduler", "serving"])
+@pytest.mark.parametrize("kept", [object(), None, "another"])
+async def test_an_application_that_keeps_something_by_the_same_name_does_not_start(name: str, kept: Any) -> None:
+    async with asc.Scheduler("cpu") as other:
+        server = Server(serving(Keeps(**{name: other if kept == "another" else kept})))
+        with pytest.raises(RuntimeError, match=f"keeps something of its own .* as '{name}' in its state"):
+            await server.task
+    assert server.heard == ["startup.failed"]
+    assert "give it another name" in server.said[0]["message"]
+
+
+async def test_an_application_that_keeps_other_things_and_one_with_a_server_in_it() -> None:
+    for app in (Keeps(jobs=1), serving(Keeps(jobs=1))):
+        server = Server(serving(app))
+        await server.started()
+        assert server.heard == ["startup.complete"]
+        assert server.state["jobs"] == 1
+        await server.stop()
+
+
+async def test_a_request_that_has_something_by_the_same_name_is_not_given_another_thing() -> None:
+    async with opened(echo) as server:
+        with pytest.raises(RuntimeError, match=r"keeps something of its own \(str\) as 'scheduler'"):
+            await Call(server, state={"scheduler": "jobs"}).feed().task
+        assert await Call(server, state={"jobs": 1}).feed(b"a").answer() == (200, b"a")
+        assert not len(server.limiter)
+
+
+@pytest.mark.parametrize("path", ["/a\nERROR forged", "/\x1b[2Jb", "/\u202eb", "/\x85", "/\ud800"])
+async def test_a_path_stays_on_its_line_of_a_log(path: str, caplog: pytest.LogCaptureFixture) -> None:
+    gate = asyncio.Event()
+    seen: list[str] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        seen.append(scope["path"])
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await gate.wait()
+            raise LookupError
+
+    async with opened(app, deadline=0.05) as server:
+        assert (await Call(server, path).feed().answer())[0] == 504
+        gate.set()
+        await until(lambda: not server.adopted)
+    assert seen == [path]
+    (record,) = caplog.records
+    assert record.getMessage().isprintable()
+    assert "raised after it was cut short" in record.getMessage()

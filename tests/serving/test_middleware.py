@@ -13,7 +13,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import limiter
-from asyncsched.serving.http import ASGIScope, Problem, Receive, Send
+from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
@@ -371,6 +371,82 @@ async def test_a_background_task_may_outlive_the_deadline_once_all_is_answered()
         assert (await Call(server).feed().answer())[0] == 200
         assert done == [3]
         assert not len(server.limiter)
+
+
+def told(kind: str, **fields: Any) -> Message:
+    return {"type": f"http.response.{kind}", **fields}
+
+
+ANSWERS: dict[str, list[Message]] = {
+    "a body": [told("start", status=200), told("body", body=b"a", more_body=True), told("body", body=b"b")],
+    "a path": [told("start", status=200), told("pathsend", path="/a")],
+    "a file": [told("start", status=200), told("zerocopysend", file=3, more_body=True), told("zerocopysend", file=3)],
+    "a body, then a file": [told("start", status=200), told("body", more_body=True), told("zerocopysend", file=3)],
+    "trailers": [
+        told("start", status=200, trailers=True), told("body", body=b"a"),
+        told("trailers", headers=[], more_trailers=True), told("trailers", headers=[]),
+    ],
+    "after hints": [told("early_hint", links=[]), told("start", status=200), told("pathsend", path="/a")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_every_way_to_complete_an_answer_lets_its_background_task_go_on(kind: str) -> None:
+    done: list[Message] = []
+    left = asyncio.Event()
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        assert (await receive())["type"] == "http.request"
+        for message in ANSWERS[kind]:
+            assert not done
+            await send(message)
+        await left.wait()
+        done.append(await receive())  # at once, since the answer is complete
+        await scope["state"]["scheduler"].call(int)
+
+    async with opened(app, deadline=60) as server:
+        call = Call(server, extensions={"http.response.trailers": {}})
+        call.feed()
+        await until(lambda: len(call.sent) == len(ANSWERS[kind]))
+        call.leave()
+        left.set()
+        await call.task
+        assert done == [{"type": "http.disconnect"}]
+
+
+@pytest.mark.parametrize("kind", ANSWERS)
+async def test_a_client_that_leaves_before_the_last_message_has_left(kind: str) -> None:
+    ended: list[BaseException] = []
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        try:
+            for message in ANSWERS[kind][:-1]:
+                await send(message)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            ended.append(error)
+            raise
+
+    async with opened(app) as server:
+        call = Call(server, extensions={"http.response.trailers": {}})
+        call.feed()
+        await until(lambda: len(call.sent) == len(ANSWERS[kind]) - 1)
+        await call.leave().task
+        assert len(ended) == 1
+
+
+async def test_trailers_that_the_server_does_not_know_are_not_waited_for() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        for message in ANSWERS["trailers"][:2]:
+            await send(message)
+        await receive()
+        assert (await receive())["type"] == "http.disconnect"
+
+    async with opened(app) as server:
+        call = Call(server)
+        call.feed()
+        await until(lambda: len(call.sent) == 2)
+        await call.leave().task
 
 
 # -- room for a request, before its response begins -------------------------------------------------------------------

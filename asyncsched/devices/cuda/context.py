@@ -7,9 +7,10 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Final
 
+from ..._blocks import contextmanager
 from ..._core.failure import Failure
 from ..._core.model import Task
 from ..._locks import Lock

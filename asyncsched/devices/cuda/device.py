@@ -16,11 +16,11 @@ from ..._locks import Lock
 from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
-from . import switching
+from . import switching, threads
 from .context import CUDAContext
 from .fused import FusedProgram
 from .graph import CUDAGraph
-from .janitor import Janitor, loan_of
+from .janitor import Janitor, loan_of, thread_name
 from .memory import CUDAMemory, pending_on
 from .requirements import usable as usable
 from .stream import CUDAStream
@@ -112,13 +112,15 @@ class CUDADevice(Device):
         return max(1, int(tracked * SHARE_OF_FREE))
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
+        streams = (*self.streams, self.copier, self._copies_out)
+        threads.prepare([thread_name(self.context), *[name for stream in streams for name in stream.threads]])
         self.context.open(max_bytes)
         self._janitor = Janitor(self.context, completions)
         self._janitor.open()
         self.memory: CUDAMemory = CUDAMemory(self.context, self._janitor, completions)
-        self._running = {*self.streams, self.copier, self._copies_out}
+        self._running = set(streams)
         self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
-        for stream in list(self._running):
+        for stream in streams:
             stream.open(self.memory, self._ended)
         if self._switch_interval is not None:
             switching.hold(self, self._switch_interval)

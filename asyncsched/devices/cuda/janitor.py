@@ -158,6 +158,11 @@ def record_stream(array: Any, stream: Any) -> None:
     loan.record(pointer, stream)
 
 
+def thread_name(context: CUDAContext) -> str:
+    """The name of the thread of a device's janitor."""
+    return f"asyncsched {context.name} janitor"
+
+
 class Janitor:
     """The thread of one device that waits for users' work on memory that left, and then lets go of the memory."""
 
@@ -172,7 +177,7 @@ class Janitor:
     def open(self) -> None:
         """Start the thread. Called on the event loop's thread, where CuPy then makes what `current_stream` reads."""
         self.current_stream()
-        threads.run(self._run, f"asyncsched {self._context.name} janitor")
+        threads.run(self._run, thread_name(self._context))
 
     def close(self) -> None:
         """Nobody takes memory any more. The thread ends once all memory has gone back to the device."""

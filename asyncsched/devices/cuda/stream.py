@@ -104,8 +104,13 @@ class CUDAStream:
         """Start the threads, which run tasks with `memory`. The last of the two to end calls `ended`."""
         self._memory = memory
         self._ended = ended
-        for work, what in ((self._issue_all, "issuer"), (self._watch, "watcher")):
-            threads.run(work, f"asyncsched {self.name} {what}")
+        for work, name in zip((self._issue_all, self._watch), self.threads, strict=True):
+            threads.run(work, name)
+
+    @property
+    def threads(self) -> tuple[str, str]:
+        """The names of its threads."""
+        return f"asyncsched {self.name} issuer", f"asyncsched {self.name} watcher"
 
     def close(self) -> None:
         """Let the threads end once they have run all their tasks."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 
+from ..._threads import start
 from . import driver
 
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
@@ -30,9 +31,25 @@ def run(work: Callable[[], None], name: str) -> None:
     try:
         kept = _idle[name].pop()
     except IndexError:
-        kept = _Kept(name)
-        kept.start()
+        kept = _started(name)
     kept.give(work)
+
+
+def prepare(names: Iterable[str]) -> None:
+    """Have a thread ready for each of these names: afterwards `run` does not fail for want of threads.
+
+    Raises:
+        RuntimeError: if the system has none left. Those that were started are kept.
+    """
+    for name in names:
+        if not _idle[name]:
+            _idle[name].append(_started(name))
+
+
+def _started(name: str) -> _Kept:
+    kept = _Kept(name)
+    start(kept)
+    return kept
 
 
 class _Kept(threading.Thread):

@@ -67,6 +67,8 @@ class Pool:
             return np.empty(size, np.uint8)
         except BaseException:  # there is no memory, or a signal came
             self.give(size)
+            with self._lock:
+                self._collect()
             raise
 
     def adopt(self, nbytes: int) -> None:

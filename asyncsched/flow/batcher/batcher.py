@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from math import inf
 from time import monotonic
 from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
 from ...errors import QueueFull
-from ...runtime.context import find, innermost
+from ...runtime.context import deadline, find, innermost
 from ...runtime.record import Record, Seconds
 from ..scope import Scope, Submitter, check_reserve
 from .queue import BATCH, Queue, Waiting
@@ -154,8 +153,8 @@ class Batcher(Generic[Item, Result]):
             raise
         # No await between the check and the push, so the room that was found is still there.
         here = innermost()
-        until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
-        waiting = Waiting(item, cost, monotonic(), until, self._queue.tenant(owner), loop.create_future())
+        tenant = self._queue.tenant(None if here is None else here.core.queue.tenant)
+        waiting = Waiting(item, cost, monotonic(), deadline(here), tenant, loop.create_future())
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)

@@ -23,6 +23,7 @@ come back at each step, so it costs less to sort those that are there.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from typing import Any, ClassVar, Final, cast
 from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
+from ...runtime.context import Ambient
 from ..scope import Scope
 from .queue import STEP, Entry, Group, Queue, Tenant, late
 
@@ -48,6 +50,8 @@ class Seat(Entry):
     owner: Owner | None  # the tenant of the scope it joined in
     ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
     loop: asyncio.AbstractEventLoop
+    joined_in: Ambient | None  # and by whom
+    joined_by: weakref.ref[asyncio.Task[Any]]
     unread: deque[Any] = field(default_factory=deque)
     since: float = 0.0  # when it joined, was given its last output, or went on after a pause
     stands: float = 0.0  # see the head of this file

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, ClassVar, Final, NamedTuple
 
-from ..._arguments import check_number
+from ..._arguments import check_number, check_plain
 from ..._core.admission import rank_of
 from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
@@ -181,6 +181,7 @@ class Queue:
         check_number(words.limit, max_batch_cost)
         if cost is not None and not callable(cost):
             raise TypeError(f"cost takes a function of {words.an_item}, not {type(cost).__name__}")
+        check_plain("cost=", cost)
         self.words = words
         self.max_batch_cost = max_batch_cost
         self.max_items = max_items

@@ -14,8 +14,9 @@ memory.
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -23,11 +24,12 @@ from math import inf
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
-from ..._arguments import check_int, parse_bytes
+from ..._arguments import check_int, check_plain, parse_bytes
+from ..._blocks import asynccontextmanager
 from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
 from ...errors import TaskCancelled
-from ...runtime.context import current_scope, find, innermost
+from ...runtime.context import current_scope, deadline, find, innermost
 from ...runtime.record import Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import outlast
@@ -282,6 +284,7 @@ class Stepper(Generic[Member, Output]):
         if scheduler is not None:
             find(scheduler)  # raises if it is none
         check_wait(wait, reserve)
+        check_plain("reserve=", reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         self._grows = callable(reserve)
         self._wait = wait
@@ -310,8 +313,11 @@ class Stepper(Generic[Member, Output]):
         loop, here, key = self._runners.bind(), innermost(), id(member)
         if key in self._seats and self._seats[key].loop is loop:
             raise ValueError(f"{member!r} has joined already: leave before it joins again, or let it be another object")
-        until, owner = (inf, None) if here is None else (here.until, here.core.queue.tenant)
-        seat = self._seats[key] = Seat(member, 1.0, 0.0, until, NOBODY, owner, self._settle, loop)
+        owner, by = None if here is None else here.core.queue.tenant, asyncio.current_task()
+        assert by is not None
+        seat = Seat(member, 1.0, 0.0, inf, NOBODY, owner, self._settle, loop, here, weakref.ref(by))
+        self._seats[key] = seat
+        del by  # the task holds this frame
         try:
             async with self._room(seat) as seat.room:
                 seat.since = now = monotonic()
@@ -370,6 +376,7 @@ class Stepper(Generic[Member, Output]):
     def _go(self, seat: Seat, now: float) -> None:
         """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
+        seat.deadline = deadline(seat.joined_in, seat.joined_by())  # a scope around it may have been left since
         if self._grows and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             if not seat.reserved:
                 raise ValueError(f"a member reserved nothing as it joined, and {more:,} bytes now: begin with a few")

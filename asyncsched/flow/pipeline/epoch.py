@@ -228,7 +228,7 @@ class Items(AsyncIterator[T], OnlyAsync):
             return
         self._must_be_open()
         if self._out.error is not None:
-            raise self._out.error.with_traceback(None)
+            raise BaseException.with_traceback(self._out.error, None)
         self._progress.finish()
         raise StopAsyncIteration
 

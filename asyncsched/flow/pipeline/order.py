@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._arguments import is_table
+from ..._arguments import check_plain, is_table
 
 _IN_MEMORY = (list, tuple, range, np.ndarray)
 
@@ -150,6 +150,7 @@ def check_indexed(source: Any) -> None:
 
 
 def check_order(order: Any) -> None:
+    check_plain("order=", order)
     if callable(order) or (is_iterable(order) and not is_iterator(order)):
         if isinstance(order, np.ndarray) and (order.ndim != 1 or order.dtype.kind not in "iu"):
             raise TypeError(f"order= is one axis of integers, not {order.ndim} of {order.dtype}: see `np.flatnonzero`")

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
-from ..._arguments import check_int, check_pickles, is_coroutine_function, parse_bytes
+from ..._arguments import check_int, check_pickles, check_plain, is_coroutine_function, parse_bytes
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -177,6 +177,7 @@ class Pipeline(Generic[T]):
         check_int("size", size)
         if is_coroutine_function(collate):
             raise TypeError("collate must be a plain function: add a `.map` for a coroutine function")
+        check_plain("collate=", collate)
 
         def length(items: int) -> int:
             return items // size if drop_last else -(-items // size)
@@ -379,6 +380,8 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
         if processes:
             raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
         kind = LoopStage
+    elif verb == "filter":  # a generator is true, whatever it gives
+        check_plain("the function of filter", fn)
     if processes:
         check_pickles(fn, name)
 

@@ -14,13 +14,14 @@ over all rows of a block for so few. `dot` releases it, and gives the same bits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache, lru_cache
 from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
+from ..._blocks import contextmanager
 from .. import halves, parallel
 
 BLOCK = 98_304  # elements of a block: three or four arrays of this size fit a processor's own cache

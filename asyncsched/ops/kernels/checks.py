@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from ..._blocks import contextmanager
 from ..index_keys import Key, walk
 
 Judge = Callable[..., Exception | None]  # called with the numbers

@@ -20,6 +20,7 @@ import numpy as np
 
 from ..._locks import Lock
 from ..._log import Log
+from ..._threads import start_thread
 
 WORTH = 1 << 14  # elements; smaller arrays are done quickly anyway
 _KEPT_RUNS = 64  # a guess, as in `cluster.work`
@@ -90,9 +91,8 @@ def _ask(work: Callable[[], None]) -> bool:
     global _compiler, _busy
     with _asking:
         if not _busy or _compiler is None or not _compiler.is_alive():  # not alive in the child of a fork
-            thread = threading.Thread(target=_work, name="asyncsched compiler", daemon=True)
             try:
-                thread.start()
+                thread = start_thread(_work, "compiler")
             except RuntimeError:
                 return False
             _compiler, _busy = thread, True

@@ -1,0 +1,108 @@
+"""`contextmanager` and `asynccontextmanager` for blocks with a user's code in them.
+
+Those of `contextlib` assign to the `__traceback__` of an exception that passes. One that refuses this, such as a
+frozen dataclass, is replaced by its refusal. These set it as C code does, which no class can refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, ContextDecorator
+from functools import wraps
+from types import TracebackType
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def contextmanager(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
+    """As `contextlib.contextmanager`."""
+
+    @wraps(function)
+    def make(*args: P.args, **options: P.kwargs) -> AbstractContextManager[T]:
+        return _Block(lambda: function(*args, **options))
+
+    return make
+
+
+def asynccontextmanager(function: Callable[P, AsyncIterator[T]]) -> Callable[P, AbstractAsyncContextManager[T]]:
+    """As `contextlib.asynccontextmanager`."""
+
+    @wraps(function)
+    def make(*args: P.args, **options: P.kwargs) -> AbstractAsyncContextManager[T]:
+        return _AsyncBlock(function(*args, **options))
+
+    return make
+
+
+class _Block(AbstractContextManager[T], ContextDecorator):
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._body = make()
+
+    def _recreate_cm(self) -> _Block[T]:  # for each call of what it decorates
+        return _Block(self._make)
+
+    def __enter__(self) -> T:
+        try:
+            entered: T = next(self._body)
+        except StopIteration:
+            raise RuntimeError("a context manager's generator did not yield") from None
+        return entered
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            if error is None:
+                next(self._body)
+            else:
+                self._body.throw(error)
+        except StopIteration as ended:
+            return error is not None and ended is not error
+        except BaseException as raised:
+            if not _passes(error, raised, trace):
+                raise
+            return False
+        raise RuntimeError("a context manager's generator yields more than once")
+
+
+class _AsyncBlock(AbstractAsyncContextManager[T]):
+    def __init__(self, body: Any) -> None:
+        self._body = body
+
+    async def __aenter__(self) -> T:
+        try:
+            entered: T = await anext(self._body)
+        except StopAsyncIteration:
+            raise RuntimeError("a context manager's generator did not yield") from None
+        return entered
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        try:
+            if error is None:
+                await anext(self._body)
+            else:
+                await self._body.athrow(error)
+        except StopAsyncIteration as ended:
+            return error is not None and ended is not error
+        except BaseException as raised:
+            if not _passes(error, raised, trace):
+                raise
+            return False
+        raise RuntimeError("a context manager's generator yields more than once")
+
+
+def _passes(error: BaseException | None, raised: BaseException, trace: TracebackType | None) -> bool:
+    """Whether the generator let the block's exception pass. Then its traceback is the block's again."""
+    if error is None:
+        return False
+    # Python turns these into a RuntimeError when they leave a generator.
+    turned = isinstance(error, StopIteration | StopAsyncIteration) and raised.__cause__ is error
+    if raised is error or turned:
+        BaseException.with_traceback(error, trace)
+        return True
+    return False
