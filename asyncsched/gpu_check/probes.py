@@ -201,9 +201,11 @@ async def memory_back(report: Report) -> None:
         device: Any = s.devices[0]
         x = await s.put(np.ones((256, 256), np.float32))
         await asc.gather(*[(x @ x + i).sum().item() for i in range(report.size(100, 10))])
+        await asc.real(asc.fft.fft(x)).sum().item()
         del x
         await s.barrier()
         assert s.statistics().bytes_retained == 0
+        await s.call(lambda: cupy.fft.fft(cupy.ones(4096)))  # CuPy keeps its plan for the stream's thread
     async with asyncio.timeout(20):
         while device.memory.pool.reserved():  # noqa: ASYNC110  # a thread gives it back
             await asyncio.sleep(0.01)

@@ -154,3 +154,22 @@ def test_libraries_have_memory_of_their_own_on_the_device():
         "CUFFT_ALLOC_FAILED",
         "cudaErrorMemoryAllocation",
     ], run.stderr
+
+
+CLOSED = """
+import numpy as np
+import asyncsched as asc
+
+async def main():
+    async with asc.Scheduler("cuda", streams=1) as s:
+        for n in range(20):
+            await asc.fft.fft(await s.put(np.ones(10 + n))).numpy()
+
+asc.run(main)
+"""
+
+
+def test_a_process_may_end_while_plans_are_dropped():
+    """CuPy empties all caches when the interpreter ends, whatever their threads do."""
+    run = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stderr) == (0, "")
