@@ -45,7 +45,7 @@ WORKS = {"cuInit": 0, "cuDeviceGet": 0, "cuDevicePrimaryCtxRetain": 0, "cuThread
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     def load(**statuses: int) -> Library:
         library = Library(**statuses)
-        monkeypatch.setattr(driver, "_library", lambda: library)
+        monkeypatch.setattr(driver, "_library", lambda kind: library)
         return library
 
     return load
@@ -71,7 +71,7 @@ def test_what_fails_is_left_to_cupy(load: Any, broken: str, how: str) -> None:
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Any:
+    def fail(kind: object) -> Any:
         raise OSError("libcuda.so.1")
 
     monkeypatch.setattr(driver, "_library", fail)

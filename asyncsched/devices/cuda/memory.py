@@ -263,7 +263,7 @@ class CUDAMemory(Memory):
         less, and `elsewhere` too little."""
         if not nbytes or not self.pool.reserved():
             return
-        free = int(self.xp.cuda.runtime.memGetInfo()[0])
+        free = self._context.free_bytes()
         if nbytes > free:
             self.pool.make_room(nbytes - free - elsewhere())
 

@@ -85,6 +85,7 @@ void make_context(int device) {  // by the first call that needs it: since CUDA 
 API cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= DEVICES) return error(cudaErrorInvalidDevice);
     current = device;
+    if (REFUSES && device == 0) return error(REFUSES);
     make_context(device);
     return error(0);
 }
