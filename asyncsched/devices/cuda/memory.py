@@ -14,7 +14,6 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Task, Value, failure_above
-from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
 from ...ops.op import Op, Plan, resolve
@@ -22,6 +21,7 @@ from ...ops.program import Ref
 from .. import execution
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
+from .compiling import first_run
 from .context import CUDAContext
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
@@ -44,8 +44,6 @@ _log = Log(__name__)
 # In a function's context: by the device's number, the stream that was current where the function was submitted. It is
 # set if the user's own arrays are among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
-# Held where a kernel may be compiled: two threads that meet the same new kernel would both compile it.
-_compiling = Lock()
 
 
 class CUDAMemory(Memory):
@@ -83,8 +81,8 @@ class CUDAMemory(Memory):
             self._run(task, value, task.plan.compiled_in.get(self._mark))  # type: ignore[attr-defined]
             return
         form = self._form(task)
-        # If it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
-        with _compiling if value.meta.known else nullcontext():
+        # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
+        with first_run(self._kernel(task)) if value.meta.known else nullcontext():
             known, began = value.meta.known, perf_counter()
             self._run(task, value, self._launches(task))
             seconds = perf_counter() - began
@@ -221,6 +219,10 @@ class CUDAMemory(Memory):
             if all(a.shape == shape and a.flags.c_contiguous and 1 < a.size < _SHORT_INDEX for a in arrays):
                 kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
         return task.name, tuple(kinds), tuple((task.options or {}).items()), self._launches(task) is not None
+
+    def _kernel(self, task: Task) -> Hashable:
+        """The operation and dtypes and numbers of axes of its operands: most often a kernel serves all such forms."""
+        return task.name, tuple([(read.array.dtype, read.array.ndim) for read in _operands(task)])
 
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
