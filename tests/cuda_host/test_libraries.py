@@ -173,3 +173,21 @@ def test_a_process_may_end_while_plans_are_dropped():
     """CuPy empties all caches when the interpreter ends, whatever their threads do."""
     run = subprocess.run([sys.executable, "-c", CLOSED], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stderr) == (0, "")
+
+
+OPENED = """
+import sys
+import asyncsched as asc
+
+async def main():
+    async with asc.Scheduler("cuda"):
+        print("cupyx" in sys.modules)
+
+asc.run(main)
+"""
+
+
+def test_no_two_streams_import_parts_of_cupy_that_import_each_other():
+    """Each would wait for the other, and Python would give one of them an unfinished module."""
+    run = subprocess.run([sys.executable, "-c", OPENED], capture_output=True, text=True, check=False)
+    assert run.stdout.strip() == "True", run.stderr

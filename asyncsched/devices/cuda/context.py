@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from importlib import import_module
 from typing import Any, Final
 
 from ..._core.failure import Failure
@@ -26,6 +27,24 @@ _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
 # that is recorded within a capture would become part of the graph, and so would each stream that waits for it.
 capturing: Final[AbstractContextManager[bool]] = Lock()
+
+
+# The errors of CUDA and its libraries where they find no memory on the device, by name and status. Some say then that
+# they cannot begin (cuBLAS 1, cuSOLVER 1, cuRAND 203), or that something went wrong inside (cuFFT 5).
+_NO_MEMORY: Final = {
+    "CUDARuntimeError": (2,),
+    "CUDADriverError": (2,),
+    "CUBLASError": (1, 3),
+    "CUSOLVERError": (1, 2),
+    "CuFFTError": (2, 5),
+    "CURANDError": (102, 203),
+}
+
+
+def of_memory(error: Exception) -> bool:
+    """Whether an error says that a library, or CUDA for itself, found no memory on the device. (Not the pool's.)"""
+    status = getattr(error, "status", getattr(error, "result", None))
+    return status in _NO_MEMORY.get(type(error).__name__, ())
 
 
 def of_capture(error: Exception) -> bool:
@@ -56,6 +75,9 @@ class CUDAContext:
             raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
         import cupy
 
+        # CuPy's functions import it when they first need it, in parts that import each other. Two threads that begin
+        # with different parts would get it unfinished.
+        import_module("cupyx")
         self.name = name
         self.number = number
         self.cupy: Any = cupy
