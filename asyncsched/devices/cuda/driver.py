@@ -11,6 +11,7 @@ from typing import Any, Final
 
 _NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_STATUS: Final = {0: True, 600: False}  # of an event: CUDA_SUCCESS, CUDA_ERROR_NOT_READY
 
 
 def initialize() -> bool:
@@ -49,6 +50,12 @@ def push(context: ctypes.c_void_p) -> bool:
 def pop() -> None:
     """Make the context of before `push` current again, or none."""
     _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()), library=ctypes.PyDLL)
+
+
+def passed(event: int) -> bool | None:
+    """Whether the device has passed an event; None if it is lost, or there is no driver."""
+    status = _call("cuEventQuery", ctypes.c_void_p(event))
+    return None if status is None else _STATUS.get(status)
 
 
 def free_bytes() -> int | None:

@@ -137,6 +137,7 @@ API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
     below.pop_back();
     return CUDA_SUCCESS;
 }
+API CUresult cuEventQuery(CUevent event) { return (CUresult)cudaEventQuery(event); }
 API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) { return (CUresult)cudaMemGetInfo(free, total); }
 API CUresult cuDriverGetVersion(int* version) { return (CUresult)cudaDriverGetVersion(version); }
 API CUresult cuCtxGetDevice(CUdevice* device) {
