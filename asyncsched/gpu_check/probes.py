@@ -201,13 +201,51 @@ async def memory_back(report: Report) -> None:
         device: Any = s.devices[0]
         x = await s.put(np.ones((256, 256), np.float32))
         await asc.gather(*[(x @ x + i).sum().item() for i in range(report.size(100, 10))])
+        await asc.real(asc.fft.fft(x)).sum().item()
         del x
         await s.barrier()
         assert s.statistics().bytes_retained == 0
+        await s.call(lambda: cupy.fft.fft(cupy.ones(4096)))  # CuPy keeps its plan for the stream's thread
     async with asyncio.timeout(20):
         while device.memory.pool.reserved():  # noqa: ASYNC110  # a thread gives it back
             await asyncio.sleep(0.01)
     report.tell("free", cupy.cuda.runtime.memGetInfo()[0], "bytes")
+
+
+async def full_card(report: Report) -> None:
+    """Where the device is full, the first call of a library, or of a kernel, gets the pool's idle memory."""
+    cupy, array = requirements.cupy(), np.random.default_rng(0).random((64, 64))
+    if not hasattr(cupy, "RawKernel"):
+        raise NotHere("the libraries of this CuPy need no memory")
+    steps: dict[str, Callable[[Any, Any], Any]] = {
+        "product": lambda xp, x: x @ x,
+        "transform": lambda xp, x: abs(xp.fft.fft(x)),
+        "decomposition": lambda xp, x: xp.linalg.cholesky(x @ x.mT + 64 * xp.eye(64)),
+        "kernel": lambda xp, x: xp.expm1(x),
+    }
+    for name, step in steps.items():
+        async with asc.Scheduler("cuda", streams=1, max_bytes=256 * _MIB) as s:
+            x, idle = await s.put(array), await s.put(np.ones(8 * _MIB))
+            del idle
+            await s.barrier()
+            taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)
+            report.tell(f"filled before the {name}", sum(taken.values()), "bytes")
+            try:
+                agree(await step(asc, x).numpy(), step(np, array), 1e-12)
+            finally:
+                for start in taken:
+                    await asyncio.to_thread(cupy.cuda.runtime.free, start)
+
+
+def _fill(runtime: Any) -> dict[int, int]:
+    """Take all that is free on the device. Returns the size of each block by its address."""
+    taken, size = dict[int, int](), runtime.memGetInfo()[0]
+    while size >= 4096:
+        try:
+            taken[runtime.malloc(size)] = size
+        except runtime.CUDARuntimeError:
+            size //= 2
+    return taken
 
 
 async def round_trips(report: Report) -> None:
@@ -303,8 +341,8 @@ def fork(report: Report) -> None:
 
 
 _OTHERS: Final = (
-    captured, half_sums, reuse, dropped, wrong_index, fault, cancelled, memory_back, round_trips, pytorch, work_left,
-    fork,
+    captured, half_sums, reuse, dropped, wrong_index, fault, cancelled, memory_back, full_card, round_trips, pytorch,
+    work_left, fork,
 )  # fmt: skip
 PROBES: Final[Mapping[str, Program]] = {
     **{name: partial(_same, *row) for name, row in SAME.items()},

@@ -116,7 +116,9 @@ class Op:
     view: bool = False  # the result is a view of the first operand
     assigns: bool = False  # the result is the first operand with a part assigned
     checks: bool = False  # the kernel may raise for values in the data, see `kernels.checks`
-    resource: str = ""  # a library that two streams must not use at once: on CUDA its tasks share one stream
+    # A library with state of its own, which two streams must not use at once: on CUDA its tasks share one stream, and
+    # no graph contains them.
+    resource: str = ""
     exact: Op | None = None  # the variant for `asc.exact()`, if that has another kernel
     bound: Bound | None = None  # of the difference to `exact`, for numbers of ordinary size
     # Seconds for an element of at most four bytes on one thread, see `cost_model.Cost`. None: unknown. Then it runs on

@@ -101,7 +101,10 @@ class Graph:
         self._name = f"{name} (captured, {next(_number)})"  # a unique name, since devices learn durations by name
         lanes = runtime.lanes[self._device].compute
         self._run, self._peak = self._device.capture(self._program, len(self._forms))
-        if self._owns:
+        resource = next((step.op.resource for step in self._program.steps if step.op.resource), None)
+        if resource is not None and not self._device.inline and not self._device.remote:
+            lanes = runtime.lane_of(resource, self._device)  # as in `apply`
+        elif self._owns:
             lanes = [lanes[runtime.ledger.sequence % len(lanes)]]
         self._lanes = lanes
 

@@ -11,7 +11,8 @@ LAPACK), sorting, random numbers.
 A stream is a thread with a queue, non-blocking and legacy streams are ordered as CUDA's, and before an operation a
 stream sleeps at random. Memory is full of 0xff when it is given and unmapped for good when it is freed, so a kernel
 that uses it later faults, and the fault stays. `cudaFree` and `cudaFreeHost` wait for the device, pageable copies are
-staged on the way in and block on the way out, captures become graphs and refuse what CUDA refuses. Calls that may block
+staged on the way in and block on the way out, captures become graphs and refuse what CUDA refuses. Libraries use their
+workspaces and have memory of their own. A graph that runs a plan or a module after its end fails. Calls that may block
 are counted, by the thread that makes them. A kernel's threads run one after the other, as fibers where they wait for
 each other.
 

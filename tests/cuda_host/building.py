@@ -134,7 +134,8 @@ def _compile(tools: Tools) -> tuple[Path, Path, Path, dict[str, Path]]:
 
     def module(name: str) -> Path:
         source = tools.source / f"{name}.cpp"
-        return tools.compiled(source, "-O1", "-D_FORCE_INLINES=1", *tools.module_includes, f"-I{source.parent}")
+        flags = ("-O1", "-D_FORCE_INLINES=1", '-DCYTHON_EXTERN_C=extern "C"')
+        return tools.compiled(source, *flags, *tools.module_includes, f"-I{source.parent}")
 
     (found,) = tools.site.glob("numpy.libs/libscipy_openblas64_*.so")
     lapack = f'-DLAPACK="{found}"'

@@ -97,25 +97,38 @@ async def test_memory_comes_from_the_pool(runtime, limit, most):
 
 
 SECOND = """
+import asyncio
+import sys
+import cupy
 import numpy as np
 import asyncsched as asc
+from asyncsched.devices.cuda import CUDADevice
 from tests.cuda_host.runtime import loaded
 
 async def main():
-    async with asc.Scheduler("cuda:1") as s:
+    async with asc.Scheduler(CUDADevice(1, inline_launch=len(sys.argv) > 1)) as s:
         x = await s.put(np.ones((64, 64), np.float32))
         kept = await (x @ x + 1)
+        y = await s.put(kept)
+        for _ in range(5):
+            await (y + 1).numpy()
+        await asc.fft.fft(y)
         await s.call(lambda a: a * 2, x)
         await (await s.capture(lambda x: x + 1, x))(x).numpy()
-        del kept, x
+        del kept, x, y
     calls = loaded().calls()
     print(sorted(name for name in calls.loop + calls.others if "context" in name or "Peer" in name))
+    print(cupy.cuda.runtime.getDevice(), await asyncio.to_thread(cupy.cuda.runtime.getDevice))
 
 asc.run(main)
 """
 
 
-def test_who_uses_the_second_device_makes_no_context_on_the_first():
-    environment = os.environ | {"HOSTCUDA_DEVICES": "3"}
-    run = subprocess.run([sys.executable, "-c", SECOND], env=environment, capture_output=True, text=True, check=False)
-    assert run.stdout.strip() == "['context of device 1']", run.stderr
+@pytest.mark.parametrize("inline", [(), ("inline",)], ids=["issuer", "inline"])
+@pytest.mark.parametrize("refuses", ["0", "46"], ids=["idle", "of another process alone"])
+def test_who_uses_the_second_device_makes_no_context_on_the_first(inline, refuses):
+    """Whether the loop puts arrays and issues, or threads do; and nobody else's thread is left with another device."""
+    environment = os.environ | {"HOSTCUDA_DEVICES": "3", "HOSTCUDA_REFUSES": refuses}
+    command = [sys.executable, "-c", SECOND, *inline]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == ["['context of device 1']", "0 0"], run.stderr

@@ -45,7 +45,7 @@ WORKS = {"cuInit": 0, "cuDeviceGet": 0, "cuDevicePrimaryCtxRetain": 0, "cuThread
 def load(monkeypatch: pytest.MonkeyPatch) -> Any:
     def load(**statuses: int) -> Library:
         library = Library(**statuses)
-        monkeypatch.setattr(driver, "_library", lambda: library)
+        monkeypatch.setattr(driver, "_library", lambda kind: library)
         return library
 
     return load
@@ -60,6 +60,18 @@ async def test_opening_makes_the_context_first(fake: Fake, load: Any) -> None:
     assert library.calls[2][1][1].value == 40
 
 
+async def test_the_driver_is_asked_for_free_memory(fake: Fake, load: Any) -> None:
+    """CuPy's own call holds the GIL while it waits for the driver."""
+    async with opened(1) as s:
+        context = s.devices[0].context  # type: ignore[attr-defined]
+        cupys = context.free_bytes()
+        library = load(cuMemGetInfo_v2=0)
+        assert context.free_bytes() == 0  # what that one writes there
+        assert [name for name, _ in library.calls] == ["cuMemGetInfo_v2"]
+        load(cuMemGetInfo_v2=700)
+        assert context.free_bytes() == cupys  # by CuPy, which raises if the device is lost
+
+
 @pytest.mark.parametrize("broken", ["cuInit", "cuDeviceGet"])
 @pytest.mark.parametrize("how", ["fails", "is not there"])
 def test_what_fails_is_left_to_cupy(load: Any, broken: str, how: str) -> None:
@@ -71,7 +83,7 @@ def test_what_fails_is_left_to_cupy(load: Any, broken: str, how: str) -> None:
 
 
 def test_without_a_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail() -> Any:
+    def fail(kind: object) -> Any:
         raise OSError("libcuda.so.1")
 
     monkeypatch.setattr(driver, "_library", fail)

@@ -64,8 +64,9 @@ async def test_transforms_share_one_stream(fake: Fake) -> None:
     """CuPy's plans have a work area each, which two streams must not use at once: the fake would tell."""
     async with opened(2) as s:
         x = await s.put(np.ones((32, 32), np.complex64))
+        graphs = [await s.capture(asc.fft.fftn, x), await s.capture(asc.fft.ifft, x)]
         with fake.pause():
-            found = [transform(x) for _ in range(10) for transform in (asc.fft.fft, asc.fft.ifftn)]
+            found = [transform(x) for _ in range(10) for transform in (asc.fft.fft, asc.fft.ifftn, *graphs)]
             lanes = {t._value.task.lane for t in found}
         await asc.gather(*found)
         assert len(lanes - {None}) == 1

@@ -19,6 +19,7 @@ DTYPES = ("?", "i4", "u1", "i8", "f2", "f4", "f8", "c8", "c16")
 SOME = ("?", "i4", "f2", "f4", "c8")
 # What comes from a generator: the same distribution, other numbers.
 RANDOM = ("dropout", "uniform", "normal", "draw_seeded")
+PACKED = ("draw", "eig", "eigh", "histogram", "qr", "slogdet", "svd")  # rows with several results
 
 
 class Case(NamedTuple):

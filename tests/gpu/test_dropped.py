@@ -288,3 +288,34 @@ async def test_what_record_stream_refuses(s: asc.Scheduler, streams: dict[str, A
         asc.record_stream(array, -1)
     with pytest.raises(ValueError, match="of cuda:1 and the array of cuda:0"):
         asc.record_stream(array, SimpleNamespace(cuda_stream=5, device_index=1))
+
+
+async def test_a_busy_stream_keeps_only_what_was_used_on_it(
+    card: Card, s: asc.Scheduler, streams: dict[str, Any]
+) -> None:
+    """Memory that other streams, or none, have used comes back: of the same burst, and of later ones."""
+    x, slow = await made(s)
+    slow_one, other = streams["told"], streams["current"]
+
+    def use(array: Any, stream: Any) -> Any:
+        with stream:
+            return array * 10
+
+    with card.busy([slow_one]):
+        result = await asyncio.to_thread(use, slow, slow_one)
+        quick = await (x + 2)
+        asc.record_stream(slow, slow_one)
+        asc.record_stream(quick, other)
+        held = [slow, quick]
+        del slow, quick
+        held.clear()
+        await until(lambda: s.statistics().bytes_retained == 2 * SIZE)
+        for _ in range(3):
+            later = await (x + 3)
+            asc.record_stream(later, other)
+            del later
+            await until(lambda: s.statistics().bytes_retained == 2 * SIZE)
+        await written_over(s, x)
+        assert s.statistics().bytes_retained == 2 * SIZE
+    assert (await asyncio.to_thread(_on_host, result, slow_one)).max() == 10
+    await until(lambda: s.statistics().bytes_retained == SIZE)

@@ -24,12 +24,11 @@ from asyncsched.tensors.tensor import apply
 from tests.cuda_host.runtime import loaded
 from tests.thorough import usually
 
-from .cases import CASES, RANDOM, Case, X, absent, cases_of, groups
+from .cases import CASES, PACKED, RANDOM, Case, X, absent, cases_of, groups
 from .close import differs, strides
 
 pytestmark = pytest.mark.one_loop
 ALL = 10_000  # cases of a row
-PACKED = ("draw", "eig", "eigh", "histogram", "qr", "slogdet", "svd")  # rows with several results
 
 
 def test_every_row_has_cases():

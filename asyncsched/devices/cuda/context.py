@@ -8,6 +8,7 @@ import re
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from importlib import import_module
 from typing import Any, Final
 
 from ..._blocks import contextmanager
@@ -15,8 +16,8 @@ from ..._core.failure import Failure
 from ..._core.model import Task
 from ..._locks import Lock
 from .. import execution
+from . import driver
 from .clock import Clock
-from .driver import make_context
 from .pool import PrivatePool
 from .requirements import missing, refused
 
@@ -27,6 +28,24 @@ _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those
 # Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
 # that is recorded within a capture would become part of the graph, and so would each stream that waits for it.
 capturing: Final[AbstractContextManager[bool]] = Lock()
+
+
+# The errors of CUDA and its libraries where they find no memory on the device, by name and status. Some say then that
+# they cannot begin (cuBLAS 1, cuSOLVER 1, cuRAND 203), or that something went wrong inside (cuFFT 5).
+_NO_MEMORY: Final = {
+    "CUDARuntimeError": (2,),
+    "CUDADriverError": (2,),
+    "CUBLASError": (1, 3),
+    "CUSOLVERError": (1, 2),
+    "CuFFTError": (2, 5),
+    "CURANDError": (102, 203),
+}
+
+
+def of_memory(error: Exception) -> bool:
+    """Whether an error says that a library, or CUDA for itself, found no memory on the device. (Not the pool's.)"""
+    status = getattr(error, "status", getattr(error, "result", None))
+    return status in _NO_MEMORY.get(type(error).__name__, ())
 
 
 def of_capture(error: Exception) -> bool:
@@ -51,12 +70,15 @@ class CUDAContext:
     pool: PrivatePool
 
     def __init__(self, name: str, number: int) -> None:
-        make_context(number)
+        self._primary = driver.make_context(number)
         lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
         if lacks:
             raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
         import cupy
 
+        # CuPy's functions import it when they first need it, in parts that import each other. Two threads that begin
+        # with different parts would get it unfinished.
+        import_module("cupyx")
         self.name = name
         self.number = number
         self.cupy: Any = cupy
@@ -71,8 +93,8 @@ class CUDAContext:
         if number >= found:
             raise RuntimeError(f"{name}: CUDA finds {found} devices here: `python -m asyncsched` lists them")
         try:
-            self.runtime.setDevice(number)  # and not `current`: see `on_own_thread`
-            self.free_at_start: int = int(self.runtime.memGetInfo()[0])
+            with self.current():
+                self.free_at_start: int = self.free_bytes()
         except self.runtime.CUDARuntimeError as error:  # the first call that makes a context
             raise self.unusable(error) from error
 
@@ -84,6 +106,14 @@ class CUDAContext:
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""
         self.pool = PrivatePool(self.cupy, self.number, max_bytes, self.free_at_start, self.follow)
+
+    def free_bytes(self) -> int:
+        """Bytes that are free on the device, which is current. After a fault this raises.
+
+        CuPy's own call would hold the GIL while it waits for the driver, which may load a kernel or free memory.
+        """
+        free = driver.free_bytes()
+        return int(self.runtime.memGetInfo()[0]) if free is None else free
 
     def cublas_workspace(self) -> int:
         """Bytes of workspace that a handle of cuBLAS's takes for itself, since CuPy gives it none.
@@ -112,9 +142,19 @@ class CUDAContext:
 
     # -- a thread's current device, which must be set back before an `await` ------------------------------------------
 
-    def current(self) -> Any:
-        """A context manager in which this is CUDA's current device."""
-        return self.cupy.cuda.Device(self.number)
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        """Inside, this is CUDA's current device. Afterwards it is the one of before, which gets no context by that."""
+        if self.runtime.getDevice() == self.number:
+            yield
+        elif driver.push(self._primary):
+            try:
+                yield
+            finally:
+                driver.pop()
+        else:
+            with self.cupy.cuda.Device(self.number):
+                yield
 
     @contextmanager
     def here(self) -> Iterator[None]:
@@ -124,13 +164,9 @@ class CUDAContext:
 
     @contextmanager
     def on_own_thread(self) -> Iterator[None]:
-        """`here`, on one of our threads, where the device stays the current one.
-
-        `current` sets back the device from before at its end. On a new thread that is device 0, which since CUDA 12
-        gets a context then. That takes 0.3 s, and some hundred MiB of a card that others use.
-        """
+        """`here`, on one of our threads, where the device stays the current one."""
         self.runtime.setDevice(self.number)
-        with self.here():
+        with self.cupy.cuda.using_allocator(self.pool.malloc):
             yield
 
     def restore(self, stream: Any) -> bool:
@@ -229,6 +265,6 @@ class CUDAContext:
         """
         if type(error).__name__ in _OWN_ERRORS and self._cure not in getattr(error, "__notes__", ()):
             try:
-                self.runtime.memGetInfo()  # asks nothing of a stream, since that may capture
+                self.free_bytes()  # asks nothing of a stream, since that may capture
             except self.runtime.CUDARuntimeError:
                 error.add_note(self._cure)

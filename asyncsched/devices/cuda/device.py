@@ -156,7 +156,8 @@ class CUDADevice(Device):
         stream = self._copies_out.cuda
         with self.context.here(), stream:
             try:
-                return self.memory.fetch(array, stream)
+                found: np.ndarray[Any, Any] = self.memory.with_room(self.memory.fetch, array, stream)
+                return found
             except self.context.runtime.CUDARuntimeError as error:
                 self.context.explain(error)
                 raise

@@ -1,15 +1,17 @@
-"""NVIDIA's driver without CuPy. A call by `ctypes` releases the GIL, which CuPy keeps in its first, long calls."""
+"""NVIDIA's driver without CuPy. A call by `ctypes` releases the GIL, which CuPy keeps in its first, long calls, and
+where it waits for a lock of the driver's."""
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from contextlib import suppress
+from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
 _NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+_STATUS: Final = {0: True, 600: False}  # of an event: CUDA_SUCCESS, CUDA_ERROR_NOT_READY
 
 
 def initialize() -> bool:
@@ -25,14 +27,42 @@ def version() -> int:
     return found.value
 
 
-def make_context(number: int) -> None:
+def make_context(number: int) -> ctypes.c_void_p:
     """Make a device's primary context, the one that CuPy uses, for as long as the process lives.
 
-    An error here is ignored: it comes again in CuPy, which raises it.
+    An error here is ignored, and the context is null: the error comes again in CuPy, which raises it.
     """
     device, context = ctypes.c_int(), ctypes.c_void_p()
     if initialize() and _call("cuDeviceGet", ctypes.byref(device), number) == 0:
         _call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    return context
+
+
+def push(context: ctypes.c_void_p) -> bool:
+    """Make a context the calling thread's current one, until `pop`. Returns whether it did.
+
+    CUDA's own way, `cudaSetDevice`, cannot be taken back: the device of before is 0 on a thread that has set none, and
+    to set that makes a context there.
+    """
+    return bool(context) and _call("cuCtxPushCurrent_v2", context, library=ctypes.PyDLL) == 0
+
+
+def pop() -> None:
+    """Make the context of before `push` current again, or none."""
+    _call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()), library=ctypes.PyDLL)
+
+
+def passed(event: int) -> bool | None:
+    """Whether the device has passed an event; None if it is lost, or there is no driver."""
+    status = _call("cuEventQuery", ctypes.c_void_p(event))
+    return None if status is None else _STATUS.get(status)
+
+
+def free_bytes() -> int | None:
+    """Bytes that are free on the current device; None if it is lost, or there is no driver."""
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    status = _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return free.value if status == 0 else None
 
 
 def mind_no_captures() -> None:
@@ -40,14 +70,19 @@ def mind_no_captures() -> None:
     _call("cuThreadExchangeStreamCaptureMode", ctypes.byref(ctypes.c_int(_RELAXED)))
 
 
-def _call(name: str, *args: Any) -> int | None:
-    """The status of a call; None without a driver, or if the driver does not have this function."""
-    with suppress(OSError, AttributeError):
-        return int(getattr(_library(), name)(*args))
-    return None
+def _call(name: str, *args: Any, library: Callable[[str], ctypes.CDLL] = ctypes.CDLL) -> int | None:
+    """The status of a call; None without a driver, or if the driver does not have this function.
+
+    Args:
+        library: `PyDLL` keeps the GIL, for what never waits: to get the GIL back may take longer.
+    """
+    try:
+        return int(getattr(_library(library), name)(*args))
+    except (OSError, AttributeError):
+        return None
 
 
 @cache
-def _library() -> ctypes.CDLL:
+def _library(kind: Callable[[str], ctypes.CDLL]) -> ctypes.CDLL:
     """Opened once, since each opening leaves a cycle for the collector. If it fails, it is tried again."""
-    return ctypes.CDLL(_NAME)
+    return kind(_NAME)

@@ -83,7 +83,8 @@ class FusedProgram:
         last = program.last_uses()
         self._over = [[slot for i in steps for slot in last[i]] for steps, _ in self._parts]
         self._failed: set[int] = set()  # parts whose kernel does not compile
-        self.writes_inputs: bool = bool(program.given)
+        # No graph can replay it: it writes over its inputs, or a library keeps memory that the graph would refer to.
+        self.unrecordable: bool = bool(program.given) or any(step.op.resource for step in program.steps)
 
     def peak(self, footprint: Callable[[int], int]) -> int:
         """The most bytes that intermediates and results take at once."""

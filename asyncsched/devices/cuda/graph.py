@@ -34,7 +34,8 @@ class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
     CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
-    operations are issued one by one, in one task all the same. So are those of a program that writes over its inputs.
+    operations are issued one by one, in one task all the same. So are those of a program that writes over its inputs,
+    or calls a library that keeps memory for later calls (`Op.resource`): a plan of cuFFT's may be gone at a replay.
     Operations that go element by element become one kernel for each run of them, see `fused`.
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
@@ -59,7 +60,7 @@ class CUDAGraph:
         self._program = program
         self._inputs = inputs
         self._recorded: Any = None  # holds a `_Recorded`
-        self._refused = program.writes_inputs  # or by CuPy
+        self._refused = program.unrecordable  # or refused by CuPy
 
     def let_go(self) -> None:
         """Give up everything on the device."""

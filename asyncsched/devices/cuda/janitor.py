@@ -10,8 +10,9 @@ memory keep the loan alive. The loan holds the block.
 
 1. The loan dies, on any thread and in the middle of anything. It appends its block to a queue, with the streams it was
    told of and the one that is current on that thread. It makes no call of CUDA.
-2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, sleeps until
-   the device has passed those, and lets go of the blocks.
+2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, and lets go of
+   each block when the device has passed the events of its streams. Every block waits for the null stream, so for that
+   the thread sleeps. It asks for the others, so that a busy stream keeps only what was used on it.
 3. A block dies with its last loan, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
    bytes are reported.
 
@@ -42,13 +43,13 @@ from typing import Any
 
 from ..._core.completions import Completions
 from ..untracked import behind
-from . import threads
+from . import driver, threads
 from .context import CUDAContext
 
-_AGAIN = 0.02  # seconds until a stream that captured is looked at again: nobody tells when the capture has ended
+# Seconds until a stream that is busy, or captures, is looked at again, since nobody tells when that has ended. They are
+# doubled each time that nothing has come back.
+_SOON, _AGAIN = 1e-4, 0.02
 _NULL = 0
-
-Item = tuple[list[Any], dict[int, Any]]  # held objects, and the streams to wait for, by pointer
 
 
 class Body:
@@ -62,6 +63,22 @@ class Body:
     def orders(self, current: Any) -> bool:
         """Whether it is the body that drops an array now, on this thread with this current stream."""
         return not self.over and current is self.stream and threading.get_ident() == self.thread
+
+
+class _Dropped:
+    """Held objects that wait for streams.
+
+    Attributes:
+        streams: those to wait for, by pointer.
+        events: by pointer, what was recorded on a stream; None, once the device has passed it.
+    """
+
+    __slots__ = ("events", "held", "streams")
+
+    def __init__(self, held: list[Any], streams: dict[int, Any]) -> None:
+        self.held: list[Any] = held
+        self.streams: dict[int, Any] = {_NULL: None, **streams}
+        self.events: dict[int, Any] = {}
 
 
 class Loan:
@@ -169,7 +186,8 @@ class Janitor:
     def __init__(self, context: CUDAContext, completions: Completions) -> None:
         self._context = context
         self._completions = completions
-        self._queue: SimpleQueue[Item | None] = SimpleQueue()
+        self._queue: SimpleQueue[_Dropped | None] = SimpleQueue()
+        self._pause: float | None = None
         self._stream_on: Callable[[int], Any] = context.cupy.cuda.get_current_stream
         self.number: int = context.number
         self._closing = self._over = False
@@ -194,7 +212,7 @@ class Janitor:
         Called on any thread, at any time. The list itself is emptied, since the caller may still hold it.
         """
         self._completions.returning[id(held)] = held
-        self._queue.put((held, streams))
+        self._queue.put(_Dropped(held, streams))
         if self._over:
             self._let_go()
 
@@ -203,12 +221,13 @@ class Janitor:
         return self._stream_on(self.number)
 
     def _run(self) -> None:
-        waiting: list[Item] = []
+        waiting: list[_Dropped] = []
         pool = self._context.pool
         with self._context.on_own_thread():
             while not self._closing or waiting or pool.reserved() > 0 or not self._queue.empty():
                 self._gather(waiting)
-                waiting = self._wait_for(waiting) if waiting else []
+                if waiting:
+                    waiting = self._wait_for(waiting)
                 if self._closing:
                     pool.free()
         self._over = True
@@ -220,34 +239,66 @@ class Janitor:
             while True:
                 item = self._queue.get_nowait()
                 if item is not None:
-                    item[0].clear()
-                    self._completions.returned(id(item[0]))
+                    item.held.clear()
+                    self._completions.returned(id(item.held))
 
-    def _gather(self, waiting: list[Item]) -> None:
-        """Add the lists that have come to those that wait. If none waits, sleep until one comes."""
+    def _gather(self, waiting: list[_Dropped]) -> None:
+        """Add what has come to what waits. If nothing waits, sleep until something comes."""
         with suppress(Empty):
-            item = self._queue.get(timeout=_AGAIN if waiting else None)
+            item = self._queue.get(timeout=self._pause)
             while True:
                 if item is not None:
                     waiting.append(item)
                 item = self._queue.get_nowait()
 
-    def _wait_for(self, burst: list[Item]) -> list[Item]:
-        """Wait for the device, and empty the lists of a burst. Returns the lists that must wait for the end of a
-        capture."""
+    def _wait_for(self, waiting: list[_Dropped]) -> list[_Dropped]:
+        """Let go of what the device is past. Returns the rest."""
         runtime = self._context.runtime
-        pointers = {_NULL}.union(*[streams for _, streams in burst])
         try:
-            events = {pointer: self._context.new_event() for pointer in pointers}
-            recorded = {pointer: event for pointer, event in events.items() if self._context.record(event, pointer)}
-            for event in recorded.values():
-                runtime.eventSynchronize(event.ptr)
+            self._record(waiting)
+            self._look(waiting)
         except runtime.CUDARuntimeError:  # a stream was destroyed, or the device is lost and nothing runs on it
             with suppress(runtime.CUDARuntimeError):
                 runtime.deviceSynchronize()
-            recorded = dict.fromkeys(pointers)
-        for held, streams in burst:
-            if recorded.keys() >= {_NULL, *streams}:
-                held.clear()
-            self._completions.returned(id(held))
-        return [item for item in burst if item[0]]
+            for item in waiting:
+                item.events = dict.fromkeys(item.streams)
+        for item in waiting:
+            recorded = len(item.events) == len(item.streams)
+            if recorded and not any(item.events.values()):
+                item.held.clear()
+            if not (recorded and item.held):  # it is back, or a capture keeps it
+                self._completions.returned(id(item.held))
+        rest = [item for item in waiting if item.held]
+        back = len(rest) < len(waiting)
+        self._pause = None if not rest else _SOON if back else min(2 * (self._pause or _SOON), _AGAIN)
+        return rest
+
+    def _record(self, waiting: list[_Dropped]) -> None:
+        """Record an event on each stream that has none yet for something that waits for it, unless it captures."""
+        lacking = {pointer for item in waiting for pointer in item.streams.keys() - item.events.keys()}
+        for pointer in lacking:
+            event = self._context.new_event()
+            if self._context.record(event, pointer):
+                for item in waiting:
+                    if pointer in item.streams:
+                        item.events.setdefault(pointer, event)
+
+    def _look(self, waiting: list[_Dropped]) -> None:
+        """Note what the device has passed. Sleeps until it is past the null stream's events."""
+        passed: dict[Any, bool] = {}
+        for item in waiting:
+            for pointer, event in item.events.items():
+                if event is None:
+                    continue
+                if event not in passed:
+                    passed[event] = self._passed(event, sleep=pointer == _NULL)
+                if passed[event]:
+                    item.events[pointer] = None
+
+    def _passed(self, event: Any, *, sleep: bool) -> bool:
+        """Whether the device has passed an event. Holds the GIL neither to sleep until then, nor to ask."""
+        if sleep:
+            self._context.runtime.eventSynchronize(event.ptr)
+            return True
+        found = driver.passed(event.ptr)
+        return self._context.passed(event) if found is None else found

@@ -14,16 +14,16 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.failure import Failure
 from ..._core.model import Lease, Task, Value, failure_above
-from ..._locks import Lock
 from ..._log import Log
 from ...ops.kernels import checks
 from ...ops.op import Op, Plan, resolve
 from ...ops.program import Ref
-from .. import execution
+from .. import execution, guests
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
 from ..untracked import untracked
-from .context import CUDAContext
+from .compiling import first_run
+from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
@@ -40,12 +40,11 @@ _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
     " `await s.warm_up(fn, *examples)` does so ahead"
 )
+_FULL = "the device is full, and libraries of CUDA's need memory beside max_bytes: lower that"
 _log = Log(__name__)
 # In a function's context: by the device's number, the stream that was current where the function was submitted. It is
 # set if the user's own arrays are among the arguments.
 pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
-# Held where a kernel may be compiled: two threads that meet the same new kernel would both compile it.
-_compiling = Lock()
 
 
 class CUDAMemory(Memory):
@@ -77,16 +76,19 @@ class CUDAMemory(Memory):
         assert value is not None
         if task.lane is not None and task.lane.copies:
             source = task.inputs[0] if task.inputs else task.args[0]
-            self._finish(task, value, self.bring(source, task.lane.stream.cuda))
+            self._finish(task, value, self.with_room(self.bring, source, task.lane.stream.cuda))
             return
         if self.compiled(task):
             self._run(task, value, task.plan.compiled_in.get(self._mark))  # type: ignore[attr-defined]
             return
         form = self._form(task)
-        # If it waits for its stream, to learn the shape, no lock is held, and a kernel may be compiled twice.
-        with _compiling if value.meta.known else nullcontext():
+        # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
+        with first_run(self._kernel(task)) if value.meta.known else nullcontext():
             known, began = value.meta.known, perf_counter()
-            self._run(task, value, self._launches(task))
+            launches = self._launches(task)
+            if launches is not None:
+                self.with_room(launches.__getitem__, task.args)  # compiles and loads the kernel
+            self._run(task, value, launches)
             seconds = perf_counter() - began
         if known and seconds > _SLOW:
             _log.info(_COMPILED, task.name, seconds, self._context.name)
@@ -126,7 +128,13 @@ class CUDAMemory(Memory):
         form = value.meta
         reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
         out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
-        launch.function(launch.size, (*arrays, out, *launch.numbers))
+        given = (*arrays, out, *launch.numbers)
+        try:
+            launch.function(launch.size, given)
+        except Exception as error:  # as in `with_room`: written out, since most operations come this way
+            if not of_memory(error):
+                raise
+            self._with_more_room(launch.function, launch.size, given)
         if task.failure is None:  # it was not cancelled meanwhile
             value.block = _POOLED
             execution.finish(task, value, out, launch.charge)
@@ -140,11 +148,14 @@ class CUDAMemory(Memory):
             any_input = isinstance(kernel, self.xp.ufunc)
             reused = execution.reusable(task, any_input, lambda v: self._fits(v, form))
         out = None if reused is None else reused.array
-        array = self._steps.run(op, args, options, form, out) if fusible(op) else None
+        array = self.with_room(self._steps.run, op, args, options, form, out) if fusible(op) else None
         if array is None:
             if out is not None:
                 options = {**options, "out": out}
-            array = self._checked(task, value, kernel, args, options) if op.checks else kernel(*args, **options)
+            compute = partial(self._computed, task, value, kernel, args, options)
+            # A single kernel that fails has not run. Several may have written over an input by then.
+            again = (out is None or isinstance(kernel, self.xp.ufunc)) and not task.takes
+            array = self.with_room(compute) if again else compute()
         if array is not out:
             if not isinstance(array, self.xp.ndarray):
                 array = self.xp.asarray(array)
@@ -158,9 +169,11 @@ class CUDAMemory(Memory):
         """Whether a result of this form may be written over a value's array, which must have memory of its own."""
         return value.block is _POOLED and execution.fits(value, form)
 
-    def _checked(
+    def _computed(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
     ) -> Any:
+        if not task.call.checks:
+            return kernel(*args, **options)
         assert task.lane is not None
         with checks.deferred() as found:
             array = kernel(*args, **options)
@@ -221,6 +234,10 @@ class CUDAMemory(Memory):
                 kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
         return task.name, tuple(kinds), tuple((task.options or {}).items()), self._launches(task) is not None
 
+    def _kernel(self, task: Task) -> Hashable:
+        """The operation and dtypes and numbers of axes of its operands: most often a kernel serves all such forms."""
+        return task.name, tuple([(read.array.dtype, read.array.ndim) for read in _operands(task)])
+
     def run_callable(self, task: Task, args: list[Any]) -> Any:
         """Call a user's function, which may keep any array that it makes."""
         value = task.value
@@ -262,9 +279,32 @@ class CUDAMemory(Memory):
         less, and `elsewhere` too little."""
         if not nbytes or not self.pool.reserved():
             return
-        free = int(self.xp.cuda.runtime.memGetInfo()[0])
+        free = self._context.free_bytes()
         if nbytes > free:
             self.pool.make_room(nbytes - free - elsewhere())
+
+    def with_room(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call something that does nothing if it fails.
+
+        If a library of CUDA's finds no memory on the device, the pool's idle memory goes back there, and it is called
+        once more.
+        """
+        try:
+            return call(*args)
+        except Exception as error:
+            if not of_memory(error):
+                raise
+        return self._with_more_room(call, *args)
+
+    def _with_more_room(self, call: Callable[..., Any], *args: Any) -> Any:
+        self.pool.free()
+        guests.empty_caches()
+        try:
+            return call(*args)
+        except Exception as error:
+            if of_memory(error):
+                error.add_note(_FULL)
+            raise
 
     # -- arrays that leave --------------------------------------------------------------------------------------
 

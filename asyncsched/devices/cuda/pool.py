@@ -37,6 +37,7 @@ from typing import Any
 from ..._locks import Lock
 from .. import execution, guests
 from ..untracked import untracked
+from .compiling import end_turn
 from .heap import Bin, Heap, Piece, Slab
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
@@ -225,6 +226,7 @@ class PrivatePool:
         try:
             return all(self._follow(stream, pointer) for pointer in pointers)
         except runtime.CUDARuntimeError:  # a user's stream was destroyed, perhaps with work still on the device
+            end_turn()
             runtime.deviceSynchronize()
         return True
 
@@ -240,6 +242,7 @@ class PrivatePool:
             if piece is not None:
                 return piece
             self.free()
+            end_turn()
             guests.empty_caches()
             slab = self._slab(size)
             if slab is None:
@@ -295,6 +298,7 @@ class PrivatePool:
             piece = self._heap.take_slab(wanted)
         if piece is None:
             return 0
+        end_turn()
         del self._slabs[piece.slab]  # with no lock held, since it may block
         with self._lock:
             self._reserved -= piece.nbytes

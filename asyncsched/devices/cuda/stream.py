@@ -57,6 +57,7 @@ from typing import Any, Final
 
 from ..._core.failure import Failure
 from ..._core.model import Task
+from ...ops.kernels.fourier import forget_all_plans
 from .. import execution
 from ..contract import Job, Point, stream_thread
 from ..counter import Counter
@@ -160,6 +161,8 @@ class CUDAStream:
                 if wake:
                     completions.notify()
             self._end_burst()
+            if self.context.fault is None:  # also users' plans: the thread lives on, the pool does not
+                forget_all_plans(self.context.cupy)
         self._in_flight.put(None)
 
     def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:

@@ -1,7 +1,8 @@
 """Fourier transforms.
 
 CuPy keeps its plans, with their work areas, for each thread, and two streams must not use one at once. So on CUDA these
-operations share a stream (`Op.resource`), and the plans are dropped when they hold more than `PLAN_BYTES`.
+operations share a stream (`Op.resource`) and go into no graph, which would keep the address of a work area. The plans
+are dropped when they hold more than `PLAN_BYTES`, and when their stream ends, since the memory is of its pool.
 """
 
 from __future__ import annotations
@@ -37,11 +38,20 @@ def transform(name: str) -> Kernel:
 
 
 def forget_plans(xp: Any) -> None:
-    """Drop CuPy's plans if they hold more than `PLAN_BYTES`."""
+    """Drop the plans that CuPy keeps for this thread and the current device if they hold more than `PLAN_BYTES`."""
     if xp is not np:
         cache = xp.fft.config.get_plan_cache()
         if cache.get_curr_memsize() > PLAN_BYTES:
-            cache.clear()
+            size = cache.get_size()
+            cache.set_size(0)  # not `clear`, which runs the garbage collector
+            cache.set_size(size)
+
+
+def forget_all_plans(cupy: Any) -> None:
+    """Drop all of them, when the thread's stream has ended."""
+    cache = cupy.fft.config.get_plan_cache()
+    if cache.get_curr_size():
+        cache.clear()  # not `set_size`, which crashes if CuPy has emptied the cache since the interpreter ends
 
 
 def _with_first(xp: Any, x: Any, axis: int, name: str) -> Any:

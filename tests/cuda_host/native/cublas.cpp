@@ -11,10 +11,17 @@ using C = std::complex<float>;
 using Z = std::complex<double>;
 using H = _Float16;
 
-struct Handle {
+struct Handle {  // with the workspace that it takes for itself
     void* stream = nullptr;
+    void* workspace = nullptr;
     int device_pointers = 0, math = 0;
 };
+static const size_t WORKSPACE = 4 << 20, USED = 4096;
+
+static void enqueue_with_workspace(void* h, std::function<void()> product) {
+    void* workspace = ((Handle*)h)->workspace;
+    enqueue(((Handle*)h)->stream, [=] { with_scratch(workspace, USED, product); });
+}
 
 template <class T>
 T conjugate(T v, bool wanted) {
@@ -75,7 +82,7 @@ template <class In, class Out, class Sum>
 int gemm(void* h, Sizes s, const void* alpha, const void* a, Matrix la, const void* b, Matrix lb, const void* beta,
          void* c, Matrix lc, int count) {
     Number<Sum> x(h, alpha), y(h, beta);
-    enqueue(((Handle*)h)->stream, [=] {
+    enqueue_with_workspace(h, [=] {
         for (int i = 0; i < count; i++)
             multiply(s.m, s.n, s.k, x.get(), (const In*)a + i * la.stride, la, (const In*)b + i * lb.stride, lb,
                      y.get(), (Out*)c + i * lc.stride, lc.ld);
@@ -87,7 +94,7 @@ template <class T>
 int batched(void* h, Sizes s, const T* alpha, const T* const* a, Matrix la, const T* const* b, Matrix lb, const T* beta,
             T* const* c, int ldc, int count) {
     Number<T> x(h, alpha), y(h, beta);
-    enqueue(((Handle*)h)->stream, [=] {
+    enqueue_with_workspace(h, [=] {
         for (int i = 0; i < count; i++) multiply(s.m, s.n, s.k, x.get(), a[i], la, b[i], lb, y.get(), c[i], ldc);
     });
     return 0;
@@ -97,7 +104,7 @@ template <class T>
 int gemv(void* h, int t, int m, int n, const T* alpha, const T* a, int lda, const T* x, int ix, const T* beta, T* y,
          int iy) {
     Number<T> p(h, alpha), q(h, beta);
-    enqueue(((Handle*)h)->stream, [=] {
+    enqueue_with_workspace(h, [=] {
         for (int i = 0; i < (t ? n : m); i++) {
             T sum = T();
             for (int j = 0; j < (t ? m : n); j++) sum += element<T>(a, {t, lda}, i, j) * x[j * ix];
@@ -123,11 +130,14 @@ int geam(void* h, int ta, int tb, int m, int n, const T* alpha, const T* a, int 
 
 // -- handles --
 API int cublasCreate_v2(void** h) {
+    static const int NO_MEMORY = 3;
     hostcuda_count("cublasCreate");
-    *h = new Handle;
-    return 0;
+    auto* made = new Handle;
+    *h = made;
+    return cudaMalloc(&made->workspace, WORKSPACE) ? NO_MEMORY : 0;
 }
 API int cublasDestroy_v2(void* h) {
+    cudaFree(((Handle*)h)->workspace);
     delete (Handle*)h;
     return 0;
 }

@@ -1,4 +1,7 @@
 // The transforms of cuFFT that CuPy calls, on the plan's stream: sums as they stand in the definition, not scaled.
+//
+// A plan has memory of its own, and a work area that it was given. Destroying it waits for the device, as freeing does.
+// A graph that runs a plan after that fails the device.
 #include <atomic>
 #include <complex>
 #include <vector>
@@ -8,7 +11,7 @@
 #define API extern "C" __attribute__((visibility("default")))
 using Z = std::complex<double>;
 enum Type { C2C = 0x29, R2C = 0x2a, C2R = 0x2c, Z2Z = 0x69, D2Z = 0x6a, Z2D = 0x6c };
-static const int FORWARD = -1, INVERSE = 1, OK = 0;
+static const int FORWARD = -1, INVERSE = 1, OK = 0, NO_MEMORY = 2;
 
 struct Layout {  // of one side: how many elements lie along each axis, from one to the next, and between batches
     std::vector<int> embed;
@@ -25,9 +28,12 @@ struct Plan {
     std::vector<int> n;
     Layout in, out;
     int batches = 1;
+    void *own = nullptr, *work = nullptr;
+    size_t work_size = 0;
+    std::atomic<bool> destroyed{false};
 };
-static Plan* plans[1 << 16];  // a handle is a place here, and used once
-static std::atomic<int> made{0};
+static Plan* plans[1 << 16];      // a handle is a place here, and used once
+static std::atomic<int> made{1};  // CuPy takes 0 for none
 
 template <class F>
 static void each(const std::vector<int>& n, F f) {
@@ -62,7 +68,8 @@ template <class In, class Out>
 static int run(int handle, const void* from, void* to, int direction) {
     Plan* plan = plans[handle];
     bool real_in = std::is_floating_point_v<In>, real_out = std::is_floating_point_v<Out>;
-    enqueue(plan->stream, [=] {
+    void* work = plan->work;
+    auto transforms = [=] {
         int last = plan->n.back();
         for (int batch = 0; batch < plan->batches; batch++) {
             std::vector<Z> x;
@@ -84,21 +91,28 @@ static int run(int handle, const void* from, void* to, int direction) {
                     out = (Out)x[i];
             });
         }
+    };
+    enqueue(plan->stream, [=] {
+        if (plan->destroyed) fail_device();
+        with_scratch(work, plan->work_size, transforms);
     });
     return OK;
 }
 
 API int cufftCreate(int* handle) {
-    static const int OUT_OF_MEMORY = 2;
-    if (made >= 1 << 16) return OUT_OF_MEMORY;
+    if (made >= 1 << 16) return NO_MEMORY;
     plans[*handle = made++] = new Plan;
     return OK;
 }
-API int cufftDestroy(int) { return OK; }  // what is enqueued has it
+API int cufftDestroy(int handle) {
+    cudaFree(plans[handle]->own);
+    plans[handle]->destroyed = true;
+    return OK;
+}
 API int cufftGetVersion(int* version) { return *version = 11400, OK; }
 API int cufftSetStream(int handle, void* stream) { return plans[handle]->stream = stream, OK; }
 API int cufftSetAutoAllocation(int, int) { return OK; }
-API int cufftSetWorkArea(int, void*) { return OK; }
+API int cufftSetWorkArea(int handle, void* work) { return plans[handle]->work = work, OK; }
 
 API int cufftMakePlanMany(int handle, int rank, int* n, int* inembed, int istride, int idist, int* onembed, int ostride,
                           int odist, int type, int batches, size_t* work) {
@@ -114,7 +128,12 @@ API int cufftMakePlanMany(int handle, int rank, int* n, int* inembed, int istrid
     };
     p.in = side(inembed, istride, idist, type == C2R || type == Z2D);
     p.out = side(onembed, ostride, odist, type == R2C || type == D2Z);
-    return *work = 0, OK;
+    *work = p.work_size = [&] {
+        size_t size = batches * sizeof(Z);
+        for (int length : p.n) size *= length;
+        return size;
+    }();
+    return cudaMalloc(&p.own, 4096) ? NO_MEMORY : OK;
 }
 API int cufftMakePlan1d(int handle, int n, int type, int batches, size_t* work) {
     return cufftMakePlanMany(handle, 1, &n, nullptr, 1, 0, nullptr, 1, 0, type, batches, work);

@@ -40,9 +40,19 @@ int lapack(const char* routine, A... a) {
 
 struct Handle {  // as that of cublas.cpp begins
     void* stream = nullptr;
+    void* own = nullptr;
 };
-API int cusolverDnCreate(void** h) { return *h = new Handle, 0; }
-API int cusolverDnDestroy(void* h) { return delete (Handle*)h, 0; }
+API int cusolverDnCreate(void** h) {
+    static const int NO_MEMORY = 2;
+    auto* made = new Handle;
+    *h = made;
+    return cudaMalloc(&made->own, 4096) ? NO_MEMORY : 0;
+}
+API int cusolverDnDestroy(void* h) {
+    cudaFree(((Handle*)h)->own);
+    delete (Handle*)h;
+    return 0;
+}
 API int cusolverDnSetStream(void* h, void* stream) { return ((Handle*)h)->stream = stream, 0; }
 API int cusolverDnGetStream(void* h, void** stream) { return *stream = ((Handle*)h)->stream, 0; }
 API int cusolverGetProperty(int which, int* value) { return *value = which == 0 ? 11 : which == 1 ? 7 : 5, 0; }
@@ -54,6 +64,8 @@ NOTHING(SyevjInfo)
 NOTHING(GesvdjInfo)
 #define ON_STREAM(what) { return enqueue(((Handle*)h)->stream, [=] { what; }), 0; }
 #define EACH(what) ON_STREAM(for (int i = 0; i < count; i++) what)
+#define IN(work, bytes, what) ON_STREAM(with_scratch(work, bytes, [=] { what; }))
+#define EACH_IN(work, bytes, what) IN(work, bytes, for (int i = 0; i < count; i++) what)
 
 static char triangle(int fill) { return fill ? 'U' : 'L'; }
 
@@ -94,10 +106,10 @@ int eigen(int job, int fill, int n, T* a, int lda, R* w) {
     return lapack<T>(COMPLEX<T> ? "heevd" : "syevd", job ? 'V' : 'N', triangle(fill), n, a, lda, w);
 }
 
-// Where CuPy asks how much room they want, they want one element: LAPACKE takes its own.
-#define SIZE(name, ...) API int cusolverDn##name##_bufferSize(__VA_ARGS__, int* size) { return *size = 1, 0; }
+static const int ROOM = 1000;  // what each wants if CuPy asks: in elements, or in bytes. LAPACKE takes its own
+#define SIZE(name, ...) API int cusolverDn##name##_bufferSize(__VA_ARGS__, int* size) { return *size = ROOM, 0; }
 #define SIZE_OF_MANY(name, ...) \
-    API int cusolverDn##name##_bufferSize(__VA_ARGS__, int* size, void*, int) { return *size = 1, 0; }
+    API int cusolverDn##name##_bufferSize(__VA_ARGS__, int* size, void*, int) { return *size = ROOM, 0; }
 #define SOLVER(L, T, R, orgqr, syevjBatched)                                                                           \
     SIZE(L##potrf, void*, int, int, T*, int)                                                                           \
     SIZE(L##getrf, void*, int, int, T*, int)                                                                           \
@@ -106,28 +118,30 @@ int eigen(int job, int fill, int n, T* a, int lda, R* w) {
     SIZE(L##orgqr, void*, int, int, int, T*, int, T*)                                                                  \
     SIZE_OF_MANY(L##syevjBatched, void*, int, int, int, T*, int, R*)                                                   \
     SIZE_OF_MANY(L##gesvdjBatched, void*, int, int, int, T*, int, R*, T*, int, T*, int)                                \
-    API int cusolverDn##L##potrf(void* h, int fill, int n, T* a, int lda, T*, int, int* info)                          \
-        ON_STREAM(*info = lapack<T>("potrf", triangle(fill), n, a, lda))                                               \
+    API int cusolverDn##L##potrf(void* h, int fill, int n, T* a, int lda, T* work, int room, int* info)                \
+        IN(work, room * sizeof(T), *info = lapack<T>("potrf", triangle(fill), n, a, lda))                              \
     API int cusolverDn##L##potrfBatched(void* h, int fill, int n, T** a, int lda, int* info, int count)                \
         EACH(info[i] = lapack<T>("potrf", triangle(fill), n, a[i], lda))                                               \
-    API int cusolverDn##L##getrf(void* h, int m, int n, T* a, int lda, T*, int* pivots, int* info)                     \
-        ON_STREAM(*info = factor(a, m, n, lda, pivots))                                                                \
+    API int cusolverDn##L##getrf(void* h, int m, int n, T* a, int lda, T* work, int* pivots, int* info)                \
+        IN(work, ROOM * sizeof(T), *info = factor(a, m, n, lda, pivots))                                               \
     API int cusolverDn##L##getrs(void* h, int op, int n, int k, const T* a, int lda, const int* p, T* b, int ldb,      \
                                  int* info) ON_STREAM(*info = solution(op, n, k, a, lda, p, b, ldb))                   \
-    API int cusolverDn##L##geqrf(void* h, int m, int n, T* a, int lda, T* tau, T*, int, int* info)                     \
-        ON_STREAM(*info = lapack<T>("geqrf", m, n, a, lda, tau))                                                       \
-    API int cusolverDn##L##orgqr(void* h, int m, int n, int k, T* a, int lda, const T* tau, T*, int, int* info)        \
-        ON_STREAM(*info = lapack<T>(#orgqr, m, n, k, a, lda, tau))                                                     \
+    API int cusolverDn##L##geqrf(void* h, int m, int n, T* a, int lda, T* tau, T* work, int room, int* info)           \
+        IN(work, room * sizeof(T), *info = lapack<T>("geqrf", m, n, a, lda, tau))                                      \
+    API int cusolverDn##L##orgqr(void* h, int m, int n, int k, T* a, int lda, const T* tau, T* work, int room,         \
+                                 int* info)                                                                            \
+        IN(work, room * sizeof(T), *info = lapack<T>(#orgqr, m, n, k, a, lda, tau))                                    \
     API int cusolverDn##L##gesvd(void* h, signed char us, signed char vs, int m, int n, T* a, int lda, R* s, T* u,     \
-                                 int ldu, T* v, int ldv, T*, int, R*, int* info)                                       \
-        ON_STREAM(*info = singular(us, vs, m, n, a, lda, s, u, ldu, v, ldv))                                           \
+                                 int ldu, T* v, int ldv, T* work, int room, R*, int* info)                             \
+        IN(work, room * sizeof(T), *info = singular(us, vs, m, n, a, lda, s, u, ldu, v, ldv))                          \
     API int cusolverDn##L##gesvdjBatched(void* h, int job, int m, int n, T* a, int lda, R* s, T* u, int ldu, T* v,     \
-                                         int ldv, T*, int, int* info, void*, int count)                                \
-        EACH(info[i] = jacobi(job, m, n, a + i * lda * n, lda, s + i * std::min(m, n), u + i * ldu * m, ldu,           \
-                              v + i * ldv * n, ldv))                                                                   \
-    API int cusolverDn##L##syevjBatched(void* h, int job, int fill, int n, T* a, int lda, R* w, T*, int, int* info,    \
-                                        void*, int count)                                                              \
-        EACH(info[i] = eigen(job, fill, n, a + i * lda * n, lda, w + i * n))                                           \
+                                         int ldv, T* work, int room, int* info, void*, int count)                      \
+        EACH_IN(work, room * sizeof(T),                                                                                \
+                info[i] = jacobi(job, m, n, a + i * lda * n, lda, s + i * std::min(m, n), u + i * ldu * m, ldu,        \
+                                 v + i * ldv * n, ldv))                                                                \
+    API int cusolverDn##L##syevjBatched(void* h, int job, int fill, int n, T* a, int lda, R* w, T* work, int room,     \
+                                        int* info, void*, int count)                                                   \
+        EACH_IN(work, room * sizeof(T), info[i] = eigen(job, fill, n, a + i * lda * n, lda, w + i * n))                \
     API int cublas##L##getrfBatched(void* h, int n, T* const* a, int lda, int* p, int* info, int count)                \
         EACH(info[i] = factor(a[i], n, n, lda, p + i * n))                                                             \
     API int cublas##L##getrsBatched(void* h, int op, int n, int k, const T* const* a, int lda, const int* p,           \
@@ -143,10 +157,10 @@ SOLVER(C, C, float, ungqr, heevjBatched)
 SOLVER(Z, Z, double, ungqr, heevjBatched)
 
 API int cusolverDnXsyevd_bufferSize(void*, void*, int, int, long, int, void*, long, int, void*, int, size_t* device,
-                                    size_t* host) { return *device = *host = 1, 0; }
+                                    size_t* host) { return *device = *host = ROOM, 0; }
 API int cusolverDnXsyevd(void* h, void*, int job, int fill, long n, int type, void* a, long lda, int, void* w, int,
-                         void*, size_t, void*, size_t, int* info)
-    ON_STREAM(*info = type == R32   ? eigen(job, fill, n, (float*)a, lda, (float*)w)
-                      : type == R64 ? eigen(job, fill, n, (double*)a, lda, (double*)w)
-                      : type == C32 ? eigen(job, fill, n, (C*)a, lda, (float*)w)
-                                    : eigen(job, fill, n, (Z*)a, lda, (double*)w))
+                         void* work, size_t room, void*, size_t, int* info)
+    IN(work, room, *info = type == R32   ? eigen(job, fill, n, (float*)a, lda, (float*)w)
+                           : type == R64 ? eigen(job, fill, n, (double*)a, lda, (double*)w)
+                           : type == C32 ? eigen(job, fill, n, (C*)a, lda, (float*)w)
+                                         : eigen(job, fill, n, (Z*)a, lda, (double*)w))

@@ -77,8 +77,7 @@ API cudaError_t cudaGetDevice(int* device) {
     return error(0);
 }
 
-static void context(
-    int device) {  // made by the first call that needs it: since CUDA 12 cudaSetDevice, which then takes long
+void make_context(int device) {  // by the first call that needs it: since CUDA 12 cudaSetDevice, which then takes long
     static std::once_flag made[16];
     std::call_once(made[device], [device] { count("context of device " + std::to_string(device)); });
 }
@@ -86,7 +85,8 @@ static void context(
 API cudaError_t cudaSetDevice(int device) {
     if (device < 0 || device >= DEVICES) return error(cudaErrorInvalidDevice);
     current = device;
-    context(device);
+    if (REFUSES && device == 0) return error(REFUSES);
+    make_context(device);
     return error(0);
 }
 
@@ -155,7 +155,7 @@ API cudaError_t cudaDeviceCanAccessPeer(int* can, int a, int b) {
 
 API cudaError_t cudaDeviceEnablePeerAccess(int other, unsigned) {
     static std::atomic<bool> enabled[16][16];
-    context(other);
+    make_context(other);
     return error(enabled[current][other].exchange(true) ? cudaErrorPeerAccessAlreadyEnabled : 0);
 }
 API cudaError_t cudaDeviceDisablePeerAccess(int) { return error(0); }

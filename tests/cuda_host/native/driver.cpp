@@ -12,6 +12,7 @@
 
 struct Module {
     void* library;
+    void* memory;  // on the device
     std::map<std::string, Kernel> kernels;
 };
 
@@ -29,10 +30,21 @@ API CUresult cuModuleLoadData(CUmodule* out, const void* image) {
         fprintf(stderr, "hostcuda: %s\n", dlerror());
         return CUDA_ERROR_INVALID_IMAGE;
     }
-    *out = (CUmodule) new Module{library, {}};
+    void* memory;
+    if (int code = cudaMalloc(&memory, 4096)) {
+        dlclose(library);
+        return (CUresult)code;
+    }
+    *out = (CUmodule) new Module{library, memory, {}};
     return CUDA_SUCCESS;
 }
-API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+API CUresult cuModuleUnload(CUmodule h) {  // waits for the device; a graph that runs its kernels later fails that
+    auto* module = (Module*)h;
+    cudaFree(module->memory);
+    for (auto& [name, kernel] : module->kernels) kernel.call = nullptr;
+    dlclose(module->library);
+    return CUDA_SUCCESS;
+}
 
 API CUresult cuModuleGetFunction(CUfunction* out, CUmodule h, const char* name) {
     auto* module = (Module*)h;
@@ -100,8 +112,33 @@ API CUresult cuOccupancyMaxPotentialBlockSize(int* grid, int* block, CUfunction,
     return CUDA_SUCCESS;
 }
 
-// A context is its device's number, and one.
+// A context is its device's number, and one. Those that a thread pushes lie above the device that it has set.
+static thread_local std::vector<int> below;
+
 API CUresult cuInit(unsigned) { return CUDA_SUCCESS; }
+API CUresult cuDeviceGet(CUdevice* device, int number) {
+    *device = number;
+    return number < DEVICES ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
+}
+API CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+    if (int code = devices[device].fault) return (CUresult)code;
+    make_context(device);
+    *context = (CUcontext)(size_t)(device + 1);
+    return CUDA_SUCCESS;
+}
+API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+    below.push_back(current);
+    return cuCtxSetCurrent(context);
+}
+API CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+    if (below.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+    cuCtxGetCurrent(context);
+    current = below.back();
+    below.pop_back();
+    return CUDA_SUCCESS;
+}
+API CUresult cuEventQuery(CUevent event) { return (CUresult)cudaEventQuery(event); }
+API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) { return (CUresult)cudaMemGetInfo(free, total); }
 API CUresult cuDriverGetVersion(int* version) { return (CUresult)cudaDriverGetVersion(version); }
 API CUresult cuCtxGetDevice(CUdevice* device) {
     *device = current;

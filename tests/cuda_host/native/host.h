@@ -41,6 +41,7 @@ extern const size_t MEMORY;  // bytes of each
 extern Device devices[16];
 extern thread_local int current;
 cudaError_t error(int code);  // what a call returns; remembered for cudaGetLastError
+void make_context(int device);
 int forked();  // the error, if the process that began to use CUDA was another
 inline int fault_here() { return devices[current].fault ? (int)devices[current].fault : forked(); }
 #define STICKY \

@@ -1,4 +1,5 @@
-// What CuPy's thrust module calls: sorting. Stands in for cupy_thrust.cu.
+// What CuPy's thrust module calls: sorting. Stands in for cupy_thrust.cu, and as that does it takes temporary memory by
+// CuPy's allocator, and gives it back before the stream has come so far.
 #include <algorithm>
 #include <cmath>
 #include <complex>
@@ -48,6 +49,16 @@ void with(int type, F f) {  // f with a zero of the type
     throw std::runtime_error("Unsupported dtype ID");
 }
 
+extern "C" char* cupy_malloc(void* manager, size_t size);  // of CuPy's module
+extern "C" int cupy_free(void* manager, char* memory);
+
+static void enqueue_with_temporary(void* manager, size_t bytes, intptr_t stream, std::function<void()> sort) {
+    char* temporary = cupy_malloc(manager, bytes);
+    if (bytes && !temporary) throw std::bad_alloc();
+    enqueue((void*)stream, [=] { with_scratch(temporary, bytes, sort); });
+    cupy_free(manager, temporary);
+}
+
 static size_t product(const std::vector<ptrdiff_t>& shape) {
     return std::accumulate(shape.begin(), shape.end(), (size_t)1, std::multiplies<>());
 }
@@ -57,21 +68,21 @@ void sort_indices(size_t* first, size_t* last, const T* keys) {
     std::stable_sort(first, last, [=](size_t a, size_t b) { return less(keys[a], keys[b]); });
 }
 
-void thrust_sort(int type, void* data, size_t*, const std::vector<ptrdiff_t>& shape, intptr_t stream, void*) {
+void thrust_sort(int type, void* data, size_t*, const std::vector<ptrdiff_t>& shape, intptr_t stream, void* manager) {
     size_t size = product(shape), row = shape.back();
     with(type, [=](auto zero) {
         using T = decltype(zero);
-        enqueue((void*)stream, [=] {
+        enqueue_with_temporary(manager, size * sizeof(T), stream, [=] {
             for (T* at = (T*)data; at < (T*)data + size; at += row)
                 std::stable_sort(at, at + row, [](T a, T b) { return less(a, b); });
         });
     });
 }
 
-void thrust_lexsort(int type, size_t* index, void* keys, size_t count, size_t n, intptr_t stream, void*) {
+void thrust_lexsort(int type, size_t* index, void* keys, size_t count, size_t n, intptr_t stream, void* manager) {
     with(type, [=](auto zero) {
         using T = decltype(zero);
-        enqueue((void*)stream, [=] {
+        enqueue_with_temporary(manager, n * sizeof(size_t), stream, [=] {
             std::iota(index, index + n, 0);
             for (size_t i = 0; i < count; i++) sort_indices(index, index + n, (T*)keys + i * n);
         });
@@ -79,11 +90,11 @@ void thrust_lexsort(int type, size_t* index, void* keys, size_t count, size_t n,
 }
 
 void thrust_argsort(int type, size_t* index, void* data, void*, const std::vector<ptrdiff_t>& shape, intptr_t stream,
-                    void*) {
+                    void* manager) {
     size_t size = product(shape), row = shape.back();
     with(type, [=](auto zero) {
         using T = decltype(zero);
-        enqueue((void*)stream, [=] {
+        enqueue_with_temporary(manager, size * sizeof(size_t), stream, [=] {
             for (size_t i = 0; i < size; i += row) {
                 std::iota(index + i, index + i + row, 0);
                 sort_indices(index + i, index + i + row, (T*)data + i);
