@@ -79,10 +79,10 @@ def sufficient_limit(pending: Iterable[Task], account: Account) -> int:
 
 
 def _solely_held(tasks: Iterable[Task]) -> list[Value]:
-    """The values that nobody holds but these tasks."""
+    """The values that nobody holds but these tasks. Who has claimed bytes keeps them."""
     tasks = list(tasks)
     reads = Counter(value for task in tasks for value in task.inputs)
-    reads.update({task.value: 0 for task in tasks if task.value is not None})
+    reads.update({task.value: 0 for task in tasks if task.value is not None and task.lanes})
     return [value for value, count in reads.items() if sole(value, count)]
 
 

@@ -219,8 +219,15 @@ class Ledger:
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
-        if task.cost >= POOLED_BYTES:
-            self._decide_in_place(task)
+        if task.plan.overwrites and task.cost >= POOLED_BYTES:
+            if task.after is not None:
+                self.relieve(task)
+            if task.in_place is None:
+                task.in_place = [None]
+            reads = task.reads
+            for value in (reads,) if type(reads) is Value else reads:
+                if value.task is not None:
+                    self._give_back(value)
         account.used += task.cost
         if account.grace:
             account.grace -= 1
@@ -234,17 +241,6 @@ class Ledger:
             self.peak_in_flight = self.in_flight
         if self.account.used > self.peak_bytes:
             self.peak_bytes = self.account.used
-
-    def _decide_in_place(self, task: Task) -> None:
-        """Look, as a task is launched, whether it writes over its input, and whether those do that it follows."""
-        if task.after is not None:
-            self.relieve(task)
-        if task.in_place is None and task.plan.overwrites:
-            task.in_place = [None]
-        reads = task.reads
-        for value in (reads,) if type(reads) is Value else reads:
-            if value.task is not None:
-                self._give_back(value)
 
     def refund(self, task: Task) -> None:
         """Free the slot of a task that physically ended, and the bytes that its result did not keep."""

@@ -6,6 +6,8 @@ from operator import attrgetter
 
 from .model import DONE, Lane, Task, Value
 
+_load = attrgetter("load")
+
 
 def choose(task: Task) -> Lane:
     """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane.
@@ -24,7 +26,7 @@ def choose(task: Task) -> Lane:
                 return lane
     if lanes[0].place is not None:
         return lanes[0].place(task)
-    return min(lanes, key=attrgetter("load"))
+    return min(lanes, key=_load)
 
 
 def soonest(task: Task, now: float) -> Lane:
@@ -39,7 +41,7 @@ def soonest(task: Task, now: float) -> Lane:
     take as long again. So short tasks do not pile up behind it while another lane is free.
     """
     best = task.lanes[0]
-    if not sum([lane.load for lane in task.lanes]):  # all are idle, so any will do
+    if not any(map(_load, task.lanes)):  # all are idle, so any will do
         task.due = best.booked_until = best.done_until + task.plan.estimate
         best.done_at = now
         return best

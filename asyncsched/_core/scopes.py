@@ -85,10 +85,10 @@ class Scopes:
             scope = ended.popleft()
             if scope.closed:
                 pass
-            elif scope.over():
-                self._close(scope)
-            else:
+            elif scope.tasks or not scope.over():  # most often it has tasks, which is quicker asked
                 ended.append(scope)
+            else:
+                self._close(scope)
 
     def close(self, scope: Scope) -> None:
         """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""

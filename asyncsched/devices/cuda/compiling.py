@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+
+from ..._blocks import contextmanager
 
 _turns: dict[Hashable, threading.Event] = {}  # of kernels that a thread runs for the first time just now
 _mine = threading.local()
