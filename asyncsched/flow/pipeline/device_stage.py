@@ -30,6 +30,7 @@ from typing import Any
 
 import anyio
 
+from ..._core.model import Task
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -122,6 +123,9 @@ class DeviceStage(Stage):
         return set()
 
     def explained(self) -> list[str]:
+        return []
+
+    def unwanted(self) -> list[Task]:
         return []
 
     def _reclaim(self) -> bool:
