@@ -134,14 +134,19 @@ class Problem(Exception):
 
     async def answer(self, exchange: Exchange, **headers: str) -> None:
         """Send it as the response, with these further headers."""
-        headers["cache-control"] = "no-store"
+        status, found, body = self.rendered()
+        await exchange.respond(status, found.pop("content-type"), body, found | headers)
+
+    def rendered(self) -> tuple[int, dict[str, str], bytes]:
+        """The status, headers and body of the response."""
+        headers = {"content-type": "application/problem+json", "cache-control": "no-store"}
         if self.retry_after is not None:  # whole seconds, by RFC 9110
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:
             headers["connection"] = "close"
         title = responses.get(self.status, "Error")  # a status outside the table, such as 499 or 529
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
-        await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
+        return self.status, headers, json.dumps(found).encode()
 
 
 class ShuttingDown(Problem):
