@@ -202,7 +202,8 @@ class Service:
                 await self.limiter.empty()
         except TimeoutError:
             count = self.limiter.end_all(ShuttingDown())
-            logger.warning("%d requests were cancelled after %g s of draining", count, seconds)
+            told = "1 request was" if count == 1 else f"{count:,} requests were"
+            logger.warning("%s cancelled after %g s of draining", told, seconds)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST):
                     await self.limiter.empty()

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from anyio import from_thread, to_thread
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
@@ -559,3 +560,18 @@ def test_bad_arguments() -> None:
         Batcher(sorted, cost=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="scheduler= takes a Scheduler or a scope, not str"):
         Batcher(sorted, scheduler="cpu")  # type: ignore[arg-type]
+
+
+async def test_a_failed_batch_is_told_by_the_line_that_made_the_batcher(s: asc.Scheduler) -> None:
+    batcher: asc.Batcher[int, int] = asc.Batcher(lambda items: [1 // 0 for _ in items])
+    with pytest.raises(ZeroDivisionError) as raised:
+        await batcher(1)
+    assert any("test_batcher.py" in note and "unknown" not in note for note in raised.value.__notes__)
+
+
+async def test_a_def_endpoint_with_a_loop_of_its_own_is_told_how_to_ask(s: asc.Scheduler) -> None:
+    batcher: asc.Batcher[int, int] = asc.Batcher(lambda items: items)
+    assert await batcher(1) == 1
+    with pytest.raises(RuntimeError, match=r"by `anyio.from_thread.run\(predict, x\)`"):
+        await asyncio.to_thread(lambda: asyncio.run(batcher(1)))  # type: ignore[arg-type]
+    assert await to_thread.run_sync(from_thread.run, batcher, 2) == 2

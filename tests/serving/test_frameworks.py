@@ -247,3 +247,24 @@ async def test_an_application_in_another_has_what_is_around_the_outer_one() -> N
         assert (await c.get("/in/double")).json() == 4
         with pytest.raises(RuntimeError, match="mounted in another.*add `Serving` to the outer one"):
             await c.get("/own/double")
+
+
+async def test_the_open_scheduler_in_a_lifespan_and_a_handler() -> None:
+    found: list[asc.Scheduler] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        found.append(asc.current_scheduler())
+        yield
+
+    async def handler(request: Request) -> JSONResponse:
+        found.append(asc.current_scheduler())
+        return JSONResponse(1)
+
+    app = around(Starlette(routes=[Route("/", handler)], lifespan=lifespan))
+    async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
+        await c.get("/")
+        assert found == [app.scheduler] * 2
+        assert asc.current_scheduler() is app.scheduler
+    with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
+        asc.current_scheduler()

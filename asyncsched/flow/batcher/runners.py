@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, label_of
+from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
@@ -42,6 +43,7 @@ class Runners:
     ) -> None:
         self.name: str = label_of(fn)
         self._plan = CallPlan(self.name)
+        self._site = call_site()  # of its making: no line of the program submits a batch
         self.batches: int = 0
         self.retries: int = 0
         self.answered: int = 0
@@ -78,7 +80,8 @@ class Runners:
                 if not self._loop.is_closed():
                     raise RuntimeError(
                         f"{self.name} belongs to the event loop that used it first, until that is closed: make one for"
-                        " each loop"
+                        " each loop; or from a thread of a server, such as that of a `def` endpoint, call it on the"
+                        " server's loop by `anyio.from_thread.run(predict, x)`"
                     )
                 self._queue.empty()  # nobody waits for items that may be left
                 self._begin_anew()
@@ -262,7 +265,7 @@ class Runners:
         def compute() -> Answered:
             return self._on_stream(batch)
 
-        return await scope._call_again(compute, self._plan)
+        return await scope._call_again(compute, self._plan, self._site)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
         """The result of an async function, or the exception that it raised, returned: some exceptions of a task end the
