@@ -49,7 +49,7 @@ from .flow.learned import LearnedCost
 from .flow.scope import Scope
 from .ops.exactly import exact
 from .runtime.loops import run
-from .scheduler import Scheduler
+from .scheduler import Scheduler, current_scheduler
 from .scheduler import open as open
 from .tensors import functions as _functions
 from .tensors import gradients as _gradients
@@ -110,8 +110,8 @@ __all__ = [
     "ImplicitBarrierError", "Last", "LearnedCost", "Load", "MemoryDeadlockError", "Pipeline", "Preempted", "QueueFull",
     "SKIP", "Scheduler", "SchedulerClosed", "SchedulerStalled", "Scope", "Statistics", "Stepper", "Task",
     "TaskCancelled", "TaskTooLarge", "Tensor", "Timer", "Trace", "Window", "array_api", "autograd", "cluster",
-    "devices", "exact", "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe", "optim", "random",
-    "record_stream", "run", "save", "serving",
+    "current_scheduler", "devices", "exact", "fft", "gather", "linalg", "load", "measure", "nn", "no_grad", "observe",
+    "optim", "random", "record_stream", "run", "save", "serving",
     *_functions.__all__,  # type: ignore[attr-defined]  # computed, see there
 ]  # fmt: skip
 

@@ -18,8 +18,8 @@ from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
 from .runtime.closing import abort, close_in_order, finish
-from .runtime.context import Ambient, enter, register
-from .runtime.life import Life
+from .runtime.context import Ambient, enter, find, register
+from .runtime.life import OPEN, Life
 from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
 from .tensors.handles import Handle, runtime_of
@@ -34,6 +34,26 @@ if TYPE_CHECKING:
     from .runtime.statistics import Load, Statistics
 
 T = TypeVar("T")
+
+
+def current_scheduler() -> Scheduler:
+    """The scheduler that functions use here if none is given: the innermost whose block this is in, or else the only
+    one that is open on this event loop. In a server it is that of `Serving`, also in the application's lifespan.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         return asc.current_scheduler() is s
+    >>> asc.run(main)
+    True
+
+    Raises:
+        SchedulerClosed: if there is none, or there are several.
+    """
+    runtime = find()
+    scheduler = None if runtime.scheduler is None else runtime.scheduler()
+    if not isinstance(scheduler, Scheduler):
+        raise SchedulerClosed(f"the scheduler of this block is gone: open one by {OPEN}")
+    return scheduler
 
 
 async def open(device: str | Device | Sequence[str | Device] = "auto", **limits: Any) -> Scheduler:

@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from .._arguments import format_seconds, is_coroutine_function, label_of, parse_bytes
-from .._core.callsite import call_site
+from .._core.callsite import CallSite, call_site
 from .._core.model import DONE, PENDING, CallPlan, Lease, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
@@ -254,12 +254,12 @@ class Tasks:
             device.note_arguments(context, args)
         return context
 
-    def _call_again(self, fn: Callable[[], T], plan: CallPlan) -> Coroutine[Any, Any, T]:
+    def _call_again(self, fn: Callable[[], T], plan: CallPlan, site: CallSite | None) -> Coroutine[Any, Any, T]:
         """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
-        no arguments, and no line of a program submits it."""
+        no arguments, and is told of by the line that made the runner."""
         runtime, core = self._runtime, self._core()
         device = runtime.devices[0]
-        value = new_value(core.account, device, None)
+        value = new_value(core.account, device, None, 0, site)
         task = CoreTask(core, plan, value, fn, (), (), None, runtime.lanes[device].compute, 0)
         task.context = contextvars.copy_context()
         handle: Task[T] = Task(value, plan.name)

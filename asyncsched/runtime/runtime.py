@@ -94,6 +94,9 @@ class Answerer(Protocol):
     def explained(self) -> list[str]:
         """The work that it computes for others, a line each."""
 
+    def unwanted(self) -> list[Task]:
+        """The tasks that run for others, of whom none waits any more."""
+
 
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""

@@ -134,14 +134,19 @@ class Problem(Exception):
 
     async def answer(self, exchange: Exchange, **headers: str) -> None:
         """Send it as the response, with these further headers."""
-        headers["cache-control"] = "no-store"
+        status, found, body = self.rendered()
+        await exchange.respond(status, found.pop("content-type"), body, found | headers)
+
+    def rendered(self) -> tuple[int, dict[str, str], bytes]:
+        """The status, headers and body of the response."""
+        headers = {"content-type": "application/problem+json", "cache-control": "no-store"}
         if self.retry_after is not None:  # whole seconds, by RFC 9110
             headers["retry-after"] = str(max(1, ceil(min(_LONGEST, self.retry_after))))
         if self.close:
             headers["connection"] = "close"
         title = responses.get(self.status, "Error")  # a status outside the table, such as 499 or 529
         found = {"type": "about:blank", "title": title, "status": self.status, "detail": str(self), **self.members}
-        await exchange.respond(self.status, "application/problem+json", json.dumps(found).encode(), headers)
+        return self.status, headers, json.dumps(found).encode()
 
 
 class ShuttingDown(Problem):
@@ -171,7 +176,7 @@ class Row(NamedTuple):
 
 
 TABLE: Final = (
-    Row(errors.QueueFull, 503, "The server has as much to do as it takes on.", retry=True, logged=False),
+    Row(errors.QueueFull, 503, "A queue of the server is full, or has no room in time.", retry=True, logged=False),
     Row(errors.TaskTooLarge, 413, "The request needs more than this server has for one."),
     Row(errors.DeadlineExceeded, 504, "The answer was not ready in time.", logged=False),
     Row(errors.Preempted, 503, "The server ran out of room for this request.", retry=True, logged=False),

@@ -99,7 +99,7 @@ class Limiter:
         if self.draining:
             self._refuse(503, "The server is shutting down.", close=True)
         if len(self) >= self.max_requests:
-            self._refuse(503, "The server has as much to do as it takes on.")
+            self._refuse(503, f"There are {self.max_requests:,} requests in progress, which is the limit.")
         if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
             self._refuse(429, f"There are {quota:,} requests of yours in progress, which is the limit.")
 

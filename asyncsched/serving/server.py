@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from .._arguments import check_int, check_number, check_plain, is_coroutine_function, parse_bytes
+from .._blocks import asynccontextmanager
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
 from ..flow.scope import check_wait
 from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
+from .frameworks import answer_to, register
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
 from .instruments import Metrics
 from .lifespan import run_lifespan
@@ -32,8 +34,9 @@ class Serving(Service):
     `scheduler` in ASGI's state (`request.state.scheduler`). Each HTTP request is one scope: leaving it waits for its
     tasks, and a client that disconnects cancels it. WebSockets pass through. Add it below a framework's own error
     handler, as the frameworks' `add_middleware` does: exceptions that it knows become problem details, and the others
-    pass. Add it last: around it, Starlette's `@app.middleware("http")` would report a client that left as an error, "No
-    response returned".
+    pass. Around an application of Starlette, FastAPI or Quart (`Serving(app)`), and for those that are mounted in it,
+    it registers handlers for these exceptions, since the frameworks would answer 500. Add it last: around it,
+    Starlette's `@app.middleware("http")` would report a client that left as an error, "No response returned".
 
     >>> import asyncio, functools, httpx
     >>> async def app(scope, receive, send):
@@ -165,6 +168,29 @@ class Serving(Service):
             self.render_metrics: Callable[[], tuple[str, bytes]] | None = metrics.render
             self.instruments.append(metrics)
         self.instruments.extend(instruments)
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Scheduler]:
+        """Open the scheduler; at the end drain and close it. ASGI's lifespan does this; a test may.
+
+        Raises:
+            TaskTooLarge: if no request could ever be answered.
+        """
+        register(self, self.app)
+        async with super().open() as scheduler:
+            yield scheduler
+
+    def answer(self, error: Exception) -> tuple[int, dict[str, str], bytes]:
+        """The status, headers and body with which an exception is answered: for an exception handler of a framework.
+
+        >>> serving = Serving(app=None)
+        >>> serving.answer(Problem(422, "A digit is 64 numbers."))[0]
+        422
+
+        Raises:
+            Exception: the exception itself, if it is none of those that `Serving` answers.
+        """
+        return answer_to(self, error)
 
     async def __call__(self, scope: ASGIScope, receive: Receive, send: Send) -> None:
         """ASGI."""

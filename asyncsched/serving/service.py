@@ -77,7 +77,7 @@ class Service:
     @property
     def ready(self) -> bool:
         """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and not
-        every stream is held by adopted work."""
+        every stream is held by work whose requests were cut short."""
         return self.is_open and not self.limiter.draining and not self._held_up()
 
     @property
@@ -122,8 +122,12 @@ class Service:
             logger.error("%s raised after it was cut short and answered", exchange.name, exc_info=error)
 
     def bodies(self) -> list[Task]:
-        """The tasks that still run though their requests were cut short and answered."""
-        return [task for scope in self.adopted.values() for task in scope._running()]
+        """The tasks that still run though their requests were cut short and answered: their own, and those of batches
+        and steps that nobody waits for any more."""
+        own = [task for scope in self.adopted.values() for task in scope._running()]
+        if self._scheduler is None:
+            return own
+        return own + [task for answerer in self._scheduler._runtime.answerers for task in answerer.unwanted()]
 
     def _held_up(self) -> bool:
         """Whether such tasks hold every stream, so nothing else can run."""
@@ -198,7 +202,8 @@ class Service:
                 await self.limiter.empty()
         except TimeoutError:
             count = self.limiter.end_all(ShuttingDown())
-            logger.warning("%d requests were cancelled after %g s of draining", count, seconds)
+            told = "1 request was" if count == 1 else f"{count:,} requests were"
+            logger.warning("%s cancelled after %g s of draining", told, seconds)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST):
                     await self.limiter.empty()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
-from .conformance import NAMESPACES, Outcome, compare, table
+from . import conformance
+from .conformance import GUIDE, NAMESPACES, Outcome, claim, compare, table
 
 CHECKOUT = os.environ.get("ASYNCSCHED_ARRAY_API_TESTS", "")
-EXAMPLES = int(os.environ.get("ASYNCSCHED_ARRAY_API_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("ASYNCSCHED_ARRAY_API_EXAMPLES", conformance.EXAMPLES))
 
 
 @pytest.mark.timeout(3600)
@@ -23,6 +25,19 @@ def test_the_public_suite_fails_nothing_that_numpy_passes():
     ours, numpys = [outcomes[namespace] for namespace in NAMESPACES]
     assert len(ours.tests) == len(numpys.tests) > 1000
     assert not alone
+    if conformance.EXAMPLES == EXAMPLES:
+        assert claim(outcomes, EXAMPLES) in GUIDE.read_text(), "write into the guide what is true now"
+
+
+def test_the_guides_count_is_one_that_the_test_above_makes():
+    (said,) = re.findall(r"`array_api` passes .*examples\)\.", GUIDE.read_text())
+    passes, of, numpys = [int(number.replace(",", "")) for number in re.findall(r"(?<=\s)[\d,]{4,}(?=\s)", said)]
+    tests = [f"test {number}" for number in range(of)]
+    ours, theirs = [
+        Outcome({test: "passed" if i < count else "failed" for i, test in enumerate(tests)})
+        for count in (passes, numpys)
+    ]
+    assert claim(dict(zip(NAMESPACES, (ours, theirs), strict=True)), conformance.EXAMPLES) == said
 
 
 def test_the_table_names_what_fails_alone():

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from anyio import from_thread, to_thread
 
 import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
@@ -598,3 +599,18 @@ async def test_a_column_of_a_table_is_a_list_of_results(frame: MakeTable) -> Non
     async with asc.Scheduler("cpu"):
         batcher: Batcher[int, int] = Batcher(lambda items: frame({"a": [one + 1 for one in items]})["a"])
         assert await asyncio.gather(*ask(batcher, 1, 2)) == [2, 3]
+
+
+async def test_a_failed_batch_is_told_by_the_line_that_made_the_batcher(s: asc.Scheduler) -> None:
+    batcher: asc.Batcher[int, int] = asc.Batcher(lambda items: [1 // 0 for _ in items])
+    with pytest.raises(ZeroDivisionError) as raised:
+        await batcher(1)
+    assert any("test_batcher.py" in note and "unknown" not in note for note in raised.value.__notes__)
+
+
+async def test_a_def_endpoint_with_a_loop_of_its_own_is_told_how_to_ask(s: asc.Scheduler) -> None:
+    batcher: asc.Batcher[int, int] = asc.Batcher(lambda items: items)
+    assert await batcher(1) == 1
+    with pytest.raises(RuntimeError, match=r"by `anyio.from_thread.run\(predict, x\)`"):
+        await asyncio.to_thread(lambda: asyncio.run(batcher(1)))  # type: ignore[arg-type]
+    assert await to_thread.run_sync(from_thread.run, batcher, 2) == 2

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import tracemalloc
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
 from tests.waiting import cancelled, eager_tasks, turns, until
 
 from . import rig
-from .rig import Call, Held, Seen, echo, opened, reply, serving
+from .rig import Call, Held, Seen, echo, opened, read, reply, serving
 
 
 @pytest.mark.parametrize("unread", [False, True], ids=["read", "body unread"])
@@ -300,3 +301,42 @@ async def test_a_body_ends_nothing_once_all_is_answered(large: bool) -> None:
         call = Call(server)
         assert (await call.answer())[0] == 200
     assert after == ["in the background"]
+
+
+@pytest.mark.parametrize("more", [{}, {"body": b""}, {"body": b"", "more_body": False}])
+async def test_a_receive_that_never_waits_is_a_client_that_does(more: dict[str, Any]) -> None:
+    """As many tests of applications have it."""
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return {"type": "http.request", **more}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        assert await read(receive) == b""
+        s = scope["state"]["scheduler"]
+        await reply(send, str(await s.call(pow, 2, 10)).encode())
+
+    async with opened(app, deadline=60) as server:
+        await server({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+        assert sent[-1]["body"] == b"1024"
+        assert not len(server.limiter)
+
+
+async def test_the_deadline_holds_for_a_receive_that_never_waits() -> None:
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    async def never(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await asyncio.Event().wait()
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async with opened(never, deadline=0.05) as server:
+        await server({"type": "http", "method": "GET", "path": "/", "headers": []}, receive, send)
+    assert sent[0]["status"] == 504

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -117,6 +117,122 @@ async def test_fastapi() -> None:
         assert (await c.get("/readyz")).status_code == 200
 
 
+def full(request: Any) -> Any:
+    error = asc.QueueFull("no")
+    error.retry_after = 3.0
+    raise error
+
+
+async def wrong(request: Request) -> JSONResponse:
+    raise Problem(422, "A digit is 64 numbers.", pointer="/pixels")
+
+
+async def several(request: Request) -> JSONResponse:
+    raise ExceptionGroup("several", [asc.QueueFull("no"), asc.QueueFull("no")])
+
+
+async def several_bugs(request: Request) -> JSONResponse:
+    raise ExceptionGroup("several", [asc.QueueFull("no"), LookupError("a bug")])
+
+
+async def own(request: Request) -> JSONResponse:
+    raise asc.TaskTooLarge("no", 1, 0)
+
+
+async def told(request: Request, error: Exception) -> JSONResponse:
+    return JSONResponse("my own", status_code=418)
+
+
+class Around:
+    """A middleware as people write them."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, *args: Any) -> None:
+        await self.app(*args)
+
+
+def inner() -> Starlette:
+    handlers = {"full": full, "wrong": wrong, "several": several, "bugs": several_bugs, "own": own, "broken": broken}
+    routes = [Route(f"/{path}", endpoint) for path, endpoint in handlers.items()]
+    return Starlette(routes=routes, exception_handlers={asc.TaskTooLarge: told})
+
+
+def around(app: Any) -> Any:
+    return Serving(app, lambda: asc.Scheduler("cpu"), drain_on_sigterm=False)
+
+
+KINDS: dict[str, Callable[[], Any]] = {
+    "outside": lambda: around(inner()),
+    "outside of a middleware": lambda: around(Around(inner())),
+    "mounted": lambda: around(Starlette(routes=[Mount("/", inner())])),
+    "mounted in a middleware": lambda: around(Starlette(routes=[Mount("/", Around(inner()))])),
+    "mounted, and inside": lambda: Starlette(
+        routes=[Mount("/", inner())],
+        middleware=[Middleware(Serving, scheduler=lambda: asc.Scheduler("cpu"), drain_on_sigterm=False)],
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_exceptions_of_the_library_are_answered_wherever_the_framework_is(kind: str) -> None:
+    app = KINDS[kind]()
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with _lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://test") as c:
+        found = {path: await c.get(f"/{path}") for path in ("full", "wrong", "several", "bugs", "own", "broken")}
+    codes = {"full": 503, "wrong": 422, "several": 503, "bugs": 500, "own": 418, "broken": 500}
+    assert {path: answer.status_code for path, answer in found.items()} == codes
+    assert found["full"].headers["retry-after"] == "3"
+    assert found["wrong"].json()["pointer"] == "/pixels"
+    assert found["wrong"].headers["content-type"] == "application/problem+json"
+
+
+async def test_fastapi_inside_of_it() -> None:
+    if fastapi is None:
+        pytest.skip("FastAPI is not installed")
+    app = fastapi.FastAPI()
+
+    async def depends() -> None:
+        raise Problem(422, "A digit is 64 numbers.")
+
+    app.get("/wrong", dependencies=[fastapi.Depends(depends)])(full)
+    serving = around(app)
+    transport = httpx.ASGITransport(serving)
+    async with _lifespan(serving), httpx.AsyncClient(transport=transport, base_url="http://test") as c:
+        assert (await c.get("/wrong?request=1")).status_code == 422
+
+
+class Quart:
+    """As much of it as is asked here."""
+
+    __module__ = "quart.app"
+
+    def __init__(self) -> None:
+        self.handlers: dict[type[Exception], Any] = {}
+
+    def register_error_handler(self, kind: type[Exception], handler: Any) -> None:
+        self.handlers[kind] = handler
+
+
+class Litestar:
+    __module__ = "litestar.app"
+
+
+async def test_other_frameworks_are_asked_or_named(caplog: pytest.LogCaptureFixture) -> None:
+    quart, litestar = Quart(), Litestar()
+    async with around(quart).open():
+        body, status, headers = await quart.handlers[Problem](Problem(422, "A digit is 64 numbers."))
+        assert (status, headers["content-type"]) == (422, "application/problem+json")
+        assert b"A digit is 64 numbers." in body
+        assert (await quart.handlers[asc.QueueFull](asc.QueueFull("no")))[1] == 503
+    assert not caplog.records
+    async with around(litestar).open():
+        assert "Litestar answers exceptions itself" in caplog.text
+    with pytest.raises(LookupError):
+        around(litestar).answer(LookupError())
+
+
 async def test_an_application_in_another_has_what_is_around_the_outer_one() -> None:
     async def doubled(request: Request) -> JSONResponse:
         return JSONResponse(await request.state.scheduler.call(float, 2) * 2)
@@ -131,3 +247,24 @@ async def test_an_application_in_another_has_what_is_around_the_outer_one() -> N
         assert (await c.get("/in/double")).json() == 4
         with pytest.raises(RuntimeError, match="mounted in another.*add `Serving` to the outer one"):
             await c.get("/own/double")
+
+
+async def test_the_open_scheduler_in_a_lifespan_and_a_handler() -> None:
+    found: list[asc.Scheduler] = []
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[None]:
+        found.append(asc.current_scheduler())
+        yield
+
+    async def handler(request: Request) -> JSONResponse:
+        found.append(asc.current_scheduler())
+        return JSONResponse(1)
+
+    app = around(Starlette(routes=[Route("/", handler)], lifespan=lifespan))
+    async with _lifespan(app), httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as c:
+        await c.get("/")
+        assert found == [app.scheduler] * 2
+        assert asc.current_scheduler() is app.scheduler
+    with pytest.raises(asc.SchedulerClosed, match="no scheduler is open"):
+        asc.current_scheduler()

@@ -225,7 +225,7 @@ async def test_what_is_not_answered_in_time_is_told_so(caplog: pytest.LogCapture
             await middleware.drain()
             assert (await call.answer())[0] == 503
     assert held.cancelled == 1
-    assert "1 requests were cancelled after 0.01 s" in caplog.text
+    assert "1 request was cancelled after 0.01 s" in caplog.text
 
 
 async def test_a_log_that_fails_keeps_nobody_from_being_cancelled(failing_log: Any) -> None:
@@ -235,7 +235,7 @@ async def test_a_log_that_fails_keeps_nobody_from_being_cancelled(failing_log: A
         await until(lambda: held.entered == 1)
         await middleware.drain()
         assert (await call.answer())[0] == 503
-    assert failing_log.texts == ["1 requests were cancelled after 0.01 s of draining"]
+    assert failing_log.texts == ["1 request was cancelled after 0.01 s of draining"]
 
 
 @pytest.mark.parametrize(("kind", "complete"), [(b"text/event-stream; charset=utf-8", True), (b"text/csv", False)])

@@ -320,6 +320,47 @@ async def test_the_answer_waits_for_nothing_that_cannot_be_ended(kind: str, cut:
             assert (await Call(server, "/quick").feed().answer())[0] == 200
 
 
+@pytest.mark.parametrize("cut", ["deadline", "client"])
+@pytest.mark.parametrize("kind", ["batch", "batch in a coroutine", "step"])
+async def test_a_batch_that_nobody_waits_for_and_that_holds_every_stream_is_told(kind: str, cut: str) -> None:
+    began, gate = threading.Event(), threading.Event()
+
+    def block(items: list[int]) -> list[int]:
+        began.set()
+        gate.wait(60)
+        return items
+
+    async def block_in_a_task(items: list[int]) -> list[int]:
+        return await server.scheduler.call(block, items)
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if kind == "step":
+            async with stepper.join(object()) as outputs:
+                await anext(outputs)
+        else:
+            await batcher(1)
+
+    batcher: asc.Batcher[int, int] = asc.Batcher(block if kind == "batch" else block_in_a_task)
+    stepper: asc.Stepper[Any, Any] = asc.Stepper(block)
+    deadline = 0.2 if cut == "deadline" else None
+    async with opened(app, lambda: asc.Scheduler("cpu", streams=1), deadline=deadline) as server:
+        calls = [Call(server).feed(), Call(server).feed()]
+        await until(began.is_set)
+        if cut == "client":
+            await calls[0].leave().task
+            await turns()
+            if kind != "step":  # in which only the first is
+                assert (await get(server, "/readyz").answer())[0] == 200  # the other waits for it
+            calls[1].leave()
+        for call in calls:
+            await call.task
+        assert (await get(server, "/readyz").answer())[0] == 503
+        assert (await get(server, "/statusz").answer())[1]["adopted"]["tasks"] == 1
+        gate.set()
+        await until(lambda: server.ready)
+        assert (await get(server, "/statusz").answer())[1]["adopted"]["tasks"] == 0
+
+
 async def test_a_stream_that_is_free_keeps_the_server_ready() -> None:
     app = Blocked()
     async with opened(app, lambda: asc.Scheduler("cpu", streams=2)) as server:

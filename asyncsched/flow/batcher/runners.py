@@ -14,7 +14,8 @@ from time import monotonic
 from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, is_table, label_of
-from ..._core.model import CallPlan
+from ..._core.callsite import call_site
+from ..._core.model import CallPlan, Task
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.awaiting import place_of
@@ -42,6 +43,7 @@ class Runners:
     ) -> None:
         self.name: str = label_of(fn)
         self._plan = CallPlan(self.name)
+        self._site = call_site()  # of its making: no line of the program submits a batch
         self.batches: int = 0
         self.retries: int = 0
         self.answered: int = 0
@@ -78,7 +80,8 @@ class Runners:
                 if not self._loop.is_closed():
                     raise RuntimeError(
                         f"{self.name} belongs to the event loop that used it first, until that is closed: make one for"
-                        " each loop"
+                        " each loop; or from a thread of a server, such as that of a `def` endpoint, call it on the"
+                        " server's loop by `anyio.from_thread.run(predict, x)`"
                     )
                 self._queue.empty()  # nobody waits for items that may be left
                 self._begin_anew()
@@ -210,6 +213,14 @@ class Runners:
                 told.append(f"a {self._words.batch} of {self.name} has {whose} since {now - batch.began:.3g} s{where}")
         return told
 
+    def unwanted(self) -> list[Task]:
+        """The tasks of batches that are computed though all callers have left."""
+        now, scopes = monotonic(), dict[Scope, None]()
+        for batch in list(self._batches):
+            if batch.began and batch.scope is not None and not any(entry.wanted(now) for entry in batch.items):
+                scopes[batch.scope] = None
+        return [task for scope in scopes for task in scope._running()]
+
     def _entries(self) -> list[Entry]:
         in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
         return [*self._queue, *self._parts, *in_batches]
@@ -235,7 +246,7 @@ class Runners:
         items = batch.items
         if not items:
             return [], []
-        batch.began = monotonic()
+        batch.began, batch.scope = monotonic(), scope
         if self._is_async:
             batch.begun = True
             # In an asyncio task of its own: the context and the count of cancellations that it leaves behind are that
@@ -254,7 +265,7 @@ class Runners:
         def compute() -> Answered:
             return self._on_stream(batch)
 
-        return await scope._call_again(compute, self._plan)
+        return await scope._call_again(compute, self._plan, self._site)
 
     async def _called(self, items: list[Any]) -> tuple[Any, BaseException | None]:
         """The result of an async function, or the exception that it raised, returned: some exceptions of a task end the
@@ -300,7 +311,7 @@ class Runners:
 
     def _ended(self, batch: Batch, settled: list[Entry]) -> None:
         """A batch has been computed, or has failed. Some of its items may have to be computed again."""
-        now, batch.began = monotonic(), 0.0
+        now, batch.began, batch.scope = monotonic(), 0.0, None
         if batch.items and batch.part is None:
             self.batches += 1
         elif batch.items:
@@ -328,6 +339,7 @@ class Batch:
     formed: bool = False
     begun: bool = False  # the function was called: an exception from then on may be its own
     began: float = 0.0  # when it was handed to the function, or to a stream; 0 before that, and once it has ended
+    scope: Scope | None = None  # its own, or that of the batches of a runner, while it is computed
     task: asyncio.Task[Any] | None = None  # in which a coroutine function runs
 
     def __reduce__(self) -> NoReturn:

@@ -31,6 +31,7 @@ from typing import Any
 import anyio
 import numpy as np
 
+from ..._core.model import Task
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -127,6 +128,9 @@ class DeviceStage(Stage):
         return set()
 
     def explained(self) -> list[str]:
+        return []
+
+    def unwanted(self) -> list[Task]:
         return []
 
     def _reclaim(self) -> bool:
