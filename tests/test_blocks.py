@@ -114,9 +114,7 @@ PLACES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "error", [Frozen(1), Refuses("a"), NoSetter("b")], ids=lambda e: type(e).__name__
-)
+@pytest.mark.parametrize("error", [Frozen(1), Refuses("a"), NoSetter("b")], ids=lambda e: type(e).__name__)
 @pytest.mark.parametrize("place", PLACES)
 async def test_an_exception_that_refuses_changes_arrives(
     s: asc.Scheduler, place: Callable[[asc.Scheduler, Exception], Awaitable[None]], error: Exception
