@@ -52,7 +52,7 @@ LOADED_ONLY_WHEN_USED = {
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_blocks", "_instead", "_locks", "_log", "_threads", "_tree", "pictures"),
+    ("errors", "_arguments", "_blocks", "_generators", "_instead", "_locks", "_log", "_threads", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),

@@ -40,7 +40,7 @@ def driver(monkeypatch: pytest.MonkeyPatch, version: int) -> None:
         number._obj.value = version
         return 0
 
-    def library() -> Any:
+    def library(_: object) -> Any:
         if not version:
             raise OSError("libcuda.so.1")
         return SimpleNamespace(cuDriverGetVersion=get_version)

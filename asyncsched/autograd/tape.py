@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache, wraps
 from itertools import count
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from .._arguments import is_coroutine_function
 from .._core.model import Lease, Value
+from .._generators import Mark, holds
 from ..devices.contract import Device
 from ..ops.meta import Meta, meta
 from ..ops.op import Op
@@ -27,7 +28,7 @@ from .rules.common import in_shape, summed
 F = TypeVar("F", bound=Callable[..., Any])
 
 _NAMES: Final = "xyz"  # of the first operands, in rules
-_recording: ContextVar[bool] = ContextVar("asyncsched.recording", default=True)
+_silent: ContextVar[tuple[Mark, ...]] = ContextVar("asyncsched.no_grad", default=())
 
 
 class no_grad:
@@ -48,13 +49,15 @@ class no_grad:
     """
 
     def __init__(self) -> None:
-        self._tokens: list[Token[bool]] = []
+        self._marks: list[Mark] = []
 
     def __enter__(self) -> None:
-        self._tokens.append(_recording.set(False))
+        mark = Mark(_silent)
+        self._marks.append(mark)
+        mark.enter()
 
     def __exit__(self, *error: object) -> None:
-        _recording.reset(self._tokens.pop())
+        self._marks.pop().leave()
 
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
@@ -108,7 +111,7 @@ class Node:
     @property
     def leads_back(self) -> bool:
         """Whether an operation on its tensor would be recorded now, and a gradient could go back from there."""
-        return _recording.get() and (self.leaf or bool(self.parents))
+        return not ((marks := _silent.get()) and holds(marks)) and (self.leaf or bool(self.parents))
 
     @staticmethod
     def record(
@@ -124,7 +127,7 @@ class Node:
             NotImplementedError: if the operation has no rule, or none for complex numbers.
         """
         kind = result._value.meta.dtype.kind
-        if kind not in "fc" or not _recording.get():
+        if kind not in "fc" or ((marks := _silent.get()) and holds(marks)):
             return
         rule, value = _rule(operation.name, kind == "c"), result._value
         parents: list[Node | None] = []
@@ -190,7 +193,7 @@ class Node:
 
     def check_assignment(self) -> None:
         """Raise for an assignment to a part of a leaf: its gradient would be that of the old version."""
-        if self.leaf and _recording.get():
+        if self.leaf and not ((marks := _silent.get()) and holds(marks)):
             raise RuntimeError(
                 "cannot assign to a part of a tensor with requires_grad: assign `with no_grad():`, or to a copy"
             )

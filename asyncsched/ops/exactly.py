@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 
 from .._blocks import contextmanager
+from .._generators import Mark
 
-_exactly: ContextVar[bool] = ContextVar("asyncsched.exact", default=False)
-asked: Callable[[], bool] = _exactly.get  # whether the current context is inside `exact()`
+_exactly: ContextVar[tuple[Mark, ...]] = ContextVar("asyncsched.exact", default=())
+
+# Those that the current context is inside of: true if there is one.
+asked: Callable[[], tuple[Mark, ...]] = _exactly.get
 
 
 @contextmanager
@@ -42,8 +45,9 @@ def exact() -> Iterator[None]:
     array([[0.5, 0.5],
            [0.5, 0.5]], dtype=float32)
     """
-    token = _exactly.set(True)
+    mark = Mark(_exactly)
+    mark.enter()
     try:
         yield
     finally:
-        _exactly.reset(token)
+        mark.leave()

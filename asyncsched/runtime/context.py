@@ -17,7 +17,7 @@ of another task. Four rules:
 1. Leaving takes the link out of the context that leaves, wherever it stands there. Links above it are made anew.
 2. A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python
    calls the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's
-   context. `_Dropped` stands before the loop's own hook, and leaves all blocks of the generator at once, in the
+   context. `_generators` stands before the loop's own hook, and leaves all blocks of the generator at once, in the
    consumer's context alone. So what the consumer issues after its `break` is not cancelled with the generator.
 3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
    tasks that were started later, since they too come after it (`entered_earlier` lists the others).
@@ -41,26 +41,23 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import gc
 import os
 import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from inspect import CO_ASYNC_GENERATOR
 from math import inf
-from types import AsyncGeneratorType, FrameType
-from typing import Any, Final
+from types import FrameType
+from typing import Any
 
 from .._core.model import Scope as CoreScope
+from .._generators import AWAITS, Dropped, note
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
 
 _opened: set[weakref.ref[Runtime]] = set()
-
-
-_AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +68,7 @@ class Ambient:
     core: CoreScope
     outer: Ambient | None
     passing: bool = False  # once closed, it passes new tasks to `outer` instead of refusing them
-    noted: _Dropped | None = None  # where it is noted, by these frames, if it was entered in async generators
+    noted: Dropped | None = None  # where it is noted, by these frames, if it was entered in async generators
     frames: tuple[int, ...] = ()
     left_early: bool = False  # by the task that entered it, when its generator was dropped
 
@@ -123,15 +120,11 @@ def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, 
     core.entered_by = None if task is None else weakref.ref(task)
     link = Ambient(runtime, core, outer, passing)
     ambient.set(link)
-    hook, new = sys.get_asyncgen_hooks().finalizer, False
-    if type(hook) is not _Dropped and hook is not None:  # an event loop sets the hooks anew whenever it runs
-        hook, new = _Dropped(hook), True
-        sys.set_asyncgen_hooks(finalizer=hook)
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (flags := frame.f_code.co_flags) & _AWAITS:
-        if flags & CO_ASYNC_GENERATOR and hook is not None:
-            hook.note(link, frame, new=new)
+    while frame is not None and (flags := frame.f_code.co_flags) & AWAITS and not flags & CO_ASYNC_GENERATOR:
         frame = frame.f_back
+    if (frame is not None and flags & CO_ASYNC_GENERATOR) or type(sys.get_asyncgen_hooks().finalizer) is not Dropped:
+        note(link, frame)
     return link
 
 
@@ -192,58 +185,6 @@ def _without(here: Ambient | None, gone: Callable[[Ambient], bool]) -> Ambient |
         if not gone(link):
             here = link if link.outer is here else Ambient(link.runtime, link.core, here, link.passing)
     return here
-
-
-class _Dropped:
-    """The hook for async generators that nobody refers to any more, before the loop's own.
-
-    Generators are known by their frames, which last as long as their blocks are open.
-    """
-
-    def __init__(self, close: Callable[[Any], None]) -> None:
-        self._close = close  # the loop's
-        self._links: dict[int, dict[Ambient, None]] = {}  # by the identity of the frame
-        self._begun_before: set[weakref.ref[Any]] = set()
-
-    def note(self, link: Ambient, frame: FrameType, *, new: bool) -> None:
-        """A block is entered, and the generator with this frame awaits that. If the hook is new, the generator has
-        begun without it."""
-        self._links.setdefault(id(frame), {})[link] = None
-        link.noted, link.frames = self, (*link.frames, id(frame))
-        if new:
-            self._watch(frame)
-
-    def forget(self, link: Ambient) -> None:
-        """A block is left."""
-        for frame in link.frames:
-            links = self._links.get(frame, {})
-            links.pop(link, None)
-            if not links:
-                self._links.pop(frame, None)
-
-    def __call__(self, generator: Any) -> None:
-        """On any thread, in the context of whoever dropped it."""
-        self._close(generator)  # first: the task that closes it is in its blocks
-        self._leave(id(generator.ag_frame))
-
-    def _leave(self, frame: int) -> None:
-        for link in self._links.pop(frame, ()):
-            link.leave_early()
-
-    def _watch(self, frame: FrameType) -> None:
-        """Find a frame's generator, and have it noticed without the hook. It is slow to look for, the more so the older
-        it is, but is looked for at the first block in a run of the loop alone."""
-
-        def dropped(reference: weakref.ref[Any]) -> None:
-            self._begun_before.discard(reference)
-            self._leave(key)
-
-        key = id(frame)
-        for generation in range(3):
-            for found in gc.get_objects(generation):
-                if type(found) is AsyncGeneratorType and found.ag_frame is frame:
-                    self._begun_before.add(weakref.ref(found, dropped))
-                    return
 
 
 def _current_task() -> asyncio.Task[Any] | None:

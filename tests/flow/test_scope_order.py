@@ -6,17 +6,19 @@ import asyncio
 import contextvars
 import gc
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
 from typing import Any
 
+import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.ops.exactly import asked
 from asyncsched.runtime.context import Ambient, ambient, current_scope, deadline
 
-from ..waiting import until
+from ..waiting import turns, until
 
 
 async def numbers(s: asc.Scheduler, name: str = "generator") -> AsyncIterator[int]:
@@ -279,3 +281,53 @@ async def test_a_deadline_ends_with_its_generator(s: asc.Scheduler, closed: bool
         await anext(other)
     assert deadline(ambient.get()) == inf
     await other.aclose()  # type: ignore[attr-defined]
+
+
+async def silent() -> AsyncIterator[int]:
+    with asc.no_grad():
+        yield 1
+        yield 2
+
+
+async def exactly() -> AsyncIterator[int]:
+    with asc.exact():
+        yield 1
+        yield 2
+
+
+async def is_silent(x: asc.Tensor) -> bool:
+    return not (x * 2).requires_grad
+
+
+async def is_exact(x: asc.Tensor) -> bool:
+    return bool(asked())
+
+
+@pytest.mark.parametrize(("block", "holds"), [(silent, is_silent), (exactly, is_exact)])
+async def test_no_grad_and_exact_end_with_their_generator(
+    s: asc.Scheduler, block: Callable[[], AsyncIterator[int]], holds: Callable[[asc.Tensor], Awaitable[bool]]
+) -> None:
+    x = await s.put(np.ones(3))
+    x.requires_grad = True
+    async for _ in block():
+        assert await holds(x)
+        break
+    assert not await holds(x)
+    assert not await asyncio.create_task(holds(x))
+    await turns()
+    assert not await holds(x)
+
+    first, second = block(), block()
+    await anext(first)
+    await anext(second)
+    inside = asyncio.create_task(holds(x))
+    assert await inside
+    await first.aclose()  # type: ignore[attr-defined]
+    assert await holds(x)
+    await second.aclose()  # type: ignore[attr-defined]
+    assert not await holds(x)
+
+    items = block()
+    await anext(items)
+    await asyncio.create_task(items.aclose(), context=contextvars.Context())  # type: ignore[attr-defined]
+    assert block is exactly or not await holds(x)  # exact bits stay right

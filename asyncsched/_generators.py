@@ -1,0 +1,143 @@
+"""Blocks in async generators, whose consumer drops the generator: they end for the consumer at once.
+
+A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python calls
+the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's context.
+There the generator's blocks are left; their own end comes later, and in another context.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import weakref
+from collections.abc import Callable
+from contextvars import ContextVar
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
+from types import AsyncGeneratorType, FrameType
+from typing import Any, Final, Protocol
+
+AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
+_WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
+
+
+class Block(Protocol):
+    """What is left early.
+
+    Attributes:
+        noted, frames: where it is noted, and by which frames, if it was entered in async generators.
+    """
+
+    noted: Dropped | None
+    frames: tuple[int, ...]
+
+    def leave_early(self) -> None:
+        """The generator was dropped, in this context."""
+
+
+class Dropped:
+    """The hook for async generators that nobody refers to any more, before the loop's own.
+
+    Generators are known by their frames, which last as long as their blocks are open.
+    """
+
+    def __init__(self, close: Callable[[Any], None]) -> None:
+        self._close = close  # the loop's
+        self._links: dict[int, dict[Block, None]] = {}  # by the identity of the frame
+        self._begun_before: set[weakref.ref[Any]] = set()
+
+    def note(self, link: Block, frame: FrameType, *, new: bool) -> None:
+        """A block is entered, and the generator with this frame awaits that. If the hook is new, the generator has
+        begun without it."""
+        self._links.setdefault(id(frame), {})[link] = None
+        link.noted, link.frames = self, (*link.frames, id(frame))
+        if new:
+            self._watch(frame)
+
+    def forget(self, link: Block) -> None:
+        """A block is left."""
+        for frame in link.frames:
+            links = self._links.get(frame, {})
+            links.pop(link, None)
+            if not links:
+                self._links.pop(frame, None)
+
+    def __call__(self, generator: Any) -> None:
+        """On any thread, in the context of whoever dropped it."""
+        self._close(generator)  # first: the task that closes it is in its blocks
+        self._leave(id(generator.ag_frame))
+
+    def _leave(self, frame: int) -> None:
+        for link in self._links.pop(frame, ()):
+            link.leave_early()
+
+    def _watch(self, frame: FrameType) -> None:
+        """Find a frame's generator, and have it noticed without the hook. It is slow to look for, the more so the older
+        it is, but is looked for at the first block in a run of the loop alone."""
+
+        def dropped(reference: weakref.ref[Any]) -> None:
+            self._begun_before.discard(reference)
+            self._leave(key)
+
+        key = id(frame)
+        for generation in range(3):
+            for found in gc.get_objects(generation):
+                if type(found) is AsyncGeneratorType and found.ag_frame is frame:
+                    self._begun_before.add(weakref.ref(found, dropped))
+                    return
+
+
+def note(block: Block, frame: FrameType | None) -> None:
+    """A block is entered in this frame: note it for the async generators that wait for this."""
+    hook, new = sys.get_asyncgen_hooks().finalizer, False
+    if type(hook) is not Dropped and hook is not None:  # an event loop sets the hooks anew whenever it runs
+        hook, new = Dropped(hook), True
+        sys.set_asyncgen_hooks(finalizer=hook)
+    while frame is not None and (flags := frame.f_code.co_flags) & AWAITS:
+        if flags & CO_ASYNC_GENERATOR and hook is not None:
+            hook.note(block, frame, new=new)
+        frame = frame.f_back
+
+
+class Mark:
+    """A block in which something holds for the coroutine that is in it, and for the tasks that it starts there."""
+
+    def __init__(self, marks: ContextVar[tuple[Mark, ...]]) -> None:
+        self._marks = marks
+        self._by = _current_task()
+        self.left_elsewhere = False  # by another task: so it holds for nobody any more
+        self.noted: Dropped | None = None
+        self.frames: tuple[int, ...] = ()
+
+    def enter(self) -> None:
+        self._marks.set((*self._marks.get(), self))
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH):
+            frame = frame.f_back
+        note(self, frame)
+
+    def leave(self) -> None:
+        if self.noted is not None:
+            self.noted.forget(self)
+        self._take_out()
+        self.left_elsewhere = self._by is not None and self._by() is not None and _current_task() != self._by
+
+    def leave_early(self) -> None:
+        if self._by is not None and _current_task() == self._by:
+            self._take_out()
+
+    def _take_out(self) -> None:
+        self._marks.set(tuple([mark for mark in self._marks.get() if mark is not self]))
+
+
+def holds(marks: tuple[Mark, ...]) -> bool:
+    """Whether a context is in one of these blocks."""
+    return bool(marks) and not all(mark.left_elsewhere for mark in marks)
+
+
+def _current_task() -> weakref.ref[asyncio.Task[Any]] | None:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs
+        return None
+    return None if task is None else weakref.ref(task)
