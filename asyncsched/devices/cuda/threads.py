@@ -54,7 +54,7 @@ def _started(name: str) -> _Kept:
 
 class _Kept(threading.Thread):
     def __init__(self, what: str) -> None:
-        super().__init__(name=what, daemon=True)
+        super().__init__(name=f"idle, for {what}", daemon=True)  # one that was prepared may never be needed
         self._what = what
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
 
