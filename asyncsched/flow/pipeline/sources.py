@@ -20,7 +20,7 @@ from typing import Any
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .links import Link
 from .order import Arranged, Strided, is_in_memory, is_map
 from .position import Origin, Position
@@ -159,7 +159,7 @@ class ThreadSource(SourceStage):
         number = self.first
         try:
             self._open()
-            while room := self._room.get():
+            while room := taken(self._room):
                 while room and not self._stopped:
                     started = perf_counter()
                     item = self._get(number)
