@@ -83,6 +83,13 @@ def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     return _awaited_in(steps_of(task))
 
 
+def awaits_unseen(task: asyncio.Task[Any]) -> bool:
+    """Whether a task's chain of awaits ends in C: neither in a future, nor in an object of a class of Python's."""
+    steps = steps_of(task)
+    last = _next_link(steps[-1]) if steps else task.get_coro()
+    return _awaited_in(steps) is None and not isinstance(getattr(type(last), "send", None), types.FunctionType)
+
+
 def _awaited_in(steps: list[Any]) -> asyncio.Future[Any] | None:
     iterator = _next_link(steps[-1]) if steps else None
     return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)

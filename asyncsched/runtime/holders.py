@@ -27,6 +27,7 @@ from functools import partial
 from threading import Thread
 from time import thread_time
 from typing import Any, Final
+from weakref import getweakrefcount
 
 import anyio
 import anyio.abc
@@ -47,6 +48,7 @@ _LONGEST: Final = 100_000  # members of a container: of a larger one the walk ta
 _DESCRIBED: Final = 100  # places in coroutines described with variable and line; only a few are shown
 _ABOVE: Final = 5_000  # objects looked at on the way up from one object to its holders
 _ENDS: Final = 20
+_RESUMING: Final = ("task_wakeup", "__wakeup", "__step")
 _STEPS_UP: Final = 100  # of a chain of awaits
 _STEPS: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
 _ATOMS: Final = (
@@ -128,8 +130,16 @@ class Graph:
         self._unseen = {
             place: None
             for place, references in enumerate(map(sys.getrefcount, self.things))
-            if references - _alone > len(self._ups[place]) and id(self.things[place]) not in self._exempt
+            if id(self.things[place]) not in self._exempt
+            and (references - _alone > len(self._ups[place]) or self._is_known_weakly(place))
         }
+
+    def _is_known_weakly(self, place: int) -> bool:
+        """Whether somebody unseen may act on it by a weak reference, as a transport on a `StreamReader`."""
+        kind = type(self.things[place])
+        return getweakrefcount(self.things[place]) > 0 and not (
+            issubclass(kind, (*_PLAIN, np.ndarray)) or kind.__module__.startswith("asyncsched.")
+        )
 
     def acting(self, parked: Collection[int], acts: Iterable[int]) -> list[int]:
         """How far what acts reaches, for each thing; 0 for things held only by who waits.
@@ -291,7 +301,7 @@ class Graph:
                 reach = ACTS if is_task and not ends and type(self.things[below]) not in _STEPS else further
                 if below in self._places:
                     if reach > ACTS:
-                        todo.append((below, reach, True))
+                        todo.append((below, reach, not _wakes(thing)))
                 elif type(self.things[below]) is not Task:
                     todo.append((below, reach, False))
 
@@ -340,6 +350,11 @@ def _stops(kind: type) -> bool:
 
 def _is_handle(thing: Any) -> bool:
     return type(thing).__name__ in ("Handle", "TimerHandle", "TaskStepMethWrapper", "FutureIter", "coroutine_wrapper")
+
+
+def _wakes(thing: Any) -> bool:
+    """Whether this is the callback by which asyncio resumes a task, and no holder of the task."""
+    return type(thing).__name__ == "TaskStepMethWrapper" or getattr(thing, "__name__", "") in _RESUMING
 
 
 def _stack(frame: types.FrameType | None) -> Iterator[types.FrameType]:

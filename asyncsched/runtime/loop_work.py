@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import thread as executors
 from typing import Any, Final, NamedTuple
 
-from .awaiting import awaited_by
+from .awaiting import awaits_unseen
 from .context import opened
 from .threads import running_code, under_way, waits_for_work
 from .wakeup import Wakeup
@@ -126,7 +126,7 @@ def _handler() -> str | None:
 def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
     """A task that waits for what Python does not see, such as libuv's look-up of a host's name."""
     for task in asyncio.all_tasks(loop):
-        if awaited_by(task) is None:
+        if awaits_unseen(task):
             return f"the task {task.get_name()!r} waits for something that is not seen"
     return None
 
