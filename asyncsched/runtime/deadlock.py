@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -101,11 +101,8 @@ class Case:
         marks, moving, free = self._judged({account: n if n >= 0 else inf for account, n in unknown.items()})
         findings = {account: self._finding(account, unknown[account], marks, moving) for account in self._accounts}
         for account, first in stuck.items():
-            if self._graph.shows_timers and not _finds_room(first, free):
-                findings[account].deadlock = True
-                findings[account].caller = last_caller(
-                    self._runtime, account, lambda owner: not self._acts(owner, marks)
-                )
+            findings[account].deadlock = self._graph.shows_timers and not _finds_room(first, free)
+            findings[account].caller = self._last_caller(account, marks)
         return findings
 
     def _judged(self, unknown: dict[Account, float]) -> tuple[list[int], set[Task], dict[Account, float]]:
@@ -147,6 +144,18 @@ class Case:
         place = self._graph.tasks.get(owner)
         return place is None or marks[place] > 0
 
+    def _last_caller(self, account: Account, marks: list[int]) -> asyncio.Future[Any] | None:
+        """The future of the last task that keeps a reserve while others answer it, and may release the reserve.
+
+        If possible, of one that waits here.
+        """
+        bound = set[int]().union(*[one.bound() for one in self._runtime.answerers])
+        free = _answered(self._runtime).keys() - bound
+        owners = [owner for whose, scope in self._reserved if whose is account and (owner := _owner(scope)) is not None]
+        owners.sort(key=lambda owner: not self._acts(owner, marks))
+        callers = [future for owner in owners if id(future := awaited_by(owner)) in free]
+        return callers[-1] if callers else None
+
     def _finding(self, account: Account, unknown: float, marks: list[int], moving: set[Task]) -> Finding:
         """Name the holders of an account's bytes."""
         finding, listing = Finding(), Counter[tuple[int, float, str]]()
@@ -170,16 +179,6 @@ class Case:
             listing[_FREE, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         finding.lines = _shortened(listing)
         return finding
-
-
-def last_caller(
-    runtime: Runtime, account: Account, waits: Callable[[asyncio.Task[Any]], bool]
-) -> asyncio.Future[Any] | None:
-    """The future of the last waiting task that keeps a reserve while others answer it, and may release the reserve."""
-    free = _answered(runtime).keys() - set[int]().union(*[one.bound() for one in runtime.answerers])
-    owners = [owner for _, scope in reserves(runtime.engine.root, [account]) if (owner := _owner(scope)) is not None]
-    callers = [future for owner in owners if waits(owner) and id(future := awaited_by(owner)) in free]
-    return callers[-1] if callers else None
 
 
 def reserves(root: Scope, accounts: Collection[Account]) -> Iterator[tuple[Account, Scope]]:

@@ -110,7 +110,8 @@ class Graph:
             self._add(one, exempt=True)
         self._places = {*self.tasks.values()}
         self._answers = {self.tasks[task]: keys for task, keys in answers.items() if task in self.tasks}
-        self._exempt |= set[int]().union(*answers.values())
+        self._answered = set[int]().union(*answers.values())
+        self._exempt |= self._answered
         work = work_of(loop)
         self.shows_timers = work is not None
         for handle in [] if work is None else [*work.due, *work.timers]:
@@ -302,7 +303,7 @@ class Graph:
                 if below in self._places:
                     if reach > ACTS:
                         todo.append((below, reach, not _wakes(thing)))
-                elif type(self.things[below]) is not Task:
+                elif type(self.things[below]) is not Task and id(self.things[below]) not in self._answered:
                     todo.append((below, reach, False))
 
     # -- where they hold ----------------------------------------------------------------------------------------

@@ -281,6 +281,7 @@ class StallWatch:
             if finding is not None and (why is None or (finding.deadlock and seconds >= PROBABLE)):
                 if finding.caller is not None:
                     finding.caller.set_exception(self._deadlock(task, finding))
+                    stall.finding, self._idle = None, False
                 else:
                     self._fail_stuck(task, self._deadlock(task, finding))
                 return
