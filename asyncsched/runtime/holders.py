@@ -109,6 +109,7 @@ class Graph:
         for one in tasks:
             self._add(one, exempt=True)
         self._places = {*self.tasks.values()}
+        self._coroutines = {id(task.get_coro()) for task in everybody}
         self._answers = {self.tasks[task]: keys for task, keys in answers.items() if task in self.tasks}
         self._answered = set[int]().union(*answers.values())
         self._exempt |= self._answered
@@ -267,7 +268,8 @@ class Graph:
             code = frame.f_code
             if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # otherwise its variables are a module's
                 does = "asks" if asker is not None else "runs"
-                self._root(frame, ACTS, f"{code.co_qualname}, which {does} at {code.co_filename}:{frame.f_lineno},")
+                # Below the loop they cannot act before it ends
+                self._root(frame, 0, f"{code.co_qualname}, which {does} at {code.co_filename}:{frame.f_lineno},")
 
     def _add_modules(self) -> None:
         """Begin also at the variables of the user's modules."""
@@ -300,6 +302,8 @@ class Graph:
             for below in self._downs[place]:
                 # The callbacks of a task that is woken are called only once it ends
                 reach = ACTS if is_task and not ends and type(self.things[below]) not in _STEPS else further
+                if id(self.things[below]) in self._coroutines and not is_task:
+                    continue  # whoever holds a task's coroutine cannot go on with it
                 if below in self._places:
                     if reach > ACTS:
                         todo.append((below, reach, not _wakes(thing)))
