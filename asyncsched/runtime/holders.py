@@ -48,6 +48,7 @@ _LONGEST: Final = 100_000  # members of a container: of a larger one the walk ta
 _DESCRIBED: Final = 100  # places in coroutines described with variable and line; only a few are shown
 _ABOVE: Final = 5_000  # objects looked at on the way up from one object to its holders
 _ENDS: Final = 20
+_OPTIMIZED: Final = inspect.CO_OPTIMIZED  # code without it is no function's
 _RESUMING: Final = ("task_wakeup", "__wakeup", "__step")
 _STEPS_UP: Final = 100  # of a chain of awaits
 _STEPS: Final = (types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType)
@@ -252,7 +253,7 @@ class Graph:
         """Let the walk go through the variables of code that is no function's: of a notebook's cell, which waits."""
         for step in [step for task in tasks for step in steps_of(task)]:
             code = code_of(step)
-            frame = None if code is None or code.co_flags & inspect.CO_OPTIMIZED else frame_of(step)
+            frame = None if code is None or code.co_flags & _OPTIMIZED else frame_of(step)
             for names in [] if frame is None else (frame.f_globals, frame.f_locals):
                 self._cells[id(names)] = _shown_results(names)
                 self._exempt |= {id(names), *map(id, self._cells[id(names)])}
@@ -266,7 +267,7 @@ class Graph:
                 self._root(frame, BOUND, told)
         for frame in _stack(sys._getframe()):
             code = frame.f_code
-            if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # otherwise its variables are a module's
+            if is_users(code) and code.co_flags & _OPTIMIZED:  # otherwise its variables are a module's
                 does = "asks" if asker is not None else "runs"
                 # Below the loop they cannot act before it ends
                 self._root(frame, 0, f"{code.co_qualname}, which {does} at {code.co_filename}:{frame.f_lineno},")
@@ -319,6 +320,12 @@ class Graph:
             return holder, ""
         if up in self._places:
             return holder, self._place(holder, where_it_waits, holder)
+        if id(holder) in self._cells:  # it is that of the coroutine whose variables these are
+            cells = [
+                one for one in self._ups[up] if (code := code_of(self.things[one])) and not code.co_flags & _OPTIMIZED
+            ]
+            up = cells[0] if cells else up
+            holder = self.things[up]
         owner = self._owner(up) if type(holder) in _STEPS else None
         if owner is None:
             return None
