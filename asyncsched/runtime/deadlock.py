@@ -106,7 +106,7 @@ class Case:
         return findings
 
     def _judged(self, unknown: dict[Account, float]) -> tuple[list[int], set[Task], dict[Account, float]]:
-        """How far what acts reaches, the pending tasks that may be let in, and the bytes of accounts that may be freed."""
+        """How far what acts reaches, the pending tasks that may be let in, and the bytes that may come free."""
         free, tasks, at = unknown, self._graph.tasks, self._graph.at
         launched = [at[id(task)] for task in self._unfinished if task.state != PENDING and id(task) in at]
         parked = [

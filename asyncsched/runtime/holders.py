@@ -267,18 +267,20 @@ class Graph:
                 self._root(frame, BOUND, told)
         for frame in _stack(sys._getframe()):
             code = frame.f_code
-            if is_users(code) and code.co_flags & _OPTIMIZED:  # otherwise its variables are a module's
+            if is_users(code):
                 does = "asks" if asker is not None else "runs"
-                # Below the loop they cannot act before it ends
-                self._root(frame, 0, f"{code.co_qualname}, which {does} at {code.co_filename}:{frame.f_lineno},")
+                told = f"{code.co_qualname}, which {does} at {code.co_filename}:{frame.f_lineno},"
+                # A function below the loop cannot act before that ends. The variables of a module are everybody's
+                inside = code.co_flags & _OPTIMIZED
+                self._root(frame if inside else frame.f_locals, 0 if inside else ACTS, told)
 
     def _add_modules(self) -> None:
         """Begin also at the variables of the user's modules."""
         for name, module in list(sys.modules.items()):
             file = getattr(module, "__file__", None) or ""
-            if (name == "__main__" or file) and not file.startswith(_LIBRARIES) and id(vars(module)) not in self._cells:
-                if not name.startswith("asyncsched"):
-                    self._root(vars(module), ACTS, f"module {name}")
+            library = file.startswith(_LIBRARIES) or name.startswith("asyncsched") or not (file or name == "__main__")
+            if not library and id(vars(module)) not in self._cells:
+                self._root(vars(module), ACTS, f"module {name}")
 
     # -- who acts -----------------------------------------------------------------------------------------------
 
@@ -321,9 +323,8 @@ class Graph:
         if up in self._places:
             return holder, self._place(holder, where_it_waits, holder)
         if id(holder) in self._cells:  # it is that of the coroutine whose variables these are
-            cells = [
-                one for one in self._ups[up] if (code := code_of(self.things[one])) and not code.co_flags & _OPTIMIZED
-            ]
+            codes = [(one, code_of(self.things[one])) for one in self._ups[up]]
+            cells = [one for one, code in codes if code is not None and not code.co_flags & _OPTIMIZED]
             up = cells[0] if cells else up
             holder = self.things[up]
         owner = self._owner(up) if type(holder) in _STEPS else None

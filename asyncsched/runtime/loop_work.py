@@ -6,8 +6,9 @@ So if no callback is due, no timer is armed, nothing is watched, and no thread i
 go on, whatever it waits for and whoever holds what. Nothing need be known about coroutines, futures or the heap.
 
 The callbacks of the package that only look, and the wake-ups by which idle streams report, do not count. Nor do
-handlers of the signals by which a person or a watchdog ends a program, unless they are the loop's. What cannot be seen counts as something that may happen. One thing is not seen:
-a thread without a line of Python, as of a library in C or Rust, that sets a future.
+handlers of the signals by which a person or a watchdog ends a program, unless they are the loop's. What cannot be seen
+counts as something that may happen. One thing is not seen: a thread without a line of Python, as of a library in C or
+Rust, that sets a future.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def work_of(loop: Any) -> Work | None:
 
 
 def may_happen(loop: asyncio.AbstractEventLoop, work: Work | None) -> str | None:
-    """What may still happen in a loop that shows this work, in words; None if nothing may. In a callback of the loop."""
+    """What may still happen in a loop that shows this work, in words; None if nothing may. In its callback."""
     if work is None:
         return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
     if any(one.ledger.in_flight or one.completions.items for one in opened() if one.loop is loop) or under_way:
