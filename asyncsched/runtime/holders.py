@@ -265,7 +265,8 @@ class Graph:
             self._root(thread, BOUND, told := f"the thread {thread.name!r}")
             for frame in _stack(frames.get(thread.ident or 0)):
                 self._root(frame, BOUND, told)
-        for frame in _stack(sys._getframe()):
+        frames.clear()  # it has this function's frame, which has it
+        for frame in _stack(sys._getframe(1)):
             code = frame.f_code
             if is_users(code):
                 does = "asks" if asker is not None else "runs"

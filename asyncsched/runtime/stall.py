@@ -119,6 +119,7 @@ class StallWatch:
         self._failed_in: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # tasks with waiters to fail at one look
         self._pause = FIRST_LOOK
+        self._due = 0.0  # when the next look is due
         self._idle = False  # the last look found nothing left in the loop
         self._searching = False  # on another thread
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
@@ -149,7 +150,7 @@ class StallWatch:
         same = self._take_in(now_stuck)
         if same:
             self._plan(NEXT_LOOK)
-        elif now_stuck != self._stuck or self._later is None:
+        else:
             self._at_a_time = 1
             self._plan(FIRST_LOOK)
         self._stuck, self._failed_in, self._idle = now_stuck, same, False
@@ -174,21 +175,25 @@ class StallWatch:
         return same
 
     def stop(self) -> None:
-        """Stop watching: nothing is stuck, or the scheduler closes."""
+        """Stop the clocks: nothing is stuck now. Stop watching, if nothing waits either."""
         for stall in self._stalls.values():
             stall.pause(perf_counter())
         self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
-        self._stuck, self._failed_in = {}, {}
-        for handle in (self._soon, self._later):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._later = None
+        self._stuck, self._failed_in, self._idle = {}, {}, False
+        if not self._stalls:
+            for handle in (self._soon, self._later):
+                if handle is not None:
+                    handle.cancel()
+            self._soon = self._later = None
 
     def _plan(self, pause: float) -> None:
-        if self._later is not None:
-            self._later.cancel()
-        self._pause = pause
-        self._later = self._loop.call_later(pause, self._look_later)
+        """Plan the next look, unless an earlier one is planned: changes elsewhere do not put it off."""
+        due = perf_counter() + pause
+        if self._later is None or due < self._due:
+            if self._later is not None:
+                self._later.cancel()
+            self._pause, self._due = pause, due
+            self._later = self._loop.call_later(pause, self._look_later)
 
     def _look_soon(self) -> None:
         self._soon = None
@@ -197,7 +202,7 @@ class StallWatch:
     def _look_later(self) -> None:
         self._later = None
         self._look(thorough=True)
-        if self._stuck and self._later is None:
+        if self._stalls and self._later is None:
             self._plan(FIRST_LOOK if self._idle else min(2 * self._pause, LONGEST, self._timeout or inf))
 
     def _look(self, thorough: bool) -> None:
