@@ -18,7 +18,8 @@ The engine calls `update` after each dispatch while tasks are stuck. So it costs
 is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
 bytes: it collects young garbage, since a dead cycle may hold them (a stored exception with its frames), and later all
 garbage; and asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead). Collections of young garbage that
-free nothing get a twentieth of the loop's time; those of all garbage, and searches, a hundredth. A search takes the
+free nothing get a twentieth of the loop's time; those of all garbage, and searches, a hundredth,
+unless the last one freed bytes. A search takes the
 loop `AT_ONCE` seconds at most. One that needs longer is done by another thread, once for each stall.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
@@ -74,7 +75,7 @@ AT_ONCE = 0.03  # seconds of the loop for a search
 ELSEWHERE = 2.0  # seconds of another thread for a search
 IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
-_BLOCK = 60e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
+_BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
 _SHOWN = 5
 
 
@@ -127,6 +128,7 @@ class StallWatch:
         self._may_collect_all = 0.0  # when all garbage may be, though the loop has other work
         self._may_search = 0.0
         self._whole: float | None = None  # seconds that the last collection of all garbage took
+        self._helped = False  # it freed bytes
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
@@ -350,15 +352,17 @@ class StallWatch:
         now, before = perf_counter(), self._stuck
         takes = sys.getallocatedblocks() * _BLOCK if self._whole is None else self._whole
         waited = max([self._stalls[account].seconds(now) for account in before], default=0.0)
-        if not certain and (waited < max(WHOLE, takes / RARE) or now < self._may_collect_all):
+        patience = takes if self._helped else max(WHOLE, takes / RARE)
+        if not certain and (waited < patience or now < self._may_collect_all):
             return False
         started = thread_time()
         self._runtime.completions.wants_bytes = 0
         gc.collect()
         self._whole = thread_time() - started
-        self._may_collect_all = perf_counter() + self._whole / RARE
         self._runtime.dispatch()
-        return self._stuck is not before
+        self._helped = self._stuck is not before
+        self._may_collect_all = perf_counter() + (0.0 if self._helped else self._whole / RARE)
+        return self._helped
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine
