@@ -88,8 +88,10 @@ class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: all bytes are held by tasks and coroutines that themselves wait for bytes.
 
     It is raised at once where the event loop has nothing left to do, so that no coroutine can go on. Otherwise it is
-    raised after 10 seconds without progress, if everybody who holds the bytes is found, and waits here. It is raised for the oldest awaited task. When its awaiter drops the bytes it holds, the others may go on. If that
-    frees none, more get it, each time twice as many.
+    raised after 10 seconds without progress, if everybody who holds the bytes is found, and waits here.
+
+    The oldest awaited task gets it. When its awaiter drops the bytes it holds, the others may go on. If that frees
+    none, more get it, each time twice as many.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.

@@ -154,6 +154,7 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
 
 LOOKING.add(_pass_on)
 
+
 def _listen(listening: threading.Event) -> None:
     assert _SIGNAL is not None
     signal.pthread_sigmask(signal.SIG_BLOCK, [_SIGNAL])

@@ -127,7 +127,7 @@ def _handler() -> str | None:
 def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
     """A task that waits for what Python does not see, such as libuv's look-up of a host's name."""
     for task in asyncio.all_tasks(loop):
-        if awaits_unseen(task):
+        if task is not asyncio.current_task(loop) and awaits_unseen(task):
             return f"the task {task.get_name()!r} waits for something that is not seen"
     return None
 
