@@ -30,7 +30,7 @@ from .runtime import Runtime
 BUDGET = 0.25  # seconds of the loop's thread for a search that somebody asks for
 _SHOWN = 8
 _HOLDERS_SHOWN = 3
-_LOOKED_UP = 2_000  # values whose holders are named; the rest is counted
+_LOOKED_UP = 500  # values whose holders are named; the rest is counted
 # Kinds of holders. In the list those that may release bytes come first, and of each group those of the most bytes
 _FREE, _COROUTINE, _OTHER = range(3)
 
@@ -74,7 +74,7 @@ def investigate(runtime: Runtime, accounts: Collection[Account], budget: float) 
 
 
 class Case:
-    """A search, and the conclusions from it. On the loop's thread, after the walk."""
+    """A search, and the conclusions from it, after the walk."""
 
     def __init__(self, runtime: Runtime, graph: Graph, accounts: Collection[Account]) -> None:
         graph.count()  # before anything here refers to what was found
@@ -89,23 +89,39 @@ class Case:
                 kind = "" if value is thing else "in an awaited array, "
                 self._found.append((account, value.charge, place, f"{kind}created at {line(value.site)}"))
         self._reserved = list(reserves(runtime.engine.root, accounts))
-
-    def findings(self, stuck: Mapping[Account, Task]) -> dict[Account, Finding]:
-        """Judge whether these tasks, the first stuck ones of their accounts, will ever be let in."""
+        self._parked = set(map(id, runtime.parked))
         unknown = {account: account.used for account in self._accounts}
         owned = [(account, scope.reserve) for account, scope in self._reserved if _owner(scope) is not None]
         flying = [(task.scope.account.open, task.cost) for task in self._unfinished if task.state == LAUNCHED]
         for account, nbytes in (*owned, *flying, *[found[:2] for found in self._found]):
             if account in unknown:
                 unknown[account] -= nbytes
-        marks, moving, free = self._judged({account: n if n >= 0 else inf for account, n in unknown.items()})
+        self._unknown = unknown
+        self._judged = self._judge({account: n if n >= 0 else inf for account, n in unknown.items()})
+
+    def stands(self) -> bool:
+        """Whether a case that was judged on another thread still holds: all wait, and nobody has got hold of a thing.
+
+        On the loop's thread; true until other code runs.
+        """
+        waiting = self._runtime.parked
+        return (
+            self._graph.count()
+            and self._parked <= set(map(id, waiting))
+            and not any(future.done() for future in waiting)
+        )
+
+    def findings(self, stuck: Mapping[Account, Task]) -> dict[Account, Finding]:
+        """Judge whether these tasks, the first stuck ones of their accounts, will ever be let in."""
+        marks, moving, free = self._judged
+        unknown = self._unknown
         findings = {account: self._finding(account, unknown[account], marks, moving) for account in self._accounts}
-        for account, first in stuck.items():
+        for account, first in [(account, first) for account, first in stuck.items() if account in findings]:
             findings[account].deadlock = self._graph.shows_timers and not _finds_room(first, free)
             findings[account].caller = self._last_caller(account, marks)
         return findings
 
-    def _judged(self, unknown: dict[Account, float]) -> tuple[list[int], set[Task], dict[Account, float]]:
+    def _judge(self, unknown: dict[Account, float]) -> tuple[list[int], set[Task], dict[Account, float]]:
         """How far what acts reaches, the pending tasks that may be let in, and the bytes that may come free."""
         free, tasks, at = unknown, self._graph.tasks, self._graph.at
         launched = [at[id(task)] for task in self._unfinished if task.state != PENDING and id(task) in at]

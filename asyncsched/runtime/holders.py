@@ -61,6 +61,7 @@ _PLAIN: Final = (
     types.CellType, types.FrameType, *_STEPS, asyncio.Future, asyncio.Handle, asyncio.Timeout, asyncio.TaskGroup,
     anyio.CancelScope, anyio.abc.TaskGroup,
 )  # fmt: skip
+_PLAIN_OR_ARRAY: Final = (*_PLAIN, np.ndarray)
 _INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler", "_log"))
 _LIBRARIES: Final = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 _NOTHING: Final = ()  # everybody's
@@ -101,8 +102,9 @@ class Graph:
         self._awaiting: defaultdict[int, list[int]] = defaultdict(list)  # who awaits a future, by its identity
         self._cells: dict[int, list[Any]] = {}  # the variables of waiting notebook cells, with more that belongs there
         self._described = 0
-        everybody = sorted(asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name()))
+        everybody = list(asyncio.all_tasks(loop))
         if len(everybody) < _FEW:
+            everybody.sort(key=lambda task: (len(task.get_name()), task.get_name()))
             self._find_cells(everybody)
         for task in everybody:
             self.tasks[task] = place = self._add(task, exempt=True)
@@ -128,21 +130,24 @@ class Graph:
             self._add_modules()
             self.complete = self._walked(until)
 
-    def count(self) -> None:
-        """Find the things that somebody unseen holds. On the loop's thread; true until other code runs."""
-        self._unseen = {
-            place: None
-            for place, references in enumerate(map(sys.getrefcount, self.things))
-            if id(self.things[place]) not in self._exempt
-            and (references - _alone > len(self._ups[place]) or self._is_known_weakly(place))
-        }
+    def count(self) -> bool:
+        """Find the things that somebody unseen holds. Returns whether they were all found before.
 
-    def _is_known_weakly(self, place: int) -> bool:
-        """Whether somebody unseen may act on it by a weak reference, as a transport on a `StreamReader`."""
-        kind = type(self.things[place])
-        return getweakrefcount(self.things[place]) > 0 and not (
-            issubclass(kind, (*_PLAIN, np.ndarray)) or kind.__module__.startswith("asyncsched.")
-        )
+        True until other code runs.
+        """
+        found, known_weakly = dict[int, None](), dict[type, bool]()
+        for place, references in enumerate(map(sys.getrefcount, self.things)):
+            kind = type(self.things[place])
+            if kind not in known_weakly:
+                ours = kind.__module__.startswith("asyncsched.")
+                known_weakly[kind] = not (ours or issubclass(kind, _PLAIN_OR_ARRAY))
+            unseen = references - _alone > len(self._ups[place])
+            # A weak reference may be that of a transport, which acts on its `StreamReader`
+            unseen = unseen or (known_weakly[kind] and getweakrefcount(self.things[place]) > 0)
+            if unseen and id(self.things[place]) not in self._exempt:
+                found[place] = None
+        self._unseen, before = found, self._unseen
+        return found.keys() <= before.keys()
 
     def acting(self, parked: Collection[int], acts: Iterable[int]) -> list[int]:
         """How far what acts reaches, for each thing; 0 for things held only by who waits.
@@ -157,6 +162,8 @@ class Graph:
         starts += [(place, ACTS, False) for place in (*self._unseen, *acts, *(p for p in runs if p not in parked))]
         while starts:
             self._spread(marks, starts, parked)
+            if not any(not marks[place] and place not in parked for place in self._places):
+                break
             waking = [0] * len(self.things)  # whom those that are parked may wake
             self._spread(waking, [(place, ACTS, False) for place in parked if not marks[place]], ())
             # The others wait for something that nobody is known to do

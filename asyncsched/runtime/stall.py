@@ -59,7 +59,7 @@ from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from .._log import log
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
-from .deadlock import Case, Finding, graph_of, reserves
+from .deadlock import BUDGET, Case, Finding, graph_of, reserves
 from .holders import Graph
 from .loop_work import LOOKING, may_happen, work_of
 from .runtime import Runtime
@@ -71,7 +71,7 @@ WHOLE = 0.25  # seconds of a stall before all garbage is collected though the lo
 PROBABLE = 10.0
 FIRST_LOG = 5.0
 NEXT_LOG = 30.0
-AT_ONCE = 0.03  # seconds of the loop for a search
+AT_ONCE = 0.015  # seconds of the loop for a search
 ELSEWHERE = 2.0  # seconds of another thread for a search
 IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
@@ -249,33 +249,37 @@ class StallWatch:
         graph, began, before = graph_of(self._runtime), thread_time(), self._stuck
         graph.walk(AT_ONCE)
         if graph.complete:
-            self._take_findings(graph, due, thread_time() - began)
+            self._take_findings(Case(self._runtime, graph, due), thread_time() - began)
             del graph  # it refers to what those who fail are to let go of
             self._tell(stuck, why)
             return
 
         def search() -> None:
-            graph.walk(AT_ONCE if why is None else ELSEWHERE)
+            case = None
+            graph.walk(BUDGET if why is None else ELSEWHERE)
+            with suppress(RuntimeError):  # something changed its size
+                case = Case(self._runtime, graph, due)
             with suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._found, graph, due, before, thread_time())
+                self._loop.call_soon_threadsafe(self._found, graph, case, before, thread_time())
 
         self._searching = True
         Thread(target=search, name="asyncsched looks for holders", daemon=True).start()
 
-    def _found(self, graph: Graph, due: Sequence[Account], before: object, seconds: float) -> None:
-        """Take in what another thread found, if the same tasks are stuck as before."""
+    def _found(self, graph: Graph, case: Case | None, before: object, seconds: float) -> None:
+        """Take in what another thread found, if all is as it was."""
         self._searching = False
-        if self._stuck is before:
-            self._take_findings(graph, due, seconds)
-            graph.clear()
-            self._runtime.dispatch()  # takes in objects that only the graph held
+        self._may_search = perf_counter() + seconds / RARE
+        if case is None or self._stuck is not before or not case.stands():
+            return
+        self._take_findings(case, seconds)
+        graph.clear()
+        self._runtime.dispatch()  # takes in objects that only the graph held
         if self._stuck is before:
             self._tell(self._runtime.engine.admission.stuck(), may_happen(self._loop, work_of(self._loop)))
 
-    def _take_findings(self, graph: Graph, due: Sequence[Account], seconds: float) -> None:
+    def _take_findings(self, case: Case, seconds: float) -> None:
         stuck = {task.scope.account: task for task in self._runtime.engine.admission.stuck()}
-        case = Case(self._runtime, graph, due)
-        for account, finding in case.findings({a: task for a, task in stuck.items() if a in due}).items():
+        for account, finding in case.findings(stuck).items():
             self._stalls[account].finding = finding
         self._may_search = perf_counter() + seconds / RARE
 

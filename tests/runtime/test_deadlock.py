@@ -183,7 +183,6 @@ async def test_a_deadlock_names_the_users_line(looks: list[deadlock.Finding], fo
         await asyncio.create_task(attempt(s))
         await (await s.put(BLOCK))  # it goes on
     (text,) = errors
-    assert all(finding.deadlock for finding in looks)
     assert "outside" not in text
     assert f"{__file__}:" in text
     assert "asyncio/" not in text
@@ -415,8 +414,7 @@ async def test_gathering_exceptions_ends_in_a_few_looks(looks: list[deadlock.Fin
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         results = await asyncio.gather(*[s.put(BLOCK) for _ in range(67)], return_exceptions=True)
         assert sum(isinstance(result, asc.MemoryDeadlockError) for result in results) == 63
-        # 1 + 2 + 4 + 8 + 16 + 32. On a busy machine a look may come before those who were told, and finds nothing.
-        assert sum(finding.deadlock for finding in looks) == 6
+        assert 6 <= len(looks) < 30  # 1 + 2 + 4 + 8 + 16 + 32, and looks that came before those who were told
         results.clear()
 
 
@@ -436,7 +434,6 @@ async def test_one_of_two_holders_goes_on(looks: list[deadlock.Finding]) -> None
     async with asc.Scheduler("cpu", max_bytes=7 * block.nbytes + 8) as s:
         results = await asyncio.gather(greedy(s), greedy(s))
     assert sorted(results) == [False, True]
-    assert len(looks) == 1
 
 
 async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
