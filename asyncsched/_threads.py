@@ -28,4 +28,6 @@ def start(thread: threading.Thread) -> None:
     try:
         thread.start()
     except RuntimeError as error:
-        raise RuntimeError(_NO_THREAD.format(thread.name.removeprefix("idle, for ").removeprefix("asyncsched "))) from error
+        raise RuntimeError(
+            _NO_THREAD.format(thread.name.removeprefix("idle, for ").removeprefix("asyncsched "))
+        ) from error
