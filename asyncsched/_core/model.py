@@ -19,6 +19,7 @@ from weakref import ref
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
+from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, Lease, take_out
 from .unseen import Unseen
 
@@ -127,6 +128,7 @@ class Value:
                 raise
 
 
+@merged_at_birth
 def new_value(
     account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None, array: Any = None
 ) -> Value:
@@ -210,6 +212,8 @@ class Task:
     def __post_init__(self) -> None:
         assert self.value is not None
         self.value.task = self
+        if FREE_THREADED and type(self.reads) is tuple and self.reads:
+            merge(self.reads)  # the stream's thread drops it
         self._hold(self.reads)
 
     @staticmethod

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 from weakref import ref
+
+from .free_threading import FREE_THREADED, merge, merged_at_birth
 
 if TYPE_CHECKING:
     from .model import Task, Value
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 COUNTED: Final = 1024  # bytes: smaller values on the host have no list of holders; a guess
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
-_new = object.__new__
+_new_entry = merged_at_birth(object.__new__)
 untracked: Callable[[object], object] = lambda thing: thing  # noqa: E731  # until `devices.untracked` hands over its own
 
 
@@ -83,7 +85,7 @@ def enter(value: Value) -> object:
     if holders is None:
         return None
     holders.append(None)
-    entry = _new(Entry)
+    entry = _new_entry(Entry)
     entry.holders = holders
     return untracked(entry)
 
@@ -100,6 +102,13 @@ class Lease:
     def __init__(self, value: Value) -> None:
         self._value = value
         self._entry = enter(value)
+
+    if FREE_THREADED:
+
+        def __new__(cls, *args: object, **options: object) -> Self:
+            lease = object.__new__(cls)
+            merge(lease)
+            return lease
 
 
 def sole(value: Value, entries: int) -> bool:

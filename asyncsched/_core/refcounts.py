@@ -36,19 +36,4 @@ def _calibrated() -> int:
     return raw.pop() if len(raw) == 1 else -_MANY
 
 
-def require_gil() -> None:
-    """Refuse a Python without the GIL: counts change there while they are read.
-
-    Sharing data between the streams' threads and the event loop relies on the GIL, too.
-
-    Raises:
-        RuntimeError: naming the ways to get the lock.
-    """
-    if not getattr(sys, "_is_gil_enabled", lambda: True)():
-        raise RuntimeError(
-            "asyncsched needs the GIL, which this free-threaded Python runs without:"
-            " set PYTHON_GIL=1 or start it with -X gil=1, or use a standard build"
-        )
-
-
 _asking = _calibrated()

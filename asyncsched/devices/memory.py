@@ -8,8 +8,8 @@ it, for as long as they like. Then its buffer is never recycled, and `reclaim` l
 exactly as long as anything shows its memory. When it dies, the callback tells the completions of its bytes.
 
 All of this may run on any thread and in the middle of anything, since the last reference may go in a garbage
-collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step under the
-GIL.)
+collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step, with
+the GIL and without it.)
 
 Setting up an `Escape` costs several times as much as a plain weak reference. Most awaited results are small and dropped
 soon. So `reclaim` drops the array and looks at such a reference first: if the array is gone, so are its bytes.
@@ -21,7 +21,7 @@ the scheduler closes would stop a server that awaits its results.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from gc import is_finalized
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ import numpy as np
 from .._core.callsite import CallSite
 from .._core.completions import Completions
 from .._core.failure import Failure
+from .._core.free_threading import FREE_THREADED, merge
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
@@ -55,12 +56,14 @@ class Memory:
         completions: told of the bytes of arrays that are gone.
         escapes: arrays that left and are still charged, by identity, for searches for holders.
         observer: told when bodies begin and end, if there is one.
+        on_escape: called after one more has left, on a free-threaded build: whoever made it has to look up meanwhile.
     """
 
     xp: Any
     arrays: tuple[type, ...]
     granule = 1
     number: int | None = None
+    on_escape: Callable[[], None] | None = None
 
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
@@ -156,6 +159,8 @@ class Memory:
         else:
             escape.given = getattr(value, "given", None)
         self.escapes[id(escape)] = escape
+        if FREE_THREADED and self.on_escape is not None:
+            self.on_escape()
 
     @staticmethod
     def _came_back(value: Value) -> bool:
@@ -243,6 +248,8 @@ def hand_out(value: Value) -> Array:
         shared = array.view()
     else:
         shared = read_only(array)
+    if FREE_THREADED:
+        merge(shared)
     if first or (given := getattr(value, "given", None)) is None or given() is None:
         value.given = weakref.ref(shared)
     return shared

@@ -29,10 +29,12 @@ from typing import Any
 import numpy as np
 
 from .._core import ownership
+from .._core.free_threading import merged_at_birth
 
 _empty, _object = np.empty, np.dtype(object)
 
 
+@merged_at_birth
 def untracked(thing: object) -> Any:
     """Returns the only holder of a thing. The thing dies when the holder's last reference goes, and not before."""
     holder = _empty((), _object)

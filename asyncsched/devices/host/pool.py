@@ -16,6 +16,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._core.free_threading import merged_at_birth
 from ..._locks import Lock
 
 Block = NDArray[np.uint8]
@@ -26,6 +27,7 @@ POOLED_BYTES = 64 * 1024
 UNBOUNDED_FREE = 256 * 2**20
 _LINE = 64
 _POISON = 0xA5
+_new_array = merged_at_birth(np.empty)
 
 
 class Pool:
@@ -65,7 +67,7 @@ class Pool:
                 self.live -= size
                 raise
         try:
-            return np.empty(size, np.uint8)
+            return _new_array(size, np.uint8)
         except BaseException:  # there is no memory, or a signal came
             self.give(size)
             raise
