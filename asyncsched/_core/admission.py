@@ -25,8 +25,8 @@ from collections.abc import Sized
 from operator import attrgetter
 from typing import Final, Protocol
 
-from .ledger import Ledger
 from .free_threading import FREE_THREADED
+from .ledger import Ledger
 from .model import Account, Scope, Task
 from .queues import Queue
 from .tenants import Priority, Share, Tenant, Tenants

@@ -76,7 +76,7 @@ if FREE_THREADED:
         return cast(int, _head_of(id(_Head())).owner)
 
     if _owner() == get_ident():  # as on Linux with x86-64: it takes half as long
-        _owner = get_ident  # noqa: F811
+        _owner = get_ident
 
     def _merge(thing: object) -> None:
         head = _head_of(id(thing))

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import sys
 
 import pytest
 
-import asyncsched as asc
 from asyncsched._core import refcounts
 from asyncsched._core.audit import held_by_pending, in_flight_bytes
-from asyncsched._core.refcounts import references, require_gil
+from asyncsched._core.refcounts import references
 
 from .rig import Rig
 
@@ -80,15 +78,3 @@ def test_where_counts_are_odd_something_unseen_holds_everything() -> None:
     assert held_by_pending(rig.engine.admission.tasks()) == 0
     rig.dispatch()
     assert in_flight_bytes(rig.root) == 50
-
-
-def test_a_python_without_the_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    require_gil()
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
-    with pytest.raises(RuntimeError, match="PYTHON_GIL=1"):
-        require_gil()
-    scheduler = asc.Scheduler("cpu")
-    with pytest.raises(RuntimeError, match="PYTHON_GIL=1"):
-        asyncio.run(scheduler.__aenter__())
-    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: True, raising=False)
-    require_gil()

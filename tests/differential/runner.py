@@ -320,8 +320,8 @@ async def run(
     except BaseExceptionGroup as group:
         _only_booms(group)
     engine = s._runtime.engine
-    # On CUDA what was awaited is charged until its streams are past it; on a free-threaded build what a function returned
-    # is charged until the stream that made it has looked up.
+    # On CUDA what was awaited is charged until its streams are past it. On a free-threaded build what a function
+    # returned is charged until the stream that made it has looked up.
     if FREE_THREADED or any(device.kind == "cuda" for device in s.devices):
         await until(lambda: engine.drain() or not engine.ledger.account.used)
     validate(engine)
