@@ -23,10 +23,10 @@ out of work meanwhile.
 
 The loop sets how many bytes are lacking, and each drop counts them down. The subtraction from `wants_bytes` makes no
 call between its read and its write, so with the GIL other threads see one step. Without it, one of two subtractions at
-once would be lost. So on a free-threaded build the number is never above 0: nobody subtracts, and every drop wakes. Some drops may be counted needlessly: those from
-before the number was set, and those of accounts where nobody waits. Then the loop wakes for nothing, never too late. A
-task's own drops at its end are reported together with its end, a moment later (`ending`): a wake-up in between would
-delay its stream, which needs the GIL for the rest.
+once would be lost. So on a free-threaded build the number is never above 0: nobody subtracts, and every drop wakes.
+Some drops may be counted needlessly: those from before the number was set, and those of accounts where nobody waits.
+Then the loop wakes for nothing, never too late. A task's own drops at its end are reported together with its end, a
+moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
 
 There is a shortcut. While no scan for a fitting task is under way, `Value.__del__` itself gives back what the loop's
 own thread drops. `immediate_thread` is the number of that thread. It is set when an operation runs at once and nothing

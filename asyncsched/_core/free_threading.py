@@ -20,8 +20,8 @@ Only an object that no other thread has seen may be merged: another thread's cha
 makes no call from its look at the counts on. So no collection, and no search of the heap for objects, comes in between:
 both wait until each thread is in a call, or between two loops.
 
-Tried: deferred counts (`PyUnstable_Object_EnableDeferredRefcount`), which only the collector ends. Streams that look up,
-alone: bytes come up to `LOOK` late, and each task of a chain takes a new buffer meanwhile.
+Tried: deferred counts (`PyUnstable_Object_EnableDeferredRefcount`), which only the collector ends. Streams that look
+up, alone: bytes come up to `LOOK` late, and each task of a chain takes a new buffer meanwhile.
 """
 
 from __future__ import annotations
