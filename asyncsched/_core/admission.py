@@ -25,6 +25,7 @@ from collections.abc import Sized
 from operator import attrgetter
 from typing import Final, Protocol
 
+from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import Account, Scope, Task
 from .queues import Queue
@@ -133,10 +134,11 @@ class Admission:
     def lacking(self) -> int:
         """The least bytes that must come free before `next`, which returned None though a slot is free, gives a task.
 
-        Below 0 if the heads of one account's queues do not tell. Then any end or drop may be enough.
+        Below 0 if the heads of one account's queues do not tell, or threads cannot count down together (see
+        `completions`). Then any end or drop may be enough.
         """
         waiting = self._ledger.waiting
-        if len(waiting) > 1 or len(self._queues) > _ASKED:
+        if FREE_THREADED or len(waiting) > 1 or len(self._queues) > _ASKED:
             return -1
         (account,) = waiting
         if account.limit is None or account.grace or not account.in_flight:

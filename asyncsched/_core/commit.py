@@ -35,7 +35,7 @@ class Commit:
     _decision: dict[str, bool] = field(default_factory=dict)
 
     def decide(self, go: bool) -> bool:
-        """Decide, unless that was done before. Returns the decision. Thread-safe: `dict.setdefault` is atomic."""
+        """Decide, unless that was done before. Returns the decision. On any thread: `dict.setdefault` is one step."""
         return self._decision.setdefault("go", go)
 
     @property

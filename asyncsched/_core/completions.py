@@ -2,7 +2,7 @@
 
 Theory of operation. A stream's thread or a finaliser has something to report: a task ended, a copy is made, bytes are
 free. It must not touch the scheduler's state, which belongs to the loop's thread. So it appends to a deque, which is
-atomic in CPython, and wakes the loop if a coroutine waits. No lock is needed, because the two sides write and read in
+one step in CPython, and wakes the loop if a coroutine waits. No lock is needed, because the two sides write and read in
 opposite orders (as in Dekker's algorithm):
 
 - the reporting thread *appends* first and *reads the flags* second;
@@ -22,10 +22,11 @@ Otherwise completions gather until there are `threshold`, about half of the task
 out of work meanwhile.
 
 The loop sets how many bytes are lacking, and each drop counts them down. The subtraction from `wants_bytes` makes no
-call between its read and its write, so other threads see one step. Some drops may be counted needlessly: those from
-before the number was set, and those of accounts where nobody waits. Then the loop wakes for nothing, never too late. A
-task's own drops at its end are reported together with its end, a moment later (`ending`): a wake-up in between would
-delay its stream, which needs the GIL for the rest.
+call between its read and its write, so with the GIL other threads see one step. Without it, one of two subtractions at
+once would be lost. So on a free-threaded build the number is never above 0: nobody subtracts, and every drop wakes.
+Some drops may be counted needlessly: those from before the number was set, and those of accounts where nobody waits.
+Then the loop wakes for nothing, never too late. A task's own drops at its end are reported together with its end, a
+moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
 
 There is a shortcut. While no scan for a fitting task is under way, `Value.__del__` itself gives back what the loop's
 own thread drops. `immediate_thread` is the number of that thread. It is set when an operation runs at once and nothing
@@ -85,7 +86,7 @@ class Completions:
             return True
         if not self.wants_slots:
             return job.failure is not None  # a waiter may have got it earlier, and be gone
-        if self.wants_bytes:
+        if self.wants_bytes > 0:
             self.wants_bytes = self.wants_bytes - job.refund or -1
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
 
@@ -101,7 +102,8 @@ class Completions:
 
     def freed(self, nbytes: int) -> None:
         """Count down the bytes that are lacking."""
-        self.wants_bytes = self.wants_bytes - nbytes or -1
+        if self.wants_bytes > 0:
+            self.wants_bytes = self.wants_bytes - nbytes or -1
         if self.wants_bytes < 0 and not self.ending:
             self.notify()
 

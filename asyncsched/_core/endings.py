@@ -5,14 +5,36 @@ No waiter is called here. `notices` collects the tasks, and the engine calls the
 
 from __future__ import annotations
 
+from _thread import RLock
 from typing import Any
 
 from .admission import Admission
 from .commit import Commit
 from .failure import Failure
+from .free_threading import FREE_THREADED
 from .host import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
+
+_failing = RLock()  # held only on free-threaded builds
+
+
+def fail(task: Task, failure: Failure) -> bool:
+    """Give a task its failure, unless it has one. Returns whether it did.
+
+    A cancelled task fails by its cancellation, or by what its body raised: whichever came first, on whichever thread.
+    """
+    if FREE_THREADED:
+        with _failing:
+            return _fail(task, failure)
+    return _fail(task, failure)
+
+
+def _fail(task: Task, failure: Failure) -> bool:
+    if task.failure is not None:
+        return False
+    task.failure = failure  # no call comes since the look, so with the GIL both are one step
+    return True
 
 
 class Endings:
@@ -94,10 +116,9 @@ class Endings:
                     self._give_up(dependent.move.commit)
                 elif dependent.state == PENDING:
                     self.settle(dependent, above.passed_to(dependent.name, dependent.site))
-                elif dependent.state == LAUNCHED and dependent.failure is None:
+                elif dependent.state == LAUNCHED and fail(dependent, above.passed_to(dependent.name, dependent.site)):
                     # Both may have ended since the mark, and this one may have its result; but no waiter was called
                     # yet.
-                    dependent.failure = above.passed_to(dependent.name, dependent.site)
                     dependent.cancelled = True
                     cancelled.append(dependent)
         return True
@@ -105,11 +126,10 @@ class Endings:
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
         """Mark a task, so that its body is skipped. Returns False if it has ended or was cancelled before."""
-        # No other thread runs between the look at `value` and the two marks: CPython hands over the GIL only in calls
-        # and at the ends of loops. So a task that has ended is never marked.
-        if task.settled or task.value is None:
+        # It may end right after the look at `value`. Then it counts as marked before: until its end is taken in, on
+        # this thread, only its dependents know of its result.
+        if task.settled or task.value is None or not fail(task, failure):
             return False
-        task.failure = failure
         task.cancelled = True
         return True
 

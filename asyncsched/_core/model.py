@@ -14,12 +14,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from gc import is_finalized
 from math import inf
-from typing import Any, Final, NoReturn, Protocol
+from typing import Any, Final, NoReturn, Protocol, Self
 
 from . import ownership
 from .callsite import CallSite
 from .completions import Completions
 from .failure import Failure
+from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
 from .unseen import Unseen
 
@@ -127,6 +128,7 @@ class Value:
                 raise
 
 
+@merged_at_birth
 def new_value(
     account: Account, device: Any, meta: Any, nbytes: int = 0, site: CallSite | None = None, array: Any = None
 ) -> Value:
@@ -160,6 +162,13 @@ class Lease:
     def __init__(self, value: Value) -> None:
         self._value = value
         self._entry = None if value.holders is None else ownership.enter(value.holders)
+
+    if FREE_THREADED:
+
+        def __new__(cls, *args: object, **options: object) -> Self:
+            lease = object.__new__(cls)
+            merge(lease)
+            return lease
 
 
 class Plan(Protocol):
@@ -227,6 +236,8 @@ class Task:
         assert self.value is not None
         self.value.task = self
         reads = self.reads
+        if FREE_THREADED and type(reads) is tuple and reads:
+            merge(reads)  # the stream's thread drops it
         if type(reads) is Value:  # the most frequent case: a loop would take twice as long
             if reads.holders is not None:
                 reads.holders.append(None)

@@ -29,6 +29,8 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import ref
 
+from .free_threading import merged_at_birth
+
 # Bytes. Smaller values on the host have no list of holders; a guess.
 COUNTED: Final = 1024
 # Bytes. Smaller results on the host get no buffer of a pool, so no operation writes over them. For these malloc has
@@ -36,7 +38,7 @@ COUNTED: Final = 1024
 POOLED_BYTES: Final = 64 * 1024
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
-_new = object.__new__
+_new_entry = merged_at_birth(object.__new__)
 
 
 class Held(Protocol):
@@ -90,7 +92,7 @@ def _report(watching: dict[ref[Any], None]) -> None:
 
 def _tracked(holders: list[Any]) -> object:
     holders.append(None)
-    entry = _new(Entry)
+    entry = _new_entry(Entry)
     entry.holders = holders
     return entry
 

@@ -11,8 +11,7 @@ are in the past.
 
 So the later one sees the other. Either the waiter finds the count reached. Or the counter finds a waiter and takes the
 lock to notify it; it gets the lock only when the waiter sleeps. This relies on the GIL: both threads see the two writes
-in one order. On a build without it, a store and a later load may change places: there `step` would always have to take
-the lock.
+in one order. On a free-threaded build a store and a later load may change places. There `step` always takes the lock.
 
 Alternatives: a `threading.Event` for each launch, or a condition notified at each step. Both cost many times a `step`,
 and few launches are waited for: `python -m timeit -s 'import threading' 'threading.Event()'`.
@@ -24,6 +23,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from .._core.free_threading import FREE_THREADED
 from .._locks import Lock
 
 
@@ -36,11 +36,21 @@ class Counter:
         self._lock = Lock()  # entered itself: a signal may come inside of the condition's `__enter__`
         self._changed = threading.Condition(self._lock)
 
-    def step(self, by: int = 1) -> None:
-        """Count so many more."""
-        self.count += by
-        if self.waiters:
-            self.wake()
+    if not FREE_THREADED:
+
+        def step(self, by: int = 1) -> None:
+            """Count so many more."""
+            self.count += by
+            if self.waiters:
+                self.wake()
+
+    else:
+
+        def step(self, by: int = 1) -> None:
+            with self._lock:
+                self.count += by
+                if self.waiters:
+                    self._changed.notify_all()
 
     def give_up(self) -> None:
         """Nothing more will be counted: all waiters go on."""

@@ -40,6 +40,7 @@ from weakref import WeakSet
 import numpy as np
 
 from .._core.completions import Completions
+from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.model import Task
 from .._threads import start_thread
 from ..ops.parallel import PART_SECONDS, share_by
@@ -54,6 +55,7 @@ from .host.team import Shared, Team
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 _EXIT_SECONDS: Final = 2.0  # seconds for which the interpreter's end waits for bodies at most: a guess
 _EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
+_LOOK_UP: Final = Shared(())  # wakes a stream that sleeps, and gives it nothing to do
 _MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
 
 
@@ -69,6 +71,7 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
+        self._looks_up = False
         self.worker: threading.Thread = start_thread(self._run, name)
         _streams.add(self)
 
@@ -113,7 +116,8 @@ class CPUStream:
         if self._team is not None:
             share_by(self._team.run, self._team.size)
         memory, completions = self._memory, self._memory.completions
-        get = self.queue.get if self._team is None else partial(self._next, self._team)
+        rest = self._rest if FREE_THREADED else self.queue.get
+        get = rest if self._team is None else partial(self._next, self._team, rest)
         while (item := get()) is not None:
             if isinstance(item, tuple):
                 task, waits = item
@@ -133,9 +137,22 @@ class CPUStream:
             if wake:
                 completions.notify()
 
-    def _next(self, team: Team) -> _Item:
+    def _next(self, team: Team, rest: Callable[[], _Item]) -> _Item:
         """The next item. While there is none, the thread helps with parts of other streams' operations."""
-        return (self.queue.empty() and team.open()) or self.queue.get()
+        return (self.queue.empty() and team.open()) or rest()
+
+    def _rest(self) -> _Item:
+        """The next item. While arrays are out that a task here may have made, the thread looks up now and then: see
+        `_core.free_threading`."""
+        while True:
+            self._looks_up = bool(self._memory.escapes)
+            with suppress(Empty):
+                return self.queue.get(timeout=LOOK if self._looks_up else None)
+
+    def look_up(self) -> None:
+        """Have its thread look up from now on, while arrays are out. On any thread."""
+        if not self._looks_up and self.idle():
+            self.queue.put(_LOOK_UP)
 
     def _reach(self, counter: Counter, number: int) -> None:
         """Wait for another stream, and help meanwhile."""
@@ -208,6 +225,12 @@ class CPUDevice(HostDevice):
             team.streams = self.streams
         self.copier: CPUStream = CPUStream(f"{self.name} copies", self.memory)
         self._running.append(self.copier)
+        if FREE_THREADED:
+            self.memory.on_escape = self._look_up
+
+    def _look_up(self) -> None:
+        for stream in self._running:
+            stream.look_up()
 
     def run_here(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:
@@ -224,5 +247,7 @@ class CPUDevice(HostDevice):
             blas.unshare(self._team)
             self._team = self.rest = None
         self.streams = []
+        if FREE_THREADED and self._running:
+            self.memory.on_escape = None
         while self._running:
             self._running.pop().queue.put(None)

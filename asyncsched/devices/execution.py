@@ -12,6 +12,7 @@ import numpy as np
 
 from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
+from .._core.endings import fail as fail  # devices take it from here
 from .._core.failure import Failure
 from .._core.model import Lease, Task, Value, failure_above
 from .._core.ownership import sole
@@ -97,12 +98,6 @@ def release(task: Task) -> None:
     task.value = kept
 
 
-def fail(task: Task, failure: Failure) -> None:
-    """Give a task its failure, unless it has one."""
-    if task.failure is None:
-        task.failure = failure
-
-
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
     """Give the value its array, the task its refund, and hand on the buffers that it has written over."""
     for i in range(len(task.takes)):
@@ -117,12 +112,15 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
 def _take_over(task: Task, i: int) -> None:
     """Move an array, its buffer and its charge to the new value.
 
-    No variable here holds the new value: the loop's thread may be counting its holders, to give it to the next task.
+    The array comes last: the loop's thread, which may ask meanwhile whether the next task can write over the new value,
+    looks at the buffer of a value that has its array.
     """
-    taken, old = task.takes[i], task.inputs[task.takes[i][0]]
-    taken[1].array, taken[1].seq = old.array, old.seq
-    taken[1].block, old.block = old.block, None
-    taken[1].charge, old.charge = old.charge, 0
+    place, new = task.takes[i]
+    old = task.inputs[place]
+    new.block, old.block = old.block, None
+    new.charge, old.charge = old.charge, 0
+    new.seq = old.seq
+    new.array = old.array
 
 
 def void(task: Task, failure: Failure) -> None:

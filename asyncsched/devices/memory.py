@@ -8,8 +8,8 @@ it, for as long as they like. Then its buffer is never recycled, and `reclaim` l
 exactly as long as anything shows its memory. When it dies, the callback tells the completions of its bytes.
 
 All of this may run on any thread and in the middle of anything, since the last reference may go in a garbage
-collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step under the
-GIL.)
+collection. So it takes no lock: it only changes one key of a dict and appends to deques. (Each is one step, with
+the GIL and without it.)
 
 Setting up an `Escape` costs several times as much as a plain weak reference. Most awaited results are small and dropped
 soon. So `reclaim` drops the array and looks at such a reference first: if the array is gone, so are its bytes.
@@ -21,7 +21,7 @@ the scheduler closes would stop a server that awaits its results.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from gc import is_finalized
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ import numpy as np
 from .._core.callsite import CallSite
 from .._core.completions import Completions
 from .._core.failure import Failure
+from .._core.free_threading import FREE_THREADED, merge
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from ..ops.meta import CODES
@@ -54,12 +55,14 @@ class Memory:
         completions: told of the bytes of arrays that are gone.
         escapes: arrays that left and are still charged, by identity, for searches for holders.
         observer: told when bodies begin and end, if there is one.
+        on_escape: called after one more has left, on a free-threaded build: whoever made it has to look up meanwhile.
     """
 
     xp: Any
     arrays: tuple[type, ...]
     granule = 1
     number: int | None = None
+    on_escape: Callable[[], None] | None = None
 
     def __init__(self, completions: Completions) -> None:
         self.completions = completions
@@ -150,6 +153,8 @@ class Memory:
         escape.memory, escape.account, escape.charge, escape.seq = self, value.account, charge, value.seq
         escape.pooled, escape.site = pooled, value.site
         self.escapes[id(escape)] = escape
+        if FREE_THREADED and self.on_escape is not None:
+            self.on_escape()
 
     @staticmethod
     def _came_back(value: Value) -> bool:
@@ -214,13 +219,17 @@ def hand_out(value: Value) -> Array:
     value.escaped = True
     array = value.array
     if type(array) is not np.ndarray:
-        return value.device.memory.share(array)
-    if value.base is not None or type(value.block) is tuple:  # a user may have it, and a writable view of it
-        return read_only(array)
-    array.setflags(write=False)
-    if type(base := array.base) is np.ndarray:
-        base.setflags(write=False)
-    return array.view()
+        shared = value.device.memory.share(array)
+    elif value.base is not None or type(value.block) is tuple:  # a user may have it, and a writable view of it
+        shared = read_only(array)
+    else:
+        array.setflags(write=False)
+        if type(base := array.base) is np.ndarray:
+            base.setflags(write=False)
+        shared = array.view()
+    if FREE_THREADED:
+        merge(shared)
+    return shared
 
 
 def read_only(array: Array) -> np.ndarray[Any, Any]:

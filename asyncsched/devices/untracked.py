@@ -29,11 +29,13 @@ from typing import Any
 import numpy as np
 
 from .._core import ownership
+from .._core.free_threading import merged_at_birth
 from .._core.ownership import Entry
 
-_new, _empty, _object = object.__new__, np.empty, np.dtype(object)
+_new, _empty, _object = merged_at_birth(object.__new__), np.empty, np.dtype(object)
 
 
+@merged_at_birth
 def untracked(thing: object) -> Any:
     """Returns the only holder of a thing. The thing dies when the holder's last reference goes, and not before."""
     holder = _empty((), _object)
@@ -46,6 +48,7 @@ def behind(holder: Any) -> Any:
     return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None
 
 
+@merged_at_birth
 def enter(holders: list[Any]) -> Any:
     """A new entry in a list of holders, which ends when the returned object does: see `_core.ownership`."""
     holders.append(None)

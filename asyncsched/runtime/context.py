@@ -34,7 +34,7 @@ So a hook marks each open scheduler in the child as forked: everything that woul
 waiting for ever. Nothing is closed or freed in the child: a CUDA context does not survive a fork, and the parent's
 threads may have held any lock. The parent does not notice. A set of weak references lists the schedulers for this hook
 and for `find`, so the list keeps none alive. Each loop's thread enters its own, and it is copied to be read: that is
-one step under the GIL. (A `WeakSet` is read in many, and raises if it grew meanwhile.)
+one step, with the GIL and without it. (A `WeakSet` is read in many, and raises if it grew meanwhile.)
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from .._core.commit import Commit
 from .._core.completions import Completions
 from .._core.engine import Engine
 from .._core.failure import Failure
+from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.host import Host
 from .._core.instrument import Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, LAUNCHED, Lane, Task, Value
-from .._core.refcounts import require_gil
 from .._log import log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
@@ -124,6 +124,7 @@ class Runtime(OnOneLoop, Host):
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
         self._overrun_told = False
+        self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # the users' object
         self.waited: float = 0.0  # seconds that callers waited for admission
@@ -159,7 +160,6 @@ class Runtime(OnOneLoop, Host):
         Raises:
             RuntimeError: for a device that was given to a scheduler before, or is listed twice.
         """
-        require_gil()
         watch_for_signals()
         self.loop: asyncio.AbstractEventLoop | None = running_loop()
         if self.loop is None:
@@ -423,8 +423,17 @@ class Runtime(OnOneLoop, Host):
                 self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
+        if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:
+            assert self.loop is not None
+            self._looks_up = True
+            self.loop.call_later(LOOK, self._look_up)
         if self.stall_watch is not None:
             self.stall_watch(tasks)
+
+    def _look_up(self) -> None:
+        """A task lacks bytes, and others may have dropped what this thread made: see `_core.free_threading`."""
+        self._looks_up = False
+        self.dispatch()
 
     def on_cancel(self, task: Task) -> None:
         """Let a remote device stop a launched task. (A thread's task cannot be stopped.)"""

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from asyncsched._core.completions import Completions
+from asyncsched._core.free_threading import FREE_THREADED
 from asyncsched._core.model import LAUNCHED, PENDING
 
 from .rig import Rig, cancellation
@@ -111,6 +112,7 @@ def test_where_a_wake_up_fails_the_next_is_made():
     assert woken == [0, 1]
 
 
+@pytest.mark.skipif(FREE_THREADED, reason="there every drop wakes: see `completions`")
 def test_freed_bytes_wake_the_loop_once_they_may_suffice():
     """A head that lacks bytes: drops and ends count together, and nothing wakes before it may go."""
     rig = Rig(max_bytes=100)

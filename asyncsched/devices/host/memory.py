@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._core.completions import Completions
+from ..._core.free_threading import FREE_THREADED, merge, merged_at_birth
 from ..._core.model import Lease, Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
@@ -27,6 +28,7 @@ from .pool import POOLED_BYTES, Block, Pool
 Array = np.ndarray[Any, Any]
 _FIRST = ref(0)
 _ndarray = np.ndarray
+_array_on = merged_at_birth(np.ndarray)
 
 
 def execute(task: Task, memory: HostMemory) -> None:
@@ -65,6 +67,8 @@ def run_small(task: Task) -> bool:
         return False
     if type(array) is not _ndarray:
         array = np.asarray(array)
+    if FREE_THREADED:
+        merge(array)  # new, since this operation could write into a given one as well
     task.refund = task.cost
     if task.failure is None:  # as `execution.finish`, for a result that is known to have the promised shape
         value.array = array
@@ -149,7 +153,7 @@ class HostMemory(Memory):
         else:
             block, reused.block = reused.block, None
         try:
-            out = np.ndarray(form.shape, form.dtype, buffer=block) if reused is None else reused.array
+            out = _array_on(form.shape, form.dtype, buffer=block) if reused is None else reused.array
             made = cut.run(op, kernel, args, out, options)
             self._finish(task, made, block)
             if reused is not None:
@@ -178,6 +182,8 @@ class HostMemory(Memory):
             value.base = Lease(source)
         else:
             charge = array.nbytes
+            if FREE_THREADED and array.flags.owndata and all(v.array is not array for v in task.inputs):
+                merge(array)
             if charge >= POOLED_BYTES:
                 self.pool.adopt(charge)
                 value.block = charge

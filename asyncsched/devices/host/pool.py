@@ -16,6 +16,7 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._core.free_threading import merged_at_birth
 from ..._core.ownership import POOLED_BYTES as POOLED_BYTES
 from ..._locks import Lock
 
@@ -25,6 +26,7 @@ Block = NDArray[np.uint8]
 UNBOUNDED_FREE = 256 * 2**20
 _LINE = 64
 _POISON = 0xA5
+_new_array = merged_at_birth(np.empty)
 
 
 class Pool:
@@ -64,7 +66,7 @@ class Pool:
                 self.live -= size
                 raise
         try:
-            return np.empty(size, np.uint8)
+            return _new_array(size, np.uint8)
         except BaseException:  # there is no memory, or a signal came
             self.give(size)
             with self._lock:

@@ -19,7 +19,6 @@ BLAS do, which spin for 25 to 100 ms after each product. (With several streams B
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
@@ -74,7 +73,7 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self.streams: Sequence[Helper] = ()
-        self._open: deque[Shared] = deque()  # operations with parts left, and perhaps some without
+        self._open: list[Shared] = []  # operations with parts left, and perhaps some without
 
     def before_launch(self, task: Task) -> None:
         """Give BLAS the threads that suit a task which is about to be launched. On the loop's thread."""
@@ -101,8 +100,7 @@ class Team:
         """An operation with parts that nobody has begun; None if there is none."""
         if not self._open:  # as most often
             return None
-        # A list: making a tuple may begin a garbage collection, whose finalisers let other threads change the dict
-        # meanwhile.
+        # A copy of a list is made in one step, with the GIL and without it.
         return next((shared for shared in list(self._open) if shared.left()), None)
 
 

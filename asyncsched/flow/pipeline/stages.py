@@ -214,11 +214,11 @@ class EntryQueue(Generic[T]):
 
     Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
     deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
-    `popleft` are each one step to other threads, and the order of two steps does the rest. A thread appends first and
-    looks at the flag second. `drain` takes the flag down first and looks at the deque second. So the `drain` that takes
-    the flag down sees all that threads appended while it was up. Two threads may both see it down, and wake the loop
-    twice: the second `drain` finds nothing. A thread that appends without a wake-up has to be sure that another one
-    wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
+    `popleft` are each one step to other threads, with the GIL and without it, and the order of two steps does the rest.
+    A thread appends first and looks at the flag second. `drain` takes the flag down first and looks at the deque
+    second. So the `drain` that takes the flag down sees all that threads appended while it was up. Two threads may both
+    see it down, and wake the loop twice: the second `drain` finds nothing. A thread that appends without a wake-up has
+    to be sure that another one wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
     """
 
     def __init__(self, deliver: Callable[[T], None], failed: Callable[[Origin, BaseException], None]) -> None:
