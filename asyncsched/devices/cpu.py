@@ -197,6 +197,7 @@ class CPUDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         team = self._team = Team(self._count) if self._count > 1 else None
         self.memory: HostMemory = HostMemory(completions, max_bytes)
+        self.memory.threads = self._count
         self.streams = [CPUStream(f"{self.name} stream {i}", self.memory, team) for i in range(self._count)]
         if team is not None:
             team.streams = self.streams
