@@ -73,7 +73,24 @@ def _whole(what: str) -> bool:
 @pytest.mark.timeout(300)  # on a machine that may be busy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_process_grows_by_what_is_charged(part):
-    found = grown(part, PARTS, usually(20, 70))
+    found = grown(part, PARTS, usually(10, 70))
+    assert found
+    assert not beyond(found)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("names", "streams"),
+    [
+        ("argsort,sort", 2),
+        ("std,var,cumulative_sum,cumulative_prod", 2),
+        ("inv,cholesky,det,svdvals,solve,svd,unique_values", 2),
+        ("matmul,linear,tensordot", 2),
+        ("conv2d,conv2d_input_grad,conv2d_weight_grad", 1),  # more would not be at work at the same time
+    ],
+)
+def test_what_is_taken_beside_arrays_is_charged(names, streams):
+    found = grown(0, 17, usually(3, 40), names, streams)
     assert found
     assert not beyond(found)
 

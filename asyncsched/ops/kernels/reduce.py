@@ -69,9 +69,14 @@ def cumulative(name: str) -> Kernel:
 def sort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None) -> Any:
     """The elements in order. `descending` keeps equal elements in their order, too."""
     kind = "stable" if stable else None
-    if descending:
+    if descending and (out is None or xp is not np):
         result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
         return result.copy(order="K") if out is None else into(xp, out, result)
+    if descending:
+        out[...] = np.flip(x, axis)
+        out.sort(axis=axis, kind=kind)
+        out[...] = np.flip(out, axis)
+        return out
     if out is None:
         return xp.sort(x, axis=axis, kind=kind)
     if out is not x:
@@ -175,9 +180,7 @@ def sort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     """The same elements in order. Workspace: lines, see `_lines`; a descending sort is made of a copy, then copied."""
     array = as_meta(operands[0])
     work = _lines(array, options, array.dtype.itemsize, copied=len(array.bound) > 1)
-    if options.get("descending"):
-        work = array.nbytes + work if array.contiguous else max(array.nbytes, work)
-    return same_as(array, work)
+    return same_as(array, max(array.nbytes, work) if options.get("descending") else work)
 
 
 def argsort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
