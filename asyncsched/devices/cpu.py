@@ -214,6 +214,7 @@ class CPUDevice(HostDevice):
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         team = self._team = Team(self._count) if self._count > 1 else None
         self.memory: HostMemory = HostMemory(completions, max_bytes)
+        self.memory.threads = self._count
         if team is not None:
             blas.share(team, self._count)
             self.hop = PART_SECONDS

@@ -106,6 +106,8 @@ def _of_product(kind: Cut, args: Sequence[Any], out: Array) -> list[Part]:
     length = args[0].shape[0 if kind is Cut.PRODUCT_TN else -1]
     seconds = product_seconds(out.size * length, out.dtype)
     several = out.shape[: max(one.ndim for one in args[:2]) - 2]
+    if not several and has_blas(out.dtype):
+        args = [*map(_for_blas, args[:2]), *args[2:]]
     if several:
         args = [one if one.ndim < 2 else np.broadcast_to(one, (*several, *one.shape[-2:])) for one in args]
     count, tiles = prod(several), list[Slices]([()])
@@ -115,6 +117,16 @@ def _of_product(kind: Cut, args: Sequence[Any], out: Array) -> list[Part]:
         tiles = _tiles(out.shape[-2:], seconds / count, out.dtype)
     pairs = [(place, tile) for place in found for tile in tiles]
     return [(_factors(kind, args, *pair), out[(*pair[0], ..., *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
+
+
+def _for_blas(matrix: Array) -> Array:
+    """The matrix, laid out once for all parts if BLAS does not take its strides."""
+    if matrix.ndim < 2 or any(
+        one == matrix.itemsize and other % one == 0 and other >= length * one
+        for one, other, length in zip(matrix.strides[::-1], matrix.strides, matrix.shape[::-1], strict=True)
+    ):
+        return matrix
+    return np.ascontiguousarray(matrix)
 
 
 def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list[Slices]:

@@ -27,16 +27,24 @@ _LARGE = (720_720, 720_721)  # lengths: the first is a multiple of all numbers u
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
 
 
+class Shared(NamedTuple):
+    """Temporary memory of each thread that shares an operation's work."""
+
+    each: int  # bytes
+    most: int  # threads: as many as there are parts
+
+
 class Inferred(NamedTuple):
     """The result of a rule."""
 
     meta: Meta  # of the result
-    workspace: int = 0  # bytes of temporary memory
+    workspace: int = 0  # bytes of temporary memory, without `shared`
     owned: int | None = None  # bytes of memory the result owns; None: all of its bytes, or 0 for a view
     int_bounds: tuple[int, int] | None = None
     work: int | None = None  # elements it passes over; None: those of the largest array
     number: np.dtype[Any] | None = None  # the dtype to which a ufunc casts a Python number as its second operand
     on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: `workspace`
+    shared: Shared = Shared(0, 1)
     parts: Sequence[Options] = ()  # for several results packed in one: the options of `packed.UNPACK` for each
 
 
@@ -70,7 +78,7 @@ class Plan:
     op: Op
     meta: Meta  # of the result
     nbytes: int  # bytes of memory the result will own: 0 for a view
-    workspace: int  # bytes of temporary memory while it runs
+    workspace: int  # bytes of temporary memory while it runs, on one thread
     estimate: float = 0.0  # estimated seconds on a stream
     small: bool = False  # whether it may run inline
     seconds: float = 0.0  # how much longer than a task's cost it would hold the loop's thread inline
@@ -79,6 +87,9 @@ class Plan:
     int_bounds: tuple[int, int] | None = None  # the range for Python integers among the operands
     numbers: Numbers | None = None
     on_card: int = 0  # the workspace on a CUDA card
+    # Bytes of temporary memory for each thread more that shares the work on the host, and how many more may.
+    helper: int = 0
+    helpers: int = 0
     parts: Sequence[Options] = ()  # see `Inferred`
     # By a token of a card's memory, if there is no more to compile there: what launches its kernels; opaque here.
     compiled_in: dict[object, Any] = field(default_factory=dict)
@@ -235,24 +246,26 @@ def _kind(operand: Operand) -> Hashable:
 
 def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     found = _infer(op, operands, options)
-    result, owned = found.meta, found.owned
+    result, owned, workspace = found.meta, found.owned, found.workspace + found.shared.each
     if owned is None:
         owned = 0 if op.view else result.nbytes
     seconds: float | None = 0.0
     estimate = 0.0
     if not op.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
-        seconds = inline_seconds(op.element_seconds, result, metas, found.workspace, found.work)
+        seconds = inline_seconds(op.element_seconds, result, metas, workspace, found.work)
         estimate = stream_seconds(op.element_seconds, result, metas, found.work)
     return Plan(
-        op, result, owned, found.workspace, estimate,
+        op, result, owned, workspace, estimate,
         small=seconds is not None,
         seconds=seconds or 0.0,
         kernel=resolve(op, np) if op.releasing_gil is None else bind(op.kernel, np),
         pair=len(operands) == 2 and not options,
         int_bounds=found.int_bounds,
         numbers=None if found.number is None else Numbers(found.number),
-        on_card=found.workspace if found.on_card is None else found.on_card,
+        on_card=workspace if found.on_card is None else found.on_card,
+        helper=found.shared.each,
+        helpers=found.shared.most - 1 if found.shared.each else 0,
         parts=found.parts,
     )  # fmt: skip
 

@@ -67,7 +67,7 @@ def issue(
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
     nbytes, cost = plan.nbytes, plan.cost
-    if not inline:
+    if not inline or plan.helper:
         nbytes = device.memory.footprint(nbytes)
         cost = nbytes + device.memory.workspace(plan)
     value = new_value(scope.account, device, plan.meta, nbytes, site)

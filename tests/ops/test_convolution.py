@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 from conftest import meta_of
 
+import asyncsched as asc
 from asyncsched.ops import TABLE, parallel, plan, resolve
 from asyncsched.ops.kernels import compiled
 from asyncsched.ops.kernels.windows import Windows
+from asyncsched.tensors.tensor import apply
 
 pytestmark = pytest.mark.one_loop
 
@@ -134,6 +136,49 @@ def test_no_more_memory_is_taken_than_the_plan_says(name, shape):
     assert peaks
     buffers = 2 if np.lib.NumpyVersion(np.__version__) >= "2.3.0" else 3  # through which NumPy adds rows
     assert peaks[0] <= found.workspace + 20_000 + buffers * 4 * np.getbufsize()
+
+
+LINE = ((8, 16, 1, 20_000, 16, (1, 65), (1, 1), (0, 32), (1, 1)), (3, 2, 1, 90_000, 8, (1, 30), (1, 3), (0, 7), (1, 2)))
+
+
+@pytest.mark.parametrize("shape", LINE)
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+def test_long_rows_are_cut(name, shape):
+    x, weight, bias, options = given(shape, "f4")
+    count = Windows(weight.shape[2:], **options).fit(x.shape)
+    grad = RNG.standard_normal((len(x), len(weight), *count), np.float32)
+    row, operands = TABLE[name], {"conv2d": (x, weight, bias), "conv2d_input_grad": (grad, weight)}.get(name, (grad, x))
+    more = {"conv2d_input_grad": {"shape": x.shape}, "conv2d_weight_grad": {"shape": weight.shape}}.get(name, {})
+    found = plan(row, tuple(map(meta_of, operands)), options | more)
+    columns = 4 * x.shape[1] * weight.shape[3] * count[1]  # bytes of all windows of one image
+    assert found.workspace < columns / 2 + x[0].nbytes * 2  # the gradient of an image needs a padded one
+    one = run(name, operands, options | more)
+    double = run(name, [a.astype("f8") for a in operands], options | more)
+    np.testing.assert_allclose(one, double, rtol=1e-3, atol=3e-5 * np.abs(double).max())
+    thread = threading.Thread(target=run, args=(name, operands, options | more))  # that has no scratch memory yet
+    tracemalloc.start()
+    thread.start()
+    thread.join()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < found.cost + (1 << 20)
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_input_grad", "conv2d_weight_grad"])
+async def test_each_stream_that_takes_a_part_is_charged(name):
+    x, weight, _, options = given((16, 8, 1, 9000, 8, (1, 33), (1, 1), (0, 16), (1, 1)), "f4")
+    grad = np.ones((16, 8, 1, 9000), "f4")
+    operands = {"conv2d": (x, weight), "conv2d_input_grad": (grad, weight)}.get(name, (grad, x))
+    options |= {"conv2d_input_grad": {"shape": x.shape}, "conv2d_weight_grad": {"shape": weight.shape}}.get(name, {})
+    charged = []
+    for streams in (1, 2, 8):
+        async with asc.Scheduler("cpu", streams=streams, max_bytes=None) as s:
+            tensors = [await s.put(one) for one in operands]
+            await apply(TABLE[name], tuple(tensors), options)
+            charged.append(s.statistics().peak_bytes - sum(one.nbytes for one in operands))
+    each = charged[1] - charged[0]
+    assert each > 1 << 20
+    assert charged[2] == charged[0] + 7 * each
 
 
 @pytest.mark.skipif(importlib.util.find_spec("numba") is None, reason="numba is not installed")

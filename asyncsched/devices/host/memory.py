@@ -17,7 +17,7 @@ from ..._core.model import Lease, Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
 from ...ops.meta import Meta
-from ...ops.op import NO_OPTIONS, Op, resolve
+from ...ops.op import NO_OPTIONS, Op, Plan, resolve
 from ...ops.program import Program, ref
 from .. import execution
 from ..contract import Device
@@ -129,7 +129,11 @@ class HostMemory(Memory):
     def __init__(self, completions: Completions, max_bytes: int | None, *, poison: bool = False) -> None:
         super().__init__(completions)
         self.pool: Pool = Pool(max_bytes, poison=poison)
+        self.threads: int = 1  # that share the work of one operation
         self.give: Callable[[Any], None] = self.pool.give  # type: ignore[assignment]
+
+    def workspace(self, plan: Plan) -> int:
+        return plan.workspace + plan.helper * min(plan.helpers, self.threads - 1)
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray

@@ -2,8 +2,8 @@
 
 A convolution is one matrix product: of the weight, (out channels, inputs of a window), with the windows laid out as
 columns. It is computed tile by tile, so that intermediate arrays stay in the cache: a tile is some rows of windows of
-an image, or some small images. Tiles are cut only by shape, each thread takes some, and sums over tiles are added in
-one order: with one BLAS thread each, any number of threads gives the same bits.
+an image, or a part of a long row, or some small images. Tiles are cut only by shape, each thread takes some, and sums
+over tiles are added in one order: with one BLAS thread each, any number of threads gives the same bits.
 
 For the gradient of the images, each window's part is added at its position. If windows are side by side, the gradient
 gets zeros at the end of each row, so that a whole plane is one contiguous sum: NumPy is slow with short rows.
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from math import prod
 from typing import Any
 
@@ -32,11 +33,11 @@ import numpy as np
 
 from .. import halves, parallel
 from ..cost_model import MULTIPLICATION_SECONDS
-from ..declare import Inferred, Op, Operand, Options, meta, with_products
+from ..declare import Inferred, Op, Operand, Options, Shared, meta, with_products
 from ..rules import Known, as_meta, copies, floats
 from . import on_card
 from .scratch import scratch
-from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, even, rows_needed, tile_size, tiles
+from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, covered, even, tile_size, tiles
 
 _SUMS = 8  # in which the gradient of a weight is added up
 _SUM_BYTES = 1 << 20  # the most bytes of these sums together, unless two have more
@@ -53,7 +54,7 @@ def conv2d(
         return out
     matrix = weight.reshape(len(weight), -1)
     cut, one = tiles(weight.shape, len(out), out.shape[2:], card=xp is not np), _convolve_tile
-    if xp is np and _in_place(cut, out.shape[3]):
+    if xp is np and _in_place(cut):
         matrix, one = np.concatenate([matrix, *[b[:, None] for b in bias]], 1), _convolve_in_place
     seconds = MULTIPLICATION_SECONDS * out.size * matrix.shape[1]
     parallel.each(cut, seconds, partial(one, xp, windows, x, matrix, bias, out))
@@ -71,14 +72,15 @@ def conv2d_input_grad(
         return out
     matrix, count = weight.reshape(len(weight), -1).T, grad.shape[2:]
     if xp is not np:
-        for some, lines in tiles(weight.shape, len(grad), count, card=True):
+        for some, lines, _ in tiles(weight.shape, len(grad), count, card=True):
             parts = xp.matmul(matrix, _channels_first(xp, grad[some, :, lines], count[1]))
             on_card.fold(xp, windows, parts, lines, count[1], out[some])
             del parts
         return out
-    by, rows = tile_size(weight.shape, len(grad), count)
+    by, rows, across = tile_size(weight.shape, len(grad), count)
     runs = stride == (1, 1) and bool(np.isfinite(weight).all())  # zeros are multiplied by weights
-    work = partial(_sum_windows, windows, grad, matrix, even(count[0], rows), runs, out)
+    cut = list(product(even(count[0], rows), even(count[1], across)))
+    work = partial(_sum_windows, windows, grad, matrix, cut, runs and across == count[1], out)
     parallel.each(even(len(grad), by), MULTIPLICATION_SECONDS * grad.size * len(matrix), work)
     return out
 
@@ -95,7 +97,7 @@ def conv2d_weight_grad(
     cut = tiles(shape, len(x), grad.shape[2:], card=xp is not np)
     if xp is not np:
         total = out.reshape(len(out), -1)
-        for some, rows in cut:
+        for some, rows, _ in cut:
             gradient = _channels_first(xp, grad[some, :, rows], grad.shape[3])
             seen = on_card.unfold(xp, windows, x[some], rows, grad.shape[3]).T
             if (some.start, rows.start) == (0, 0):
@@ -120,27 +122,29 @@ def _sums_for(weight: tuple[int, ...], number: int, itemsize: int) -> int:
     return max(1, min(_SUMS, number, max(2, _SUM_BYTES // max(1, prod(weight) * itemsize))))
 
 
-def _in_place(cut: Sequence[Tile], across: int) -> bool:
+def _in_place(cut: Sequence[Tile]) -> bool:
     """Whether the windows that a tile has of each image are worth a product of their own.
 
     Such a product writes to the result directly, with the bias as the weight of one more input. Otherwise one product
     is of all images, and its result is moved.
     """
-    return bool(cut) and (cut[0].images.stop == 1 or (cut[0].rows.stop - cut[0].rows.start) * across >= FEW)
+    return bool(cut) and (cut[0].images.stop == 1 or cut[0].rows.stop * cut[0].across.stop >= FEW)
 
 
 def _convolve_in_place(
     xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile
 ) -> None:
-    there = out[tile.images, :, tile.rows]
-    seen = columns_of_each(windows, x[tile.images], tile.rows, out.shape[3], ones=len(bias))
+    there = out[tile.images, :, tile.rows, tile.across]
+    seen = columns_of_each(windows, x[tile.images], tile.rows, tile.across, ones=len(bias))
     np.matmul(matrix, seen, out=there.reshape(*there.shape[:2], -1, copy=False))
 
 
 def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[Any, ...], out: Any, tile: Tile) -> None:
-    there = out[tile.images, :, tile.rows]
-    given = windows, x[tile.images], tile.rows, out.shape[3]
-    seen = columns(*given) if xp is np else on_card.unfold(xp, *given)
+    there, images = out[tile.images, :, tile.rows, tile.across], x[tile.images]
+    if xp is np:
+        seen = columns(windows, images, tile.rows, tile.across)
+    else:
+        seen = on_card.unfold(xp, windows, images, tile.rows, out.shape[3])
     y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
     y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
     if bias:
@@ -153,20 +157,21 @@ def _add_products(windows: Windows, grad: Any, x: Any, part: tuple[Sequence[Tile
     """Add the gradient of the weight from some tiles to a sum: (inputs of a window, out channels)."""
     cut, total = part
     for tile in cut:
-        seen = columns(windows, x[tile.images], tile.rows, grad.shape[3])
-        product = scratch(np, 2, total.shape, total.dtype)
-        gradient = _channels_first(np, grad[tile.images, :, tile.rows], grad.shape[3])
-        total += np.matmul(seen, gradient.T, out=product)
-        del seen, gradient, product
+        seen = columns(windows, x[tile.images], tile.rows, tile.across)
+        found = scratch(np, 2, total.shape, total.dtype)
+        some = grad[tile.images, :, tile.rows, tile.across]
+        gradient = _channels_first(np, some, some.shape[3])
+        total += np.matmul(seen, gradient.T, out=found)
+        del seen, some, gradient, found
 
 
 def _sum_windows(
-    windows: Windows, grad: Any, matrix: Any, cut: Sequence[slice], runs: bool, out: Any, images: slice
+    windows: Windows, grad: Any, matrix: Any, cut: Sequence[tuple[slice, slice]], runs: bool, out: Any, images: slice
 ) -> None:
     """The gradient of some images, from the parts of all windows.
 
     Args:
-        cut: rows of windows that are processed together.
+        cut: rows and columns of windows that are processed together.
         runs: whether zeros follow each row of windows up to the edge, so that all rows are contiguous.
     """
     grad, out = grad[images], out[images]
@@ -174,12 +179,13 @@ def _sum_windows(
     room = scratch(np, 0, (*form[:2], form[2] * form[3] + windows.reach[1]), out.dtype)
     room[...] = 0
     padded = room[..., : form[2] * form[3]].reshape(form)
-    for rows in cut:
-        some = _channels_first(np, grad[:, :, rows], form[3] if runs else grad.shape[3])
+    for rows, across in cut:
+        length = across.stop - across.start
+        some = _channels_first(np, grad[:, :, rows, across], form[3] if runs else length)
         parts = np.matmul(matrix, some, out=scratch(np, 1, (len(matrix), some.shape[1]), out.dtype))
-        lines = (-1,) if runs else (-1, grad.shape[3])
+        lines = (-1,) if runs else (-1, length)
         parts = parts.reshape(form[1], *windows.kernel, form[0], *lines)
-        for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, grad.shape[3]):
+        for row, column, place in windows.runs(rows, form[3]) if runs else windows.places(rows, across):
             there = room[place] if runs else padded[place]
             there += parts[:, row, column].swapaxes(0, 1)
         del some, parts
@@ -194,7 +200,7 @@ def _channels_first(xp: Any, grad: Any, line: int) -> Any:
     images, channels, rows, across = grad.shape
     if xp is not np:
         return grad.swapaxes(0, 1).reshape(channels, -1)
-    if images == 1 and line == across:
+    if images == 1 and line == across and grad.strides[3] == grad.itemsize:
         return grad[0].reshape(channels, -1)
     found = scratch(xp, 3, (channels, images, rows, line), grad.dtype)
     found[..., :across] = grad.swapaxes(0, 1)
@@ -217,34 +223,38 @@ def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
         raise ValueError(f"conv2d: the bias has shape {bias[0]}, and must have {weight[:1]}")
     windows, array = _windows(weight, options), as_meta(operands[0])
     count = windows.checked_fit(op.name, x)
-    elements = _tile_elements(windows, x, weight, count) + weight[0] * (prod(weight[1:]) + 1)
-    workspace, card = elements * array.dtype.itemsize, _card_bytes(weight, x[0], count, array.dtype)
-    copied = copies(operands)
-    return Inferred(meta((x[0], weight[0], *count), array.dtype), copied + workspace, on_card=copied + card)
+    copied, card = copies(operands), _card_bytes(weight, x[0], count, array.dtype)
+    matrix = weight[0] * (prod(weight[1:]) + 1) * array.dtype.itemsize
+    each = _tile_elements(windows, x, weight, count) * array.dtype.itemsize
+    shared = Shared(each, len(tiles(weight, x[0], count)))
+    result = meta((x[0], weight[0], *count), array.dtype)
+    return Inferred(result, copies(operands[1:2]) + matrix, on_card=copied + card, shared=shared)
 
 
 def conv2d_input_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the images, whose shape is an option; the operands are grad and weight."""
     grad, weight = floats(op, *operands)
     windows, result = _windows(weight, options), meta(options["shape"], as_meta(operands[0]).dtype)
-    images, rows = tile_size(weight, grad[0], grad[2:])
+    images, rows, across = tile_size(weight, grad[0], grad[2:])
     height, line = windows.padded(result.bound)[2:]
-    across = line if windows.stride == (1, 1) else grad[3]
+    if windows.stride == (1, 1) and across == grad[3]:
+        across = line
     room = result.bound[1] * (height * line + windows.reach[1])
-    elements = images * (room + (prod(weight[1:]) + weight[0]) * rows * across)
+    each = images * (room + (prod(weight[1:]) + weight[0]) * rows * across) * result.dtype.itemsize
     copied, card = copies(operands), _card_bytes(weight, grad[0], grad[2:], result.dtype)
-    return Inferred(result, copied + elements * result.dtype.itemsize + prod(weight), on_card=copied + card)
+    shared = Shared(each, len(even(grad[0], images)))
+    finite = prod(weight)  # bytes of the question which weights are
+    return Inferred(result, copies(operands[1:]) + finite, on_card=copied + card, shared=shared)
 
 
 def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The gradient of the weight, whose shape is an option; the operands are grad and x."""
     grad, x = floats(op, *operands)
     windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
-    elements = _tile_elements(windows, x, result.bound, grad[2:])
+    each = _tile_elements(windows, x, result.bound, grad[2:]) * result.dtype.itemsize + result.nbytes
     sums = _sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
-    elements += (sums + 1) * prod(result.bound)
     copied, card = copies(operands), _card_bytes(result.bound, x[0], grad[2:], result.dtype) + result.nbytes
-    return Inferred(result, copied + elements * result.dtype.itemsize, on_card=copied + card)
+    return Inferred(result, sums * result.nbytes, on_card=copied + card, shared=Shared(each, sums))
 
 
 def _windows(weight: Known, options: Options) -> Windows:
@@ -256,18 +266,18 @@ def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> i
 
     They are its lines, then its columns or before them the padded images, and a result or its gradient.
     """
-    images, rows = tile_size(weight, x[0], count)
-    seen = x[1] * rows_needed(windows, rows)
-    padded, lines = seen * (x[3] + 2 * windows.padding[1]), seen * windows.kernel[1] * count[1]
+    images, rows, across = tile_size(weight, x[0], count)
+    down, right = covered(windows, rows, across)
+    padded = x[1] * down * right if windows.padding != (0, 0) else 0
+    lines = x[1] * down * windows.kernel[1] * across if padded or windows.kernel[1] > 1 else 0
     inputs = prod(weight[1:]) + 1  # of a window, and ones
-    columns = inputs * (rows * count[1] + SPARE)
-    return images * (lines + max(columns, padded) + weight[0] * rows * count[1])
+    columns = inputs * (rows * across + SPARE)
+    return images * (lines + max(columns, padded) + weight[0] * rows * across)
 
 
 def _card_bytes(weight: Known, images: int, count: Known, dtype: np.dtype[Any]) -> int:
     """Bytes of the intermediate arrays of one tile on a CUDA card: the columns, and a result or its gradient."""
-    some, rows = tile_size(weight, images, count, card=True)
-    return (prod(weight[1:]) + weight[0]) * some * rows * count[1] * dtype.itemsize
+    return (prod(weight[1:]) + weight[0]) * prod(tile_size(weight, images, count, card=True)) * dtype.itemsize
 
 
 OPS = (

@@ -168,7 +168,8 @@ _DOUBLE = np.dtype(np.float64)
 def matrix_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """From square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
     array, dtype = _square(op.name, operands[0])
-    return Inferred(meta(array.bound, dtype), 2 * _copied(array, dtype))
+    result = meta(array.bound, dtype)
+    return Inferred(result, _copied(array, dtype, 2) + _wide(result.nbytes, dtype) - result.nbytes)
 
 
 def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -180,7 +181,9 @@ def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 def cofactors_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """From square matrices to square matrices. Workspace: matrices to invert, or a decomposition and its products."""
     array, dtype = _square(op.name, operands[0])
-    return Inferred(meta(array.bound, dtype), 8 * prod(array.bound) * dtype.itemsize + 4 * _copied(array, dtype))
+    return Inferred(
+        meta(array.bound, dtype), 8 * prod(array.bound) * _inside(dtype).itemsize + _copied(array, dtype, 4)
+    )
 
 
 def spectrum_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
@@ -214,7 +217,7 @@ def pseudo_inverse_rule(op: Op, operands: tuple[Operand, ...], options: Options)
     if _with_tolerance(op.name, tuple(batch), operands[1:]) != tuple(batch):
         raise ValueError(f"{op.name}: the tolerance has shape {lengths(operands[1])}, but the matrices {tuple(batch)}")
     parts, workspace = svd_parts(op.name, operands[:1], {"full_matrices": False})
-    used = sum(part.nbytes for part in parts) + array.nbytes + workspace
+    used = 2 * sum(part.nbytes for part in parts) + array.nbytes + workspace
     return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
 
 
@@ -226,8 +229,9 @@ def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
         raise ValueError(f"solve: shapes {array.bound} and {right} do not match: the second needs {n} rows")
     batch = broadcast_shapes("solve: outer dimensions", array.bound[:-2], right[:-2])
     result = meta((*batch, *right[-2:]) if len(right) > 1 else (*batch, n), dtype)
-    each = (n * n + prod(result.bound[-2:])) * dtype.itemsize
-    return Inferred(result, each + cast_bytes(array, dtype) + cast_bytes(operands[1], dtype))
+    inside = _inside(dtype)
+    each = (n * n + prod(result.bound[-2:])) * inside.itemsize + _wide(result.nbytes, dtype) - result.nbytes
+    return Inferred(result, each + cast_bytes(array, inside) + cast_bytes(operands[1], inside))
 
 
 def power_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -236,7 +240,7 @@ def power_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     _check_square(op.name, array.bound)
     dtype = resolve(op, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
     result = meta(array.bound, dtype, array.contiguous or len(array.bound) == 2)
-    return Inferred(result, 3 * result.nbytes + (0 if n >= 0 else cast_bytes(array, dtype)))
+    return Inferred(result, 3 * result.nbytes + (0 if n >= 0 else cast_bytes(array, _inside(dtype))))
 
 
 def matrix_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -287,7 +291,7 @@ def eigen_parts(
     array, dtype = _square(name, operands[0])
     values, vectors = (_real_dtype(dtype), dtype) if symmetric else (_complex_dtype(dtype),) * 2
     parts = [meta(array.bound[:-1], values), meta(array.bound, vectors)]
-    return parts, 2 * sum(part.nbytes for part in parts) + 3 * _copied(array, dtype)
+    return parts, _beside(parts, array, dtype, 3)
 
 
 def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
@@ -298,8 +302,7 @@ def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tupl
     *batch, n, m = array.bound
     k = n if options["mode"] == "complete" else min(n, m)
     parts = [meta((*batch, n, k), dtype), meta((*batch, k, m), dtype)]
-    whole = prod(array.bound) * dtype.itemsize
-    return parts, sum(part.nbytes for part in parts) + 2 * whole + prod(batch) * min(n, m) * dtype.itemsize
+    return parts, _beside(parts, array, dtype, 2) + _wide(prod(array.bound) * dtype.itemsize, dtype)
 
 
 def svd_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
@@ -309,14 +312,14 @@ def svd_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tup
     k, full = min(n, m), options["full_matrices"]
     u, vh = (*batch, n, n if full else k), (*batch, m if full else k, m)
     parts = [meta(u, dtype), meta((*batch, k), _real_dtype(dtype)), meta(vh, dtype)]
-    return parts, sum(part.nbytes for part in parts) + 4 * _copied(array, dtype)
+    return parts, _beside(parts, array, dtype, 5)
 
 
 def slogdet_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
     """The sign of a determinant, and the logarithm of its magnitude."""
     array, dtype = _square(name, operands[0])
     parts = [meta(array.bound[:-2], dtype), meta(array.bound[:-2], _real_dtype(dtype))]
-    return parts, sum(part.nbytes for part in parts) + _copied(array, dtype)
+    return parts, _copied(array, dtype)
 
 
 # -- shared -----------------------------------------------------------------------------------------------------------
@@ -355,10 +358,30 @@ def _complex_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.result_type(dtype, np.complex64)
 
 
-def _copied(array: Meta, dtype: np.dtype[Any]) -> int:
-    """Bytes of the copy of one matrix that LAPACK writes over, and of a cast of all matrices if there is one."""
-    n, m = array.bound[-2:]
-    return (n * m + 4 * (n + m)) * dtype.itemsize + cast_bytes(array, dtype)
+def _inside(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The dtype in which NumPy calls LAPACK: single precision, too, is cast to double, and the results back."""
+    return np.result_type(dtype, _DOUBLE)
+
+
+def _wide(nbytes: int, dtype: np.dtype[Any]) -> int:
+    """The bytes that results of a dtype take before they are cast back."""
+    return nbytes * _inside(dtype).itemsize // dtype.itemsize
+
+
+def _copied(array: Meta, dtype: np.dtype[Any], count: int = 1) -> int:
+    """Bytes of `count` copies of one matrix, for LAPACK to write over, and of a cast of all if there is one."""
+    (n, m), inside = array.bound[-2:], _inside(dtype)
+    return count * (n * m + 4 * (n + m)) * inside.itemsize + cast_bytes(array, inside)
+
+
+def _beside(parts: list[Meta], array: Meta, dtype: np.dtype[Any], count: int) -> int:
+    """Bytes of temporary memory of a decomposition, beside its results and the buffer that they are copied to.
+
+    The same bytes as the buffer's are used before: for a cast of the matrices, or for results not yet cast back.
+    """
+    found = sum(part.nbytes for part in parts)
+    before = cast_bytes(array, _inside(dtype)) + _wide(found, dtype) + (found if dtype != _inside(dtype) else 0)
+    return max(0, before - 2 * found) + _copied(array, dtype, count) - cast_bytes(array, _inside(dtype))
 
 
 def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:

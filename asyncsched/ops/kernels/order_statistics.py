@@ -205,7 +205,7 @@ def topk_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
         raise ValueError(f"topk: k={k} is out of range: the axis has {n} elements")
     result = meta((*array.bound[:axis], k, *array.bound[axis + 1 :]), INTP)
     # Beside the result: the indices of all; then, for the chosen ones, their numbers and their order.
-    chosen = prod(result.bound) * (array.dtype.itemsize + INTP.itemsize * (2 if options["largest"] else 1))
+    chosen = prod(result.bound) * (array.dtype.itemsize + INTP.itemsize * 2)
     whole = prod(array.bound) * INTP.itemsize
     lines = _row(array, array.bound) + _line(array, array.bound, axis, INTP.itemsize)
     return Inferred(result, max(whole, chosen) + lines)

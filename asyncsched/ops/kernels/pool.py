@@ -108,7 +108,7 @@ def _choices(xp: Any, windows: Windows, images: Any, largest: Any) -> Iterator[t
     here, so it equals nothing, not even in a window of -inf.
     """
     padded = _padded(xp, images, windows.padding, xp.nan)
-    places = [place for _, _, place in windows.places(slice(0, largest.shape[1]), largest.shape[2])]
+    places = [place for _, _, place in windows.places(*[slice(0, n) for n in largest.shape[1:]])]
     done = padded[places[0]] == largest
     yield places[0], done
     equal, chosen = xp.empty_like(done), xp.empty_like(done)

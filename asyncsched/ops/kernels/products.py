@@ -19,9 +19,11 @@ from ..declare import (
     Cut,
     Inferred,
     Kernel,
+    Meta,
     Op,
     Operand,
     Options,
+    Shared,
     bounded,
     meta,
     product,
@@ -30,7 +32,7 @@ from ..declare import (
 )  # fmt: skip
 from ..op import resolve
 from ..parallel import threads
-from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, sample
+from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, proxy, sample
 from . import releasing_gil
 
 
@@ -100,7 +102,12 @@ def matmul_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     dtypes = _loop_dtypes(np.matmul, operands)
     # without loop dimensions the result is always in C order
     contiguous = all_contiguous(operands) or max(len(first), len(second)) <= 2
-    return Inferred(meta(shape, dtypes[-1], contiguous), _casts(operands, dtypes), work=prod(shape) * inner)
+    # NumPy lays out a matrix for BLAS, one after the other; of a single pair, `cut` does once for all parts.
+    laid = sum(prod(one.bound[-2:]) * dtypes[-1].itemsize for one in map(as_meta, operands)
+               if len(one.bound) > 1 and not one.contiguous) if has_blas(dtypes[-1]) else 0  # fmt: skip
+    shared = Shared(laid, prod(shape[: max(len(first), len(second)) - 2]))
+    found = meta(shape, dtypes[-1], contiguous)
+    return Inferred(found, _casts(operands, dtypes), work=prod(shape) * inner, shared=shared)
 
 
 def vecdot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -129,9 +136,23 @@ def tensordot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> I
     kept += [length for axis, length in enumerate(second) if axis not in summed_second]
     metas = [as_meta(operand) for operand in operands]
     dtype = np.result_type(metas[0].dtype, metas[1].dtype)
-    workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
+    laid = _laid_out(metas[0], summed_first, False) + _laid_out(metas[1], summed_second, True)
+    workspace = laid + sum(cast_bytes(array, dtype) for array in metas)
     work = prod(kept) * prod(first[axis] for axis in summed_first)
     return Inferred(meta(tuple(kept), dtype), workspace, work=work)
+
+
+def _laid_out(array: Meta, summed: Known, first: bool) -> int:
+    """Bytes of the copy of an operand as a matrix, with the axes that are summed over `first` or last; 0 for a view."""
+    kept = [axis for axis in range(len(array.bound)) if axis not in summed]
+    turned = proxy(array).transpose([*summed, *kept] if first else [*kept, *summed])
+    inner = prod([array.bound[axis] for axis in summed])
+    rest = prod([array.bound[axis] for axis in kept])
+    try:
+        turned.reshape((inner, rest) if first else (rest, inner), copy=False)
+    except ValueError:
+        return array.nbytes
+    return 0 if array.contiguous else array.nbytes
 
 
 def dot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -139,7 +160,8 @@ def dot_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
     first, second = lengths(operands[0]), lengths(operands[1])
     metas = [as_meta(operand) for operand in operands]
     dtype = np.result_type(metas[0].dtype, metas[1].dtype)
-    workspace = sum(array.nbytes + cast_bytes(array, dtype) for array in metas)
+    laid = [0 if array.contiguous or not has_blas(dtype) else array.nbytes for array in metas]
+    workspace = sum(cast_bytes(array, dtype) or nbytes for array, nbytes in zip(metas, laid, strict=True))
     if not first or not second:
         return Inferred(meta(first or second, dtype, all_contiguous(operands)), workspace, work=prod(first or second))
     inner = second[-2:][0]

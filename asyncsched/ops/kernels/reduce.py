@@ -12,10 +12,10 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from .. import halves
 from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
 from ..op import resolve
-from ..rules import INTP, Known, as_meta, lengths, no_axis, same_as, sample, shrunk
+from ..rules import INTP, Known, as_meta, cast_bytes, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into
-from .releasing_gil import room
+from .releasing_gil import LARGE, room, several_lines
 
 
 def count_nonzero(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
@@ -95,9 +95,14 @@ def cumulative(name: str) -> Kernel:
 def sort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None) -> Any:
     """The elements in order. `descending` keeps equal elements in their order, too."""
     kind = "stable" if stable else None
-    if descending:
+    if descending and (out is None or xp is not np):
         result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
         return result.copy(order="K") if out is None else into(xp, out, result)
+    if descending:
+        out[...] = np.flip(x, axis)
+        out.sort(axis=axis, kind=kind)
+        out[...] = np.flip(out, axis)
+        return out
     if out is None:
         return xp.sort(x, axis=axis, kind=kind)
     if out is not x:
@@ -148,9 +153,8 @@ def variance_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     inferred = mean_rule(op, operands, {"axis": options.get("axis"), "keepdims": options.get("keepdims", False)})
     array = as_meta(operands[0])
     deviations = np.result_type(inferred.meta.dtype, array.dtype, np.float32)
-    # complex deviations are squared part by part, in one more array of half their size
-    parts = 3 if deviations.kind == "c" else 2
-    elements = prod(inferred.meta.bound) + prod(array.bound) * parts // 2
+    # They are squared in place. But those of bool are conjugated, as if they were complex: one more array.
+    elements = prod(inferred.meta.bound) + prod(array.bound) * (2 if array.dtype == bool else 1)
     return inferred._replace(workspace=elements * deviations.itemsize + inferred.workspace)
 
 
@@ -179,7 +183,10 @@ def cumulative_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
     result = meta((*shape[:axis], longer, *shape[axis + 1 :]), dtype, array.contiguous)
     # without `out=`, the initial value is joined to the finished result
     joined = options.get("include_initial") and not array.contiguous
-    return Inferred(result, (result.nbytes if joined else 0) + room(result))
+    # An operand of another dtype is cast as a whole, unless few lines are done in pieces.
+    pieces = array.contiguous and prod(array.bound) >= LARGE and not several_lines(array.bound, axis)
+    cast = room(result) if pieces else cast_bytes(array, dtype)
+    return Inferred(result, max(cast, result.nbytes if joined else 0))
 
 
 def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -196,20 +203,35 @@ def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def sort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same elements in order. Workspace: a buffer for one line, and half a line for a stable sort to merge in."""
+    """The same elements in order. Workspace: lines, see `_lines`; a descending sort is made of a copy, then copied."""
     array = as_meta(operands[0])
-    axis = normalize_axis_index(options.get("axis", -1), len(array.shape))
-    line = lengths(array)[axis] * array.dtype.itemsize
-    return same_as(array, array.nbytes * 2 if options.get("descending") else line + line // 2)
+    work = _lines(array, options, array.dtype.itemsize, copied=len(array.bound) > 1)
+    return same_as(array, max(array.nbytes, work) if options.get("descending") else work)
 
 
 def argsort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The indices that sort; NumPy returns them C-contiguous."""
     array = as_meta(operands[0])
-    workspace = sort_rule(op, operands, options).workspace
     contiguous = array.contiguous or not options.get("descending")
     result = meta(array.shape, INTP, contiguous)
-    return Inferred(result, workspace + (2 * result.nbytes if options.get("descending") else 0))
+    work = _lines(array, options, INTP.itemsize, copied=True)
+    return Inferred(result, max(result.nbytes, work) if options.get("descending") else work)
+
+
+def _lines(array: Meta, options: Options, width: int, *, copied: bool) -> int:
+    """Bytes of what NumPy sorts a line with, if `width` bytes are moved for each element.
+
+    They are a copy of the line (if `copied`) and of its indices, unless it lies in one piece; and room for a stable
+    sort: half a line to merge in, or a whole line if numbers of at most 16 bits are sorted by their digits.
+    """
+    axis = normalize_axis_index(options.get("axis", -1), len(array.bound))
+    line = array.bound[axis]
+    digits = array.dtype.itemsize <= 2 and array.dtype.kind in "biu"
+    moved = line * width if digits else line * width // 2
+    last = axis == len(array.bound) - 1
+    whole = last and array.contiguous and not options.get("descending")
+    room = line * array.dtype.itemsize if copied and not whole else 0
+    return room + (0 if last else line * width) + (moved if options.get("stable", True) else 0)
 
 
 def reduced_axes(axis: Any, ndim: int) -> Known:

@@ -54,7 +54,7 @@ def vecdot(xp: Any, x: Any, y: Any, *, axis: int, out: Any = None) -> Any:
 
 def accumulate(function: Any, x: Any, *, axis: int, dtype: Any = None, out: Any = None) -> Any:
     """NumPy's `cumsum` or `cumprod`: if there are few lines, one after the other."""
-    if x.size < LARGE or x.size // x.shape[axis] > _FEW or not x.flags.c_contiguous:
+    if x.size < LARGE or several_lines(x.shape, axis) or not x.flags.c_contiguous:
         return function(x, axis=axis, dtype=dtype, out=out)
     length, after = x.shape[axis], prod(x.shape[axis % x.ndim + 1 :])
     if out is None:
@@ -127,6 +127,11 @@ def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
     out = np.empty([n for pair in zip(counts, shape, strict=True) for n in pair], x.dtype)
     out[...] = x.reshape([n for length in shape for n in (1, length)])
     return out.reshape([count * length for count, length in zip(counts, shape, strict=True)])
+
+
+def several_lines(shape: tuple[int, ...], axis: int) -> bool:
+    """Whether there are so many lines along an axis that NumPy releases the GIL."""
+    return prod(shape) // shape[axis] > _FEW
 
 
 def room(result: Meta) -> int:

@@ -39,14 +39,21 @@ _BYTES = np.dtype(np.uint8)
 
 
 def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The unique elements: at most as many as all."""
-    array, elements = _flat(operands[0])
-    return Inferred(meta((None,), array.dtype, True, (elements,)), 2 * elements * array.dtype.itemsize)
+    """The unique elements. NumPy copies all, and puts them into a hash table, or sorts them and marks the first ones.
+
+    A table has a node for each unique element, and one or two places in a list.
+    """
+    array, elements, most = _flat(operands[0])
+    itemsize = array.dtype.itemsize
+    node = 16 * -(-(itemsize + 24) // 16)  # with two pointers and what the allocator adds
+    table = most * (node + 2 * 8)
+    work = elements * itemsize + max(table, elements * (itemsize + 1))
+    return Inferred(meta((None,), array.dtype, True, (most,)), work)
 
 
 def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The unique elements, the inverse indices, the first indices and the counts: packed."""
-    array, elements = _flat(operands[0])
+    array, elements, most = _flat(operands[0])
     itemsize, others = array.dtype.itemsize, options["index"] + options["counts"]
     fixed = elements * INTP.itemsize if options["inverse"] else 0  # bytes; and bytes for each unique element:
     width = itemsize + others * INTP.itemsize
@@ -59,8 +66,8 @@ def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
     if options["inverse"]:
         parts.insert(options["index"], part(0, wide, array.bound, INTP))
     values = part(0, 0, None, array.dtype) if wide else part(fixed, others * INTP.itemsize, None, array.dtype)
-    nbytes, sorting = fixed + elements * width, elements * (2 * itemsize + 3 * INTP.itemsize + 1)
-    return Inferred(meta((None,), _BYTES, True, (nbytes,)), sorting + 2 * nbytes, parts=[values, *parts])
+    nbytes, sorting = fixed + most * width, elements * (2 * itemsize + 3 * INTP.itemsize + 1)
+    return Inferred(meta((None,), _BYTES, True, (nbytes,)), max(sorting, nbytes), parts=[values, *parts])
 
 
 def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -70,9 +77,12 @@ def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     return Inferred(meta(first.bound, np.dtype(bool)), elements * (4 * itemsize + 4 * INTP.itemsize))
 
 
-def _flat(operand: Operand) -> tuple[Meta, int]:
+def _flat(operand: Operand) -> tuple[Meta, int, int]:
+    """An operand, its elements, and how many of them may differ. (Each NaN counts as different.)"""
     array = as_meta(operand)
-    return array, prod(array.bound)
+    elements, small = prod(array.bound), array.dtype.kind in "biu" and array.dtype.itemsize < 4
+    differing = 2 if array.dtype == bool else 1 << 8 * array.dtype.itemsize
+    return array, elements, min(elements, differing) if small else elements
 
 
 _PACKED = "The unique elements, their first indices, the inverse indices and the counts, packed."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import product
 from math import prod
 from typing import Any, NamedTuple
 
@@ -52,16 +53,21 @@ class Windows(NamedTuple):
             raise ValueError(f"{name}: images of {shape[-2:]} are smaller than the window of {self}")
         return count
 
-    def places(self, rows: slice, across: int) -> Iterator[tuple[int, int, Any]]:
+    def places(self, rows: slice, across: slice) -> Iterator[tuple[int, int, Any]]:
         """For each position in a window: its row, its column, and its slices of padded images (..., height, width).
 
-        The slices cover some rows of windows, each `across` long.
+        The slices cover the windows of some rows and columns.
         """
         (down, right), (below, beside) = self.dilation, self.stride
         for row in range(self.kernel[0]):
             lines = slice(row * down + rows.start * below, row * down + rows.stop * below, below)
             for column in range(self.kernel[1]):
-                yield row, column, (..., lines, slice(column * right, column * right + across * beside, beside))
+                start = column * right
+                yield (
+                    row,
+                    column,
+                    (..., lines, slice(start + across.start * beside, start + across.stop * beside, beside)),
+                )
 
     def runs(self, rows: slice, line: int) -> Iterator[tuple[int, int, Any]]:
         """The same for rows of windows that go on over the edge of padded images (..., height * `line`)."""
@@ -84,29 +90,42 @@ class Tile(NamedTuple):
 
     images: slice
     rows: slice  # of windows, on each of them
+    across: slice  # of windows, in each row
 
 
-def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> Pair:
-    """How many images one tile has for a weight of this shape, and how many rows of windows.
+class TileSize(NamedTuple):
+    """The lengths of a tile's slices."""
 
+    images: int
+    rows: int
+    across: int
+
+
+def tile_size(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> TileSize:
+    """How many images one tile has for a weight of this shape, how many rows of windows, and how many in each.
+
+    A row is cut if it has more windows than a tile, as that of a long sequence has; on a card it stays whole.
     It depends only on shapes, since bits depend on it. Tiles are larger on a CUDA `card`.
     """
     most, fewest = (CARD_COLUMNS, CARD_TILES) if card else (COLUMNS, TILES)
     wanted = max(FEW, most // max(1, weight[0], prod(weight[1:])))
     if prod(count) <= wanted:
         least = -(-FEW // max(1, prod(count)))
-        return max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // fewest))))), count[0]
-    return 1, max(1, wanted // max(1, count[1]))
+        by = max(1, min(images, max(least, min(wanted // max(1, prod(count)), -(-images // fewest)))))
+        return TileSize(by, *count)
+    steps = max(1, wanted // count[1]), count[1] if card else wanted
+    return TileSize(1, *[-(-n // -(-n // step)) for n, step in zip(count, steps, strict=True)])
 
 
 def tiles(weight: tuple[int, ...], images: int, count: tuple[int, ...], *, card: bool = False) -> list[Tile]:
     """All windows, in tiles of about one size."""
-    by, rows = tile_size(weight, images, count, card=card)
-    return [Tile(some, lines) for some in even(images, by) for lines in even(count[0], rows)]
+    size = tile_size(weight, images, count, card=card)
+    every = [even(number, step) for number, step in zip((images, *count), size, strict=True)]
+    return list(map(Tile._make, product(*every)))
 
 
-def columns(windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """Some rows of windows, each `across` long, on all images: (inputs of a window, windows).
+def columns(windows: Windows, x: Any, rows: slice, across: slice) -> Any:
+    """The windows of some rows and columns on all images: (inputs of a window, windows).
 
     In scratch memory, valid until the next call on this thread.
     """
@@ -117,7 +136,7 @@ def columns(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     return found
 
 
-def columns_of_each(windows: Windows, x: Any, rows: slice, across: int, ones: int) -> Any:
+def columns_of_each(windows: Windows, x: Any, rows: slice, across: slice, ones: int) -> Any:
     """The same for each image: (images, inputs of a window, windows), plus `ones` more inputs that are all ones."""
     seen = _window_view(windows, x, rows, across)
     inputs, number = prod(seen.shape[1:4]), prod(seen.shape[4:])
@@ -127,22 +146,25 @@ def columns_of_each(windows: Windows, x: Any, rows: slice, across: int, ones: in
     return found
 
 
-def _window_view(windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """The elements in some rows of windows, as a view: (images, channels, *kernel, rows of windows, across)."""
+def _window_view(windows: Windows, x: Any, rows: slice, across: slice) -> Any:
+    """The elements in some windows, as a view: (images, channels, *kernel, rows of windows, windows in a row)."""
     lines = _lines(windows, x, rows, across)
     image, channel, column, row, one = lines.strides
-    form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, across)
+    form = (*lines.shape[:2], *windows.kernel, rows.stop - rows.start, lines.shape[4])
     steps = (windows.dilation[0] * row, column, windows.stride[0] * row, one)
     return strided(lines, form, (image, channel, *steps))
 
 
-def rows_needed(windows: Windows, rows: int) -> int:
-    """How many rows of padded images `rows` rows of windows cover."""
-    return (rows - 1) * windows.stride[0] + windows.reach[0]
+def covered(windows: Windows, rows: int, across: int) -> Pair:
+    """How many rows and columns of padded images are under so many rows and columns of windows."""
+    down, right = [
+        (n - 1) * s + reach for n, s, reach in zip((rows, across), windows.stride, windows.reach, strict=True)
+    ]
+    return down, right
 
 
-def _lines(windows: Windows, x: Any, rows: slice, across: int) -> Any:
-    """The elements under some rows of windows, once for each column of a window.
+def _lines(windows: Windows, x: Any, rows: slice, across: slice) -> Any:
+    """The elements under some windows, once for each column of a window.
 
     The shape is (images, channels, columns of a window, rows, across), so that successive rows of windows are
     contiguous.
@@ -155,29 +177,35 @@ def _lines(windows: Windows, x: Any, rows: slice, across: int) -> Any:
     return found
 
 
-def seen_by_columns(windows: Windows, x: Any, rows: slice, across: int) -> Any:
+def seen_by_columns(windows: Windows, x: Any, rows: slice, across: slice) -> Any:
     """The elements under each column of some windows, as a view: (images, rows, channels, columns of a window, across).
 
     It is a view of the images, or of padded images in scratch memory.
     """
-    padded = _padded_rows(windows, x, rows)
+    padded = _padded(windows, x, (rows, across))
     image, channel, row, one = padded.strides
-    form = (len(padded), padded.shape[2], padded.shape[1], windows.kernel[1], across)
+    form = (len(padded), padded.shape[2], padded.shape[1], windows.kernel[1], across.stop - across.start)
     steps = (image, row, channel, windows.dilation[1] * one, windows.stride[1] * one)
     return strided(padded, form, steps)
 
 
-def _padded_rows(windows: Windows, x: Any, rows: slice) -> Any:
-    (up, left), (height, width) = windows.padding, x.shape[2:]
-    first = rows.start * windows.stride[0] - up
-    last = first + rows_needed(windows, rows.stop - rows.start)
+def _padded(windows: Windows, x: Any, tile: tuple[slice, slice]) -> Any:
+    """The part of padded images under the windows of some rows and columns."""
+    spans = [
+        (some.start * stride - pad, (some.stop - 1) * stride + reach - pad)
+        for some, stride, pad, reach in zip(tile, windows.stride, windows.padding, windows.reach, strict=True)
+    ]
     if windows.padding == (0, 0):
-        return x[:, :, first:last]
-    found = scratch(np, 1, (*x.shape[:2], last - first, width + 2 * left), x.dtype)
+        return x[(..., *[slice(*span) for span in spans])]
+    found = scratch(np, 1, (*x.shape[:2], *[last - first for first, last in spans]), x.dtype)
     found[...] = 0
-    begin = min(max(first, 0), height)
-    there = slice(begin, max(begin, min(last, height)))  # empty if all windows lie on the padding
-    found[:, :, there.start - first : there.stop - first, left : left + width] = x[:, :, there]
+    inside, there = [], []
+    for (first, last), length in zip(spans, x.shape[2:], strict=True):
+        begin = min(max(first, 0), length)
+        end = max(begin, min(last, length))  # empty if all windows lie on the padding
+        inside.append(slice(begin - first, end - first))
+        there.append(slice(begin, end))
+    found[(..., *inside)] = x[(..., *there)]
     return found
 
 
