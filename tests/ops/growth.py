@@ -280,7 +280,7 @@ def networks(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
         "layer_norm_weight_grad": [((x, x), {"eps": 1e-5, "shape": (128,)})],
         "linear": [((x, some(100, 128), some(100)), {}), ((some(rows, 512), some(COLUMNS, 512)), {})],
         "linear_weight_grad": [((some(n, 100), x), {}), ((some(512, rows), some(512, COLUMNS)), {})],
-        "linear_bias_grad": [((x,), {})],
+        "accurate_sum": [((x,), {"axis": axis}) for axis in ((0,), (1,), (0, 1))],
         "embedding": [((some(1000, 128), target), {})],
         "dropout": [((x, 5), {"p": 0.25})],
         "uniform": [((5,), {**drawn, "low": -2.0, "high": 3.0})],
