@@ -49,9 +49,11 @@ class Handle(Lease, Generic[T]):
         return True
 
     def _lease(self) -> Lease:
-        """A lease of the present value, on any thread."""
-        with _moving:
-            value, _kept = self._value, self._entry
+        """A lease of the present value, on any thread. On the loop's thread no finaliser comes before it is read."""
+        value, _kept = self._value, self._entry
+        if runtime_of(value).thread != threading.get_ident():
+            with _moving:
+                value, _kept = self._value, self._entry
         return Lease(value)
 
     def _give_up(self, gone: Donated) -> Lease:

@@ -13,14 +13,13 @@ import pytest
 import asyncsched as asc
 from asyncsched.ops import TABLE
 from tests.ops.growth import drawn
-from tests.thorough import usually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone tells the peak")
 ROOT = Path(__file__).parents[2]
 MARGIN = 2 << 20  # bytes that no operation counts: Python's own, BLAS's buffers, and pages that are not full
 LEAST = 32 << 20  # bytes; in less, what LAPACK takes for itself counts
 MORE, LESS = 1.1, 1 / 1.25  # of what is charged
-PARTS = usually(2, 16)
+PARTS = 2
 
 # Views, and what makes a few numbers, or calls a generator that a user seeded: nothing of size is made beside a result.
 NOT_TRIED = {
@@ -73,7 +72,7 @@ def _whole(what: str) -> bool:
 @pytest.mark.timeout(300)  # on a machine that may be busy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_process_grows_by_what_is_charged(part):
-    found = grown(part, PARTS, usually(10, 70))
+    found = grown(part, PARTS, 10)
     assert found
     assert not beyond(found)
 
@@ -90,7 +89,7 @@ def test_a_process_grows_by_what_is_charged(part):
     ],
 )
 def test_what_is_taken_beside_arrays_is_charged(names, streams):
-    found = grown(0, 17, usually(3, 40), names, streams)
+    found = grown(0, 17, 3, names, streams)
     assert found
     assert not beyond(found)
 
