@@ -14,6 +14,7 @@ from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
 from .._core.endings import fail as fail  # devices take it from here
 from .._core.failure import Failure
+from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Task, Value, failure_above
 from .._core.ownership import Lease, sole
 from .._tree import find, map_leaves
@@ -250,17 +251,26 @@ def _run_call(task: Task, memory: Memory) -> None:
     if task.failure is not None:
         return
     charge = made = 0
+    if FREE_THREADED and type(result) in memory.arrays and result.base is None:
+        merge_if_unknown(result)
     value.block = ()
     if isinstance(result, _WEIGHTLESS):
         pass  # it need not be charged
     elif owners := _made(result, arrays, task.args, memory.arrays):
-        value.block = tuple([(owner, memory.footprint(held_bytes(owner))) for owner in owners])
+        value.block = tuple([_charged(owner, memory.footprint(held_bytes(owner))) for owner in owners])
+        if FREE_THREADED:
+            merge(value.block)
         charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
     finish(task, value, result, charge)
+
+
+@merged_at_birth
+def _charged(owner: Any, nbytes: int) -> tuple[Any, int]:
+    return owner, nbytes
 
 
 def as_declared(
