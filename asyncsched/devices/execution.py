@@ -12,7 +12,6 @@ import numpy as np
 
 from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
-from .._core.endings import fail as fail  # devices take it from here
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Task, Value, failure_above
@@ -97,6 +96,12 @@ def release(task: Task) -> None:
     kept = None if task.refund >= 0 or task.move is not None or task.site is None else task.value
     task.let_go()
     task.value = kept
+
+
+def fail(task: Task, failure: Failure) -> None:
+    """Give a task its failure, unless it has one."""
+    if task.failure is None:
+        task.failure = failure
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:

@@ -179,6 +179,7 @@ def searched_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     return str(request.param)
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 async def test_a_deadlock_is_raised_at_the_first_look_and_names_the_users_line(
     looks: list[deadlock.Finding], searched_on: str, form: Form
