@@ -14,6 +14,7 @@ from .host import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
 
+
 class Endings:
     """Ends tasks. Call it only within a change of the engine."""
 
