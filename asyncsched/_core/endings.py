@@ -5,36 +5,14 @@ No waiter is called here. `notices` collects the tasks, and the engine calls the
 
 from __future__ import annotations
 
-from _thread import RLock
 from typing import Any
 
 from .admission import Admission
 from .commit import Commit
 from .failure import Failure
-from .free_threading import FREE_THREADED
 from .host import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
-
-_failing = RLock()  # held only on free-threaded builds
-
-
-def fail(task: Task, failure: Failure) -> bool:
-    """Give a task its failure, unless it has one. Returns whether it did.
-
-    A cancelled task fails by its cancellation, or by what its body raised: whichever came first, on whichever thread.
-    """
-    if FREE_THREADED:
-        with _failing:
-            return _fail(task, failure)
-    return _fail(task, failure)
-
-
-def _fail(task: Task, failure: Failure) -> bool:
-    if task.failure is not None:
-        return False
-    task.failure = failure  # no call comes since the look, so with the GIL both are one step
-    return True
 
 
 class Endings:
@@ -116,9 +94,10 @@ class Endings:
                     self._give_up(dependent.move.commit)
                 elif dependent.state == PENDING:
                     self.settle(dependent, above.passed_to(dependent.name, dependent.site))
-                elif dependent.state == LAUNCHED and fail(dependent, above.passed_to(dependent.name, dependent.site)):
+                elif dependent.state == LAUNCHED and dependent.failure is None:
                     # Both may have ended since the mark, and this one may have its result; but no waiter was called
                     # yet.
+                    dependent.failure = above.passed_to(dependent.name, dependent.site)
                     dependent.cancelled = True
                     cancelled.append(dependent)
         return True
@@ -126,10 +105,12 @@ class Endings:
     @staticmethod
     def mark_cancelled(task: Task, failure: Failure) -> bool:
         """Mark a task, so that its body is skipped. Returns False if it has ended or was cancelled before."""
-        # It may end right after the look at `value`. Then it counts as marked before: until its end is taken in, on
-        # this thread, only its dependents know of its result.
-        if task.settled or task.value is None or not fail(task, failure):
+        # Without the GIL it may end, or its body may raise, right after the look at `value`. Then it counts as marked
+        # before: only its dependents know of its result until this thread takes its end in. It is cancelled, and has
+        # one of the two failures.
+        if task.settled or task.value is None:
             return False
+        task.failure = failure
         task.cancelled = True
         return True
 

@@ -10,9 +10,9 @@ that:
   CPython does at the end of an owner. From then on nobody owns it, and whoever drops it last ends it, at once. There is
   no function for that, so `merge` writes into the head of the object, whose layout is that of `struct _object` in
   CPython's `Include/object.h`. It is used in the versions in `_TRIED`, if a look at an object finds what is expected.
-- *Looking up.* A stream that rests looks up every `LOOK` seconds while arrays are out or a task lacks bytes, and so
-  does the loop's thread while a task lacks bytes. Then they end what was left to them. This is for what others made: a
-  function's result, which might be known to other threads already, or a handle.
+- *Looking up.* A stream that rests looks up every `LOOK` seconds while arrays are out, and so does the loop's thread
+  while a task lacks bytes. Then they end what was left to them. This is for what others made, and might have shown to
+  other threads already: a function's result, unless it is an array that nobody else holds.
 
 What nobody can help: an object is left to a thread that runs one long call in C, or to a sleeping one of the user's.
 
@@ -87,6 +87,20 @@ if FREE_THREADED:
             head.shared = local << 2 | _MERGED
             head.local = head.owner = 0
 
+    def _count(thing: object) -> int:
+        return cast(int, _head_of(id(thing)).local)
+
+    def _alone() -> int:
+        """The owner's count, inside of a function, of an object that only a variable of its caller holds."""
+        thing = {1}
+        return _count(thing)
+
+    _ALONE = _alone()
+
+    def _merge_if_unknown(thing: object) -> None:
+        if _head_of(id(thing)).local == _ALONE:  # as in `_count`
+            _merge(thing)
+
     def _as_expected() -> bool:
         """Whether the layout is that of `_Head`. Looks first, and writes only if all that it sees is as expected."""
         if sys.version_info[:2] not in _TRIED or ctypes.sizeof(ctypes.c_void_p) != 8:
@@ -112,3 +126,5 @@ def _leave(thing: object) -> None:
 MERGES: Final = FREE_THREADED and _as_expected()  # whether `merge` does anything
 # Has whoever drops a new object last end it. No other thread may know the object yet.
 merge: Final[Callable[[object], None]] = _merge if MERGES else _leave
+# The same for what somebody else made on this thread and may have kept, if only a variable of the caller's holds it.
+merge_if_unknown: Final[Callable[[object], None]] = _merge_if_unknown if MERGES else _leave

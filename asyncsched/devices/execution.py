@@ -12,8 +12,8 @@ import numpy as np
 
 from .._arguments import refuse_mask_or_unit
 from .._core.commit import Move
-from .._core.endings import fail as fail  # devices take it from here
 from .._core.failure import Failure
+from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Lease, Task, Value, failure_above
 from .._core.ownership import sole
 from .._tree import find, map_leaves
@@ -96,6 +96,12 @@ def release(task: Task) -> None:
     kept = None if task.refund >= 0 or task.move is not None or task.site is None else task.value
     task.let_go()
     task.value = kept
+
+
+def fail(task: Task, failure: Failure) -> None:
+    """Give a task its failure, unless it has one."""
+    if task.failure is None:
+        task.failure = failure
 
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
@@ -250,17 +256,26 @@ def _run_call(task: Task, memory: Memory) -> None:
     if task.failure is not None:
         return
     charge = made = 0
+    if FREE_THREADED and type(result) in memory.arrays and result.base is None:
+        merge_if_unknown(result)
     value.block = ()
     if isinstance(result, _WEIGHTLESS):
         pass  # it need not be charged
     elif owners := _made(result, arrays, task.args, memory.arrays):
-        value.block = tuple([(owner, memory.footprint(held_bytes(owner))) for owner in owners])
+        value.block = tuple([_charged(owner, memory.footprint(held_bytes(owner))) for owner in owners])
+        if FREE_THREADED:
+            merge(value.block)
         charge = made = sum([nbytes for _, nbytes in value.block])
     elif options and not isinstance(result, memory.arrays):
         charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
     finish(task, value, result, charge)
+
+
+@merged_at_birth
+def _charged(owner: Any, nbytes: int) -> tuple[Any, int]:
+    return owner, nbytes
 
 
 def as_declared(

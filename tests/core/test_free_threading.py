@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 
 from asyncsched._core import free_threading
-from asyncsched._core.endings import Endings, fail
-from asyncsched._core.failure import Failure
 from asyncsched._core.free_threading import FREE_THREADED, MERGES, merge, merged_at_birth
 
 from .rig import Rig
@@ -107,21 +105,6 @@ def test_what_is_not_this_threads_alone_is_left_as_it_is() -> None:
 def test_where_the_layout_is_not_known_nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_threading, "_TRIED", ())
     assert not free_threading._as_expected()
-
-
-@pytest.mark.parametrize("first", ["the body", "a cancellation"])
-def test_a_task_has_the_failure_that_came_first(first: str) -> None:
-    rig = Rig()
-    task, _value = rig.submit()
-    raised, cancelled = (Failure(ValueError(name), name, None) for name in ("body", "cancel"))
-    if first == "the body":
-        assert fail(task, raised)
-        assert not Endings.mark_cancelled(task, cancelled)
-        assert (task.failure, task.cancelled) == (raised, False)
-    else:
-        assert Endings.mark_cancelled(task, cancelled)
-        assert not fail(task, raised)
-        assert (task.failure, task.cancelled) == (cancelled, True)
 
 
 def test_a_result_larger_than_its_cost_leaves_every_drop_to_wake_the_loop() -> None:

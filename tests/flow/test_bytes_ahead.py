@@ -43,6 +43,7 @@ async def same_as_one(item: object) -> int:
     return 1
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("where", ["thread", "loop", "source", "async source"])
 @pytest.mark.parametrize("ordered", [True, False])
 async def test_no_more_is_ahead_than_fits(s: asc.Scheduler, where: str, ordered: bool) -> None:
@@ -116,6 +117,7 @@ async def test_nor_if_the_room_shrinks_while_it_waits(s: asc.Scheduler, fn: Any)
     assert await drain(pipe) == [16, 16, 16, 12]
 
 
+@pytest.mark.drops_at_once
 async def test_one_that_is_larger_than_all_room_goes_alone(s: asc.Scheduler) -> None:
     arrays = Arrays(10_000)
     pipe = s.pipeline(range(60)).map(arrays, workers=4, buffer="1 kB")

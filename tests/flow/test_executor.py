@@ -102,6 +102,7 @@ async def test_what_has_not_begun_is_cancelled(s, gate):
     assert ran == []
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("fn", [id, fail])
 async def test_a_future_that_is_dropped_leaves_no_circle(s, fn):
     class Argument:
@@ -241,6 +242,7 @@ def test_cpythons_own(mixin, name):
 
     class ExecutorsTest(mixin, unittest.TestCase):
         worker_count = 5
+        create_event = staticmethod(threading.Event)  # asked for from 3.13.15 on
 
         def setUp(self) -> None:
             self.executor = self.enterContext(in_background(streams=5))

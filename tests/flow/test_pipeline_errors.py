@@ -198,6 +198,7 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
                 await anext(items)
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("make", FAILING.values(), ids=FAILING)
 async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, make: Any) -> None:
     pipe = make(s, LookupError)  # made when it is raised: nobody else holds it

@@ -431,6 +431,7 @@ async def test_a_task_that_reads_while_the_block_is_left_does_not_hang(s: asc.Sc
         await (await task)
 
 
+@pytest.mark.drops_at_once
 async def test_what_a_member_holds_is_free_when_its_block_is_left(s: asc.Scheduler, step: Any) -> None:
     stepper: Stepper[Text, int] = Stepper(step)
 
@@ -451,6 +452,7 @@ async def test_what_a_member_holds_is_free_when_its_block_is_left(s: asc.Schedul
                 assert kept() is None
 
 
+@pytest.mark.drops_at_once
 async def test_of_a_member_that_fails_nothing_is_kept_once_its_exception_is_gone(s: asc.Scheduler, step: Any) -> None:
     def cost(text: Text) -> float:
         return 1 if text.step < 2 else 99

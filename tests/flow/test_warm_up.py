@@ -139,6 +139,7 @@ def fake() -> Iterator[Fake]:
         assert fake.problems() == []
 
 
+@pytest.mark.drops_at_once
 async def test_on_cuda_each_stream_has_had_its_turn_and_nothing_compiles_afterwards(
     fake: Fake, finished: list[str]
 ) -> None:

@@ -187,6 +187,7 @@ def test_bad_depths() -> None:
             s.window(wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.one_loop
 async def test_an_iteration_takes_the_loop_few_calls(gate: threading.Event) -> None:
     # Where the streams use the caches each call costs the loop's thread 1 to 2 us, ten times as much as alone.

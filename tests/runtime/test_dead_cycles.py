@@ -264,6 +264,7 @@ async def test_a_gradient_is_that_of_the_version_that_was_read(function: Callabl
             assert (await run(number))[1] in (before, without), number
 
 
+@pytest.mark.drops_at_once
 async def test_memory_errors_leave_the_pools_count_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     class WithoutMemory:
         def __getattr__(self, name: str) -> Any:

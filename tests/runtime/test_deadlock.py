@@ -168,6 +168,7 @@ FORMS: list[Form] = [
 ]  # fmt: skip
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 async def test_a_deadlock_names_the_users_line(looks: list[deadlock.Finding], form: Form) -> None:
     errors: list[str] = []

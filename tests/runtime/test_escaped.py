@@ -22,6 +22,7 @@ BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
 NB = BLOCK.nbytes
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("size", [10, 40_000])
 @pytest.mark.parametrize("how", ["await", "gather", "result", "argument", "thread", "dlpack"])
 async def test_an_escaped_array_is_intact_and_charged_until_it_and_its_views_die(
@@ -77,6 +78,7 @@ async def test_a_view_that_escapes_keeps_its_whole_base_charged(s: asc.Scheduler
     assert used(s) == 0
 
 
+@pytest.mark.drops_at_once
 async def test_results_of_callables_are_charged_by_what_they_hold(s: asc.Scheduler) -> None:
     mine = BLOCK.copy()
     x = await s.put(BLOCK)
@@ -191,6 +193,7 @@ REPEATED = [
 ]
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("repeated", REPEATED)
 async def test_memory_that_is_shown_many_times_is_charged_once(s: asc.Scheduler, repeated: Callable[[], Any]) -> None:
     task = await s.submit(repeated)
@@ -202,6 +205,7 @@ async def test_memory_that_is_shown_many_times_is_charged_once(s: asc.Scheduler,
     assert used(s) == 0
 
 
+@pytest.mark.drops_at_once
 async def test_a_window_onto_an_input_is_not_charged_beside_it(s: asc.Scheduler) -> None:
     x = await s.put(BLOCK)
     task = await s.submit(sliding_window_view, x, (3, 3))
@@ -213,6 +217,7 @@ async def test_a_window_onto_an_input_is_not_charged_beside_it(s: asc.Scheduler)
     assert used(s) == 0
 
 
+@pytest.mark.drops_at_once
 async def test_a_result_that_is_the_input_keeps_it_alone(s: asc.Scheduler) -> None:
     x = await s.put(BLOCK)
     task = await s.submit(lambda a: a[5], x)
@@ -232,6 +237,7 @@ async def test_a_declared_cost_without_an_array_is_charged_until_the_handle_drop
     assert used(s) == 0
 
 
+@pytest.mark.drops_at_once
 async def test_workspace_is_given_back_at_the_end_and_the_rest_stays_with_the_handle(
     s: asc.Scheduler, gate: threading.Event
 ) -> None:

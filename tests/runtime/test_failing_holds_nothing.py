@@ -223,6 +223,7 @@ if sys.version_info < (3, 14):  # from then on a task group lets go of what its 
     CIRCLES.append(left_by_a_task_group)
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("form", CIRCLES, ids=lambda form: form.__name__)
 async def test_waiting_for_bytes_collects_cycles_at_once(monkeypatch: pytest.MonkeyPatch, form: Form) -> None:
     monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)  # so not by the first look for holders

@@ -119,6 +119,7 @@ class Drops(Program):
         assert not self.wrong
 
 
+@pytest.mark.drops_at_once
 @pytest.mark.parametrize("watched", [False, True])
 @pytest.mark.parametrize("by_collector", [False, True])
 @pytest.mark.parametrize("program", [Submits, SubmitsElsewhere, Cancels, Asks, Drops])
