@@ -54,8 +54,11 @@ class Entry:
     holders: list[Any]
 
     def __del__(self) -> None:
-        holders = self.holders  # `take_out`, written out: every handle ends here
-        holders.pop()
+        try:
+            holders = self.holders
+        except AttributeError:  # a signal's exception came while it was being made: a holder too many is left
+            return
+        holders.pop()  # `take_out`, written out: every handle ends here
         if len(holders) <= _FEW:
             for first in holders:
                 if first is not None:

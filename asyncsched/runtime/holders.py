@@ -34,7 +34,7 @@ import anyio.abc
 import numpy as np
 
 from .._core.callsite import is_users
-from .._core.model import Task, Value
+from .._core.model import Lease, Task, Value
 from .awaiting import code_of, frame_of, referents, steps_of, variables_of, where_it_waits
 from .loop_work import NAMES, foreign_threads, work_of
 
@@ -376,7 +376,7 @@ def _awaited(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
 
 def _stops(kind: type) -> bool:
     """Whether the walk stops at objects of this class."""
-    return issubclass(kind, _ATOMS) or (kind.__module__.startswith(_INNER) and kind not in (Value, Task))
+    return issubclass(kind, _ATOMS) or (kind.__module__.startswith(_INNER) and kind not in (Value, Lease, Task))
 
 
 def _is_handle(thing: Any) -> bool:
