@@ -56,7 +56,6 @@ _ATOMS: Final = (
     int, float, complex, str, bytes, types.NoneType, types.CodeType, types.ModuleType, Context, type, Thread,
     asyncio.AbstractEventLoop,
 )  # fmt: skip
-_CODE: Final = (types.CoroutineType, types.FunctionType, types.FrameType)  # what has the variables of a module
 _PLAIN: Final = (
     list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
     types.CellType, types.FrameType, *_STEPS, asyncio.Future, asyncio.Handle, asyncio.Timeout, asyncio.TaskGroup,
@@ -102,7 +101,6 @@ class Graph:
         self._exempt = set[int]()  # identities of things whose references are not counted
         self._awaiting: defaultdict[int, list[int]] = defaultdict(list)  # who awaits a future, by its identity
         self._cells: dict[int, list[Any]] = {}  # the variables of waiting notebook cells, with more that belongs there
-        self._of_cells = set[int]()  # these and the latter, by identity
         self._described = 0
         everybody = list(asyncio.all_tasks(loop))
         if len(everybody) < _FEW:
@@ -186,7 +184,7 @@ class Graph:
             if below in self._unseen and outside is None:
                 outside = _unseen_holder(thing, self.complete)
             for up in self._ups[below]:
-                if up in seen or (id(thing) in self._of_cells and not self._is_code_of_cells(self.things[up])):
+                if up in seen:
                     continue
                 seen.add(up)
                 if up in self._roots:
@@ -256,7 +254,7 @@ class Graph:
         return [*referents(thing), *self._cells[id(thing)]] if id(thing) in self._cells else referents(thing)
 
     def _is_namespace(self, thing: dict[Any, Any]) -> bool:
-        return "__name__" in thing and "__spec__" in thing and id(thing) not in self._of_cells
+        return "__name__" in thing and "__spec__" in thing and id(thing) not in self._cells
 
     def _find_cells(self, tasks: Iterable[asyncio.Task[Any]]) -> None:
         """Let the walk go through the variables of code that is no function's: of a notebook's cell, which waits."""
@@ -265,8 +263,7 @@ class Graph:
             frame = None if code is None or code.co_flags & _OPTIMIZED else frame_of(step)
             for names in [] if frame is None else (frame.f_globals, frame.f_locals):
                 self._cells[id(names)] = _shown_results(names)
-                self._of_cells |= {id(names), *map(id, self._cells[id(names)])}
-        self._exempt |= self._of_cells
+                self._exempt |= {id(names), *map(id, self._cells[id(names)])}
 
     def _add_frames(self, asker: asyncio.Task[Any] | None) -> None:
         """Begin also at the variables of running functions: of other threads, and of this one."""
@@ -316,11 +313,8 @@ class Graph:
             for below in self._downs[place]:
                 # The callbacks of a task that is woken are called only once it ends
                 reach = ACTS if is_task and not ends and type(self.things[below]) not in _STEPS else further
-                key = id(self.things[below])
-                if key in self._coroutines and not is_task:
+                if id(self.things[below]) in self._coroutines and not is_task:
                     continue  # whoever holds a task's coroutine cannot go on with it
-                if key in self._of_cells and not self._is_code_of_cells(thing):
-                    continue
                 if below in self._places:
                     if reach > ACTS:
                         todo.append((below, reach, not _wakes(thing)))
@@ -345,10 +339,6 @@ class Graph:
         if owner is None:
             return None
         return owner, self._place(owner, _describe, owner, holder, self.things[below])
-
-    def _is_code_of_cells(self, thing: Any) -> bool:
-        """Whether it changes the variables of a notebook, as only its code does; others refer to them, too."""
-        return id(thing) in self._cells or isinstance(thing, _CODE)
 
     def _owner(self, place: int) -> asyncio.Task[Any] | None:
         """The asyncio task in whose chain of awaits a coroutine or generator is."""

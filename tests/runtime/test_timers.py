@@ -13,7 +13,7 @@ import asyncsched as asc
 from asyncsched.runtime import deadlock
 from tests.waiting import until
 
-from .holding import BLOCK, NB, wants_a_third
+from .holding import BLOCK, NB
 
 SOON = 0.3  # seconds
 
@@ -89,12 +89,4 @@ async def test_the_first_to_time_out_lets_the_other_go_on(looks: list[deadlock.F
 
     assert await asyncio.gather(two(False), two(True)) == [["late", "done"]] * 2
     assert looks
-    assert not any(finding.deadlock for finding in looks)
-
-
-async def test_a_timer_around_everybody_is_waited_for(looks: list[deadlock.Finding]) -> None:
-    async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(SOON):
-                await asyncio.gather(wants_a_third(s), wants_a_third(s))
     assert not any(finding.deadlock for finding in looks)
