@@ -90,7 +90,7 @@ async def piping(s: asc.Scheduler) -> None:
 
 
 async def opening(s: asc.Scheduler) -> None:
-    async with asc.Scheduler("cpu", streams=2, max_bytes=LIMIT, stall_timeout=0.5) as other:
+    async with asc.Scheduler("cpu", streams=2, max_bytes=LIMIT) as other:
         await computing(other)
         await scoping(other)
 
@@ -114,7 +114,7 @@ class Soak:
         self.samples = np.full((int(seconds / self.every) + 1, len(KEPT)), np.nan)  # it grows by itself no more
         self.batcher: asc.Batcher[Any, float] = asc.Batcher(self.batch, max_batch_cost=8, max_queue=16, isolate=True)
         self.serving = Serving(
-            self.app, partial(asc.Scheduler, "cpu", max_bytes=LIMIT, stall_timeout=0.5), max_requests=16, max_requests_per_tenant=8,
+            self.app, partial(asc.Scheduler, "cpu", max_bytes=LIMIT), max_requests=16, max_requests_per_tenant=8,
             tenant=lambda _: random.randrange(3), deadline=0.1, reserve="64 KiB", max_body=50_000, body_timeout=0.2,
             batchers={"rows": self.batcher}, drain_on_sigterm=False,
         )  # fmt: skip

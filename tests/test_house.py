@@ -216,8 +216,9 @@ def test_locks_are_those_that_a_signal_leaves_free():
     assert [name for name, path in MODULES.items() if pythons.search(path.read_text())] == []
 
 
-# They ask about users' own objects: to explain a deadlock, or to let a frame's snapshot of its variables go.
-ASK_FOR_COUNTS = {"runtime.holders", "runtime.awaiting"}
+# They ask about users' own objects: to find who is in a deadlock, or to let a frame's snapshot of its variables go. Of
+# memory it is `Escape.visible`, which shows the search the array that users have.
+ASK_FOR_COUNTS = {"runtime.holders", "runtime.awaiting", "_core.refcounts", "devices.memory"}
 
 
 def counts_read(tree: ast.AST) -> set[str]:

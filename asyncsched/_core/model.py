@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from gc import is_finalized
 from math import inf
 from typing import Any, Final, NoReturn, Protocol, Self
+from weakref import ref
 
 from . import ownership
 from .callsite import CallSite
@@ -63,6 +64,7 @@ class Value:
     charge: int  # bytes to give back when nobody holds this value any more
     escaped: bool  # the array may be held outside: the buffer is never recycled
     seq: int  # the number of its task, if an instrument was attached then
+    given: ref[Any]  # the array handed to the user; unset for most values
     # Errors that only the device can detect, see `devices.deferred_errors`; mostly unset
     deferred_errors: tuple[Any, ...]
     holders: list[Any] | None  # an entry for each holder, see `ownership`; None: nobody counts

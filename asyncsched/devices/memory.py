@@ -33,6 +33,7 @@ from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
+from .._core.refcounts import references
 from ..ops.meta import CODES
 from ..ops.op import Plan
 from .guests import call
@@ -149,9 +150,14 @@ class Memory:
         self.completions.notify()
 
     def _watch(self, value: Value, owner: Array, charge: int, pooled: int) -> None:
-        escape = Escape(self.anchor(owner), gone)
+        anchor = self.anchor(owner)
+        escape = Escape(anchor, gone)
         escape.memory, escape.account, escape.charge, escape.seq = self, value.account, charge, value.seq
-        escape.pooled, escape.site = pooled, value.site
+        escape.pooled, escape.site, array = pooled, value.site, value.array
+        if value.meta is None and isinstance(array, self.arrays):  # an object that a callable returned
+            escape.given = None if array is anchor else weakref.ref(array)
+        else:
+            escape.given = getattr(value, "given", None)
         self.escapes[id(escape)] = escape
         if FREE_THREADED and self.on_escape is not None:
             self.on_escape()
@@ -174,13 +180,28 @@ class Memory:
 class Escape(weakref.ref[Array]):
     """Watches the memory of an array that left the scheduler, and gives its bytes back when it is gone."""
 
-    __slots__ = ("account", "charge", "memory", "pooled", "seq", "site")
+    __slots__ = ("account", "charge", "given", "memory", "pooled", "seq", "site")
     memory: Memory
     account: Account  # where they are charged
     charge: int
     seq: int  # of the task that made it
     pooled: int  # of the host pool's live bytes
     site: CallSite | None  # the line that asked for it
+    given: weakref.ref[Array] | None  # the array that users got, if it is one, and is not the watched owner itself
+
+    def visible(self) -> Array | None:
+        """The array through which users hold the memory, if it is the only one; else the owner, whose holders stay
+        unseen.
+
+        If a user holds several, none is the only one.
+
+        NumPy's arrays do not take part in garbage collection, so the holders of an array's views cannot be found.
+        """
+        given = self.given() if self.given is not None else None
+        lone = references([self()], 0) <= 2  # of one view, and of the list made here
+        owner = self()
+        shown = lone and owner is not None and given is not None and self.memory.anchor(owner_of(given)) is owner
+        return given if shown else owner
 
 
 def gone(escape: Any) -> None:
@@ -216,7 +237,7 @@ def hand_out(value: Value) -> Array:
 
     So its holder may change it (its shape, say) without a change of another holder's array, or of the tensor.
     """
-    value.escaped = True
+    first, value.escaped = not value.escaped, True
     array = value.array
     if type(array) is not np.ndarray:
         shared = value.device.memory.share(array)
@@ -229,6 +250,8 @@ def hand_out(value: Value) -> Array:
         shared = array.view()
     if FREE_THREADED:
         merge(shared)
+    if first or (given := getattr(value, "given", None)) is None or given() is None:
+        value.given = weakref.ref(shared)
     return shared
 
 

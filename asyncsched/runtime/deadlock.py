@@ -1,46 +1,68 @@
-"""Who holds the bytes of an account, and whether those who may act can let a stuck task in.
+"""The test whether a stall is a deadlock: who holds the retained bytes, and what do the holders wait for?
 
-The search explains: it names the holders in an error, in the log and in `explain`. It also answers whether everybody
-who holds bytes waits here (`Finding.deadlock`). That alone convicts nobody: see `stall`.
+It is a deadlock if the first stuck task would find no room even after everybody who may release bytes has done so. Two
+kinds of holders may not: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake.
+All other holders may release their bytes at any time, and so may holders that were not found (see `holders`).
 
-An asyncio task waits here if it waits for stuck tasks only, or for what only such tasks can do (another task's end, an
-event, a queue). All others may let go of what they hold at any time, and so may holders that were not found. What they
-let go of may let other stuck tasks in, whose awaiters then let go of more. So the question is repeated until nothing
+An asyncio task can be woken
+
+- by a holder of the future that it waits for: another task (through `gather`, a task group, an event), and then the
+  same is asked of that task. If anybody may hold the future, as with a batcher's queue, the object that answers says so
+  (`Runtime.answerers`);
+- by a timer, which ends the task; or the task is ending already: see `awaiting`.
+
+Released bytes may let other tasks in, whose awaiters may then release more. So the test is repeated until nothing
 changes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
+from itertools import compress
 from math import inf
 from operator import itemgetter
-from typing import Any
+from time import thread_time
+from typing import Any, NamedTuple
+from weakref import ref
 
 from .._arguments import counted
+from .._core import audit
 from .._core.callsite import line_of
-from .._core.model import LAUNCHED, PENDING, Account, Scope, Task, Value
-from .awaiting import awaited_by, where_it_waits
-from .holders import End, Graph
+from .._core.model import DONE, PENDING, Account, Scope, Task, Value
+from .awaiting import Timer, awaited_by, in_wait_for, steps_of, where_it_waits
+from .holders import End, Walk, with_subclasses
 from .runtime import Runtime
 
-BUDGET = 0.25  # seconds of the loop's thread for a search that somebody asks for
+# Seconds for an investigation, during which the event loop stands still. Time of its thread: the clock would count
+# other programs, too.
+BUDGET = 0.25
+_VAST = 12_000_000  # blocks of memory; to list the objects in more of them takes too long
+_AT_A_TIME = 100_000  # objects to look at before the next look at the clock
+_MOST_NODES = 2_500  # of the tape; more are not looked up together in advance
 _SHOWN = 8
 _HOLDERS_SHOWN = 3
-_LOOKED_UP = 500  # values whose holders are named; the rest is counted
 # Kinds of holders. In the list those that may release bytes come first, and of each group those of the most bytes
 _FREE, _COROUTINE, _OTHER = range(3)
+CHAINED: set[type] = set()  # classes of linked lists, as of the tape's nodes; autograd adds them
+HANDLES: set[type] = set()  # classes of objects that hold values most often; the tensors' room adds them
+
+Waiters = set["asyncio.Task[Any]"]
 
 
 @dataclass
 class Finding:
-    """The result of a search for one account.
+    """The result of an investigation for one account.
 
     Attributes:
-        deadlock: the first stuck task will never be let in, unless by a person or through a socket.
+        deadlock: the first stuck task will never be let in.
         lines: the holders of the bytes.
         queued: how many of the bytes lie in asyncio queues.
         reserved: how many of the bytes are reserved by open scopes.
@@ -56,99 +78,210 @@ class Finding:
     caller: asyncio.Future[Any] | None = None
 
 
-def graph_of(runtime: Runtime) -> Graph:
-    """The beginning of a search, for whichever accounts. On the loop's thread."""
-    assert runtime.loop is not None
-    answers: dict[asyncio.Task[Any], set[int]] = {}
-    for future, tasks in _answered(runtime).items():
-        for task in tasks:
-            answers.setdefault(task, set()).add(future)
-    return Graph(runtime.loop, runtime.engine.root.unfinished(), answers)
+@dataclass
+class _Held:
+    """Bytes of an account that are held."""
+
+    account: Account
+    nbytes: int
+    place: str
+    ends: list[End] | str = ""
+    queued: bool = False  # it lies in an asyncio queue
 
 
-def investigate(runtime: Runtime, accounts: Collection[Account], budget: float) -> dict[Account, Finding]:
-    """Search for the holders of these accounts' bytes, on the loop's thread, for so many seconds at most."""
-    graph = graph_of(runtime)
-    graph.walk(budget)
-    return Case(runtime, graph, accounts).findings({})
+class Evidence:
+    """The facts that a search on another thread relies on. They are checked again before any task fails.
 
+    Made on the loop's thread, before the search.
+    """
 
-class Case:
-    """A search, and the conclusions from it, after the walk."""
-
-    def __init__(self, runtime: Runtime, graph: Graph, accounts: Collection[Account]) -> None:
-        graph.count()  # before anything here refers to what was found
-        self._runtime, self._graph, self._accounts = runtime, graph, accounts
-        self._unfinished = runtime.engine.root.unfinished()
-        self._found = list[tuple[Account, int, int, str]]()  # account, bytes, place in the graph, text
-        arrays = {id(one()): one for device in runtime.devices for one in [*device.memory.escapes.values()]}
-        line = cache(line_of)
-        for place, thing in enumerate(graph.things):
-            value = thing if type(thing) is Value else arrays.get(id(thing))
-            if value is not None and value.charge and (account := value.account.open) in accounts:
-                kind = "" if value is thing else "in an awaited array, "
-                self._found.append((account, value.charge, place, f"{kind}created at {line(value.site)}"))
-        self._reserved = list(reserves(runtime.engine.root, accounts))
-        self._parked = set(map(id, runtime.parked))
-        unknown = {account: account.used for account in self._accounts}
-        owned = [(account, scope.reserve) for account, scope in self._reserved if _owner(scope) is not None]
-        flying = [(task.scope.account.open, task.cost) for task in self._unfinished if task.state == LAUNCHED]
-        for account, nbytes in (*owned, *flying, *[found[:2] for found in self._found]):
-            if account in unknown:
-                unknown[account] -= nbytes
-        self._unknown = unknown
-        self._judged = self._judge({account: n if n >= 0 else inf for account, n in unknown.items()})
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.answered: _Answered = _answered(runtime)
+        self.walk: Walk | None = None
+        # the futures that waiting tasks wait for, except those parked here
+        self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []
+        self._parked = list(runtime.parked)
 
     def stands(self) -> bool:
-        """Whether a case that was judged on another thread still holds: all wait, and nobody has got hold of a thing.
+        """Whether all waiting tasks still wait, and nobody else has got hold of an object.
 
         On the loop's thread; true until other code runs.
         """
-        waiting = self._runtime.parked
-        return (
-            self._graph.count()
-            and self._parked <= set(map(id, waiting))
-            and not any(future.done() for future in waiting)
+        parked = self._runtime.parked
+        if self.walk is None or any(future.done() or future not in parked for future in self._parked):
+            return False
+        for task, awaited in self.awaited:
+            future = awaited_by(task)
+            if future is None or future is not awaited() or future.done():
+                return False
+        future = None
+        return self.walk.stands(self._runtime.engine.admission.tasks())
+
+    def close(self) -> None:
+        """Drop the references to the objects of the search: objects held here do not come free."""
+        self.walk = None
+        self.awaited.clear()
+
+
+def investigate(
+    runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, evidence: Evidence | None = None
+) -> dict[Account, Finding]:
+    """Find the holders of the accounts' bytes, and whether the first stuck task of each account will ever be let in.
+
+    An account whose task is None is not stuck: its tasks in flight count with their charges, and are not searched for.
+
+    Args:
+        budget: the most seconds to search. Objects not found by then count as held outside.
+        evidence: for a search on a thread other than the loop's. The findings hold if `evidence.stands()` afterwards.
+    """
+    assert runtime.loop is not None
+    deadline = thread_time() + budget
+    vast = sys.getallocatedblocks() > _VAST  # then the holders are not searched for
+    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), with_subclasses(*HANDLES), CHAINED
+    values, futures, handles, chained = [[], [], [], []] if vast else _objects(deadline, *kinds)
+    things, held = _charged(runtime, stuck.keys(), values)
+    tape = _tape(chained)
+    values.clear()  # these two lists would count as holders
+    chained.clear()
+    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks(), handles, here=evidence is None)
+    ends = walk.up(things, tape)
+    for one, found, queued in zip(held, ends, walk.queued, strict=True):
+        one.ends, one.queued = found, queued
+    reserved = _reserved(runtime, stuck.keys())
+    held += reserved
+    case = _Case(runtime, walk, stuck.keys(), held, _answered(runtime) if evidence is None else evidence.answered)
+    waiting, moving, free = case.judged()
+    findings = {}
+    for account, first in stuck.items():
+        listing: Counter[tuple[int, float, str]] = Counter()
+        charged = [one for one in held if one.account is account]
+        for one in charged:
+            rank, text = _describe_ends(one.ends, waiting, moving)
+            listing[rank, one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+        if (unknown := case.unknown[account]) > 0:
+            why = ": the heap is too large to look for who holds them" if vast else ""
+            listing[_FREE, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
+        findings[account] = finding = Finding(
+            lines=_shortened(listing),
+            queued=sum([one.nbytes for one in charged if one.queued]),
+            reserved=sum([one.nbytes for one in reserved if one.account is account]),
         )
+        if first is not None and not _finds_room(first, free):
+            timers = walk.chains.timers(deadline)
+            timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
+            finding.deadlock = timers is not None and timer is None
+            if finding.deadlock:
+                finding.caller = case.last_caller(account, waiting)
+            if timer is not None:
+                who, seconds = where_it_waits(timer.task), timer.seconds
+                what = f"a timer ends {who}, in {seconds:.3g} s" if seconds > 0 else f"{who}, is about to end"
+                finding.lines.append(f"{what}: then there will be room")
+    if evidence is not None:
+        evidence.walk, evidence.awaited = walk, [*case.awaited(waiting)]
+    return findings
 
-    def findings(self, stuck: Mapping[Account, Task]) -> dict[Account, Finding]:
-        """Judge whether these tasks, the first stuck ones of their accounts, will ever be let in."""
-        marks, moving, free = self._judged
-        unknown = self._unknown
-        findings = {account: self._finding(account, unknown[account], marks, moving) for account in self._accounts}
-        for account, first in [(account, first) for account, first in stuck.items() if account in findings]:
-            findings[account].deadlock = self._graph.shows_timers and not _finds_room(first, free)
-            findings[account].caller = self._last_caller(account, marks)
-        return findings
 
-    def _judge(self, unknown: dict[Account, float]) -> tuple[list[int], set[Task], dict[Account, float]]:
-        """How far what acts reaches, the pending tasks that may be let in, and the bytes that may come free."""
-        free, tasks, at = unknown, self._graph.tasks, self._graph.at
-        launched = [at[id(task)] for task in self._unfinished if task.state != PENDING and id(task) in at]
-        parked = [
-            (tasks[waiter], those)
-            for future, (waiter, those) in self._runtime.parked.items()
-            if waiter in tasks and not future.done()
+class _Case:
+    """The findings of a search, and the conclusions from them.
+
+    Attributes:
+        unknown: for each account, the bytes whose holders nobody knows; below 0 if some were counted twice.
+    """
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        walk: Walk,
+        accounts: Iterable[Account],
+        held: list[_Held],
+        answered: _Answered,
+    ) -> None:
+        self._root = runtime.engine.root
+        self._held = held
+        self._pending = runtime.engine.admission.tasks()
+        self._parked = [
+            (waiter, [task for task in tasks if task.state < DONE])
+            for future, (waiter, tasks) in list(runtime.parked.items())
+            if waiter is not None and not future.done()
         ]
+        launched = audit.launched(runtime.engine.root)
+        self.unknown: dict[Account, float] = {}
+        for account in accounts:
+            in_flight = sum([task.cost for task in launched if task.scope.account.open is account])
+            self.unknown[account] = account.used - in_flight - sum([h.nbytes for h in held if h.account is account])
+        # the least bytes that may come free, whoever waits: `judged` begins from them
+        self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
+        self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
+        parked = self._waiting(self._moving(self._lost), frozenset())
+        self._answered = answered
+        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered.by)
+
+    def awaited(self, waiting: Waiters) -> Iterator[tuple[asyncio.Task[Any], ref[asyncio.Future[Any]]]]:
+        """The futures that these tasks wait for, except tasks parked here; by weak references, which do not count."""
+        for task in waiting.intersection(self._wakers):
+            if (future := awaited_by(task)) is not None:
+                yield task, ref(future)
+
+    def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
+        """Judge who is stuck, after the tasks in `ended` have ended.
+
+        Returns the asyncio tasks that only stuck tasks can wake; the pending tasks that may be let in; and for each
+        account the bytes that may come free.
+        """
+        free = self._lost
         while True:
             moving = self._moving(free)
-            stuck = [
-                place for place, those in parked if all(one.state != LAUNCHED and one not in moving for one in those)
-            ]
-            marks = self._graph.acting({*stuck}, [*launched, *(at[id(task)] for task in moving if id(task) in at)])
-            before, free = free, dict(unknown)
-            for account, nbytes, place, _ in self._found:
-                free[account] += nbytes if marks[place] else 0
-            for account, scope in self._reserved:
-                owner = _owner(scope)
-                free[account] += scope.reserve if owner is not None and self._acts(owner, marks) else 0
+            waiting = self._waiting(moving, ended)
+            before, free = free, self._releasable(waiting, moving)
             if free == before:
-                return marks, moving, free
+                return waiting, moving, free
 
-    def _moving(self, free: Mapping[Account, float]) -> set[Task]:
+    def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
+        """The timer that lets a stuck task in by the tasks it ends, together with the timers that fire before it.
+
+        A timer that ends the waiters of the stuck task itself does not count: it is better that the task fails at once.
+        But if such a timer is due, it ends them itself, and no other task fails until then.
+        """
+        account = first.scope.account
+        asking = [
+            (task.seq, waiter) for waiter, tasks in self._parked for task in tasks if task.scope.account is account
+        ]
+        asker: Waiters = {min(asking, key=itemgetter(0))[1]} if asking else set()
+        while more := {task for task in waiting - asker if not asker.isdisjoint(self._wakers.get(task, ()))}:
+            asker |= more
+        for timer in timers:
+            if timer.seconds <= 0 and timer.ends & asker:
+                return timer
+        those = [timer for timer in timers if timer.ends & waiting and not timer.ends & asker]
+
+        def lets_in(count: int) -> bool:
+            ended = set[asyncio.Task[Any]]().union(*[timer.ends for timer in those[:count]])
+            return _finds_room(first, self.judged(ended)[2])
+
+        if not those or not lets_in(len(those)):
+            return None
+        return those[bisect_left(range(1, len(those)), True, key=lets_in)]
+
+    def last_caller(self, account: Account, waiting: Waiters) -> asyncio.Future[Any] | None:
+        """The future of the last task that keeps a reserve while others answer it, and that may release the reserve."""
+        scopes = [scope for _, scope in reserves(self._root, [account]) if scope.entered_by is not None]
+        owners = [owner for scope in scopes if (owner := scope.entered_by()) in waiting]
+        callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered.free]
+        return callers[-1] if callers else None
+
+    def _releasable(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
+        """The bytes of each account that may come free."""
+        free = dict(self._lost)
+        for one in self._held:
+            found = [] if isinstance(one.ends, str) else one.ends
+            if not found or any(_can_proceed(owner, waiting, moving) for owner, _ in found):
+                free[one.account] += one.nbytes
+        return free
+
+    def _moving(self, free: dict[Account, float]) -> set[Task]:
         """The pending tasks that find room if the bytes in `free` come free, and the tasks that depend on them."""
-        pending = [task for task in self._unfinished if task.state == PENDING and not task.blockers]
-        todo = [task for task in pending if _finds_room(task, free)]
+        todo = [task for task in self._pending if not task.blockers and _finds_room(task, free)]
         found = set(todo)
         while todo:
             fresh = set(todo.pop().dependents) - found
@@ -156,65 +289,21 @@ class Case:
             todo += fresh
         return found
 
-    def _acts(self, owner: asyncio.Task[Any], marks: list[int]) -> bool:
-        place = self._graph.tasks.get(owner)
-        return place is None or marks[place] > 0
-
-    def _last_caller(self, account: Account, marks: list[int]) -> asyncio.Future[Any] | None:
-        """The future of the last task that keeps a reserve while others answer it, and may release the reserve.
-
-        If possible, of one that waits here.
-        """
-        bound = set[int]().union(*[one.bound() for one in self._runtime.answerers])
-        free = _answered(self._runtime).keys() - bound
-        owners = [owner for whose, scope in self._reserved if whose is account and (owner := _owner(scope)) is not None]
-        owners.sort(key=lambda owner: not self._acts(owner, marks))
-        callers = [future for owner in owners if id(future := awaited_by(owner)) in free]
-        return callers[-1] if callers else None
-
-    def _finding(self, account: Account, unknown: float, marks: list[int], moving: set[Task]) -> Finding:
-        """Name the holders of an account's bytes."""
-        finding, listing = Finding(), Counter[tuple[int, float, str]]()
-        found = sorted([one[1:] for one in self._found if one[0] is account], key=itemgetter(0), reverse=True)
-        for nbytes, place, text in found[:_LOOKED_UP]:
-            ends, outside, queued = self._graph.held_by(place)
-            finding.queued += nbytes * queued
-            may_go_on = [self._acts(one, marks) if isinstance(one, asyncio.Task) else one in moving for one, _ in ends]
-            rank, told = _describe_ends([*zip(ends, may_go_on, strict=True)], outside)
-            listing[rank, nbytes, f"{nbytes:,} bytes {text}: held {told}"] += 1
-        for _, scope in [one for one in self._reserved if one[0] is account]:
-            finding.reserved += scope.reserve
-            if (owner := _owner(scope)) is not None:
-                rank, told = _describe_ends([((owner, where_it_waits(owner)), self._acts(owner, marks))], None)
-                listing[
-                    rank, scope.reserve, f"{scope.reserve:,} bytes reserved by scope {scope.name!r}: held {told}"
-                ] += 1
-        unknown += sum([nbytes for nbytes, *_ in found[_LOOKED_UP:]])
-        if unknown > 0:
-            why = "" if self._graph.complete else ": the search did not come to its end"
-            listing[_FREE, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
-        finding.lines = _shortened(listing)
-        return finding
+    def _waiting(self, moving: set[Task], ended: AbstractSet[Any]) -> Waiters:
+        """The asyncio tasks that only stuck tasks can wake: those parked here, and those that only these can wake."""
+        parked = {
+            waiter
+            for waiter, tasks in self._parked
+            if waiter not in ended and all(task.state == PENDING and task not in moving for task in tasks)
+        }
+        wakers = self._wakers
+        stuck = parked | (wakers.keys() - ended)
+        while free := {task for task in stuck - parked if not wakers[task] or not wakers[task] <= stuck}:
+            stuck -= free
+        return stuck
 
 
-def reserves(root: Scope, accounts: Collection[Account]) -> Iterator[tuple[Account, Scope]]:
-    """The open scopes whose reserve is charged to one of these accounts."""
-    for scope in root.tree():
-        if (account := scope.account_around) is not None and account in accounts:
-            yield account, scope
-
-
-def _owner(scope: Scope) -> asyncio.Task[Any] | None:
-    """The unfinished asyncio task that will leave a scope."""
-    owner = None if scope.entered_by is None else scope.entered_by()
-    return None if owner is None or owner.done() else owner
-
-
-def _answered(runtime: Runtime) -> dict[int, set[asyncio.Task[Any]]]:
-    return {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
-
-
-def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
+def _finds_room(task: Task, free: dict[Account, float]) -> bool:
     """Whether a pending task is let in once the bytes in `free` are free, too."""
     account = task.scope.account
     if account.limit is None or account not in free or (not task.cost and not task.unestimated):
@@ -222,25 +311,32 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
     return account.used - free[account] + task.cost <= account.limit
 
 
-def _describe_ends(ends: list[tuple[End, bool]], outside: str | None) -> tuple[int, str]:
+def _can_proceed(owner: Any, waiting: Waiters, moving: set[Task]) -> bool:
+    return owner not in waiting if isinstance(owner, asyncio.Task) else owner.state != PENDING or owner in moving
+
+
+def _describe_ends(ends: list[End] | str, waiting: Waiters, moving: set[Task]) -> tuple[int, str]:
     """The holders of an object as text, with the rank of the first that may release it.
 
     Of several places in one asyncio task, only the most informative is named.
     """
-    if not ends and outside is None:
+    if not ends:
         return _FREE, "by garbage that is not collected yet"
-    found = [] if outside is None else [(_FREE, False, False, f"outside ({outside})")]
+    if isinstance(ends, str):
+        return _FREE, f"outside ({ends})"
     best: dict[asyncio.Task[Any], tuple[int, bool, bool, str]] = {}
-    for (owner, text), may_go_on in ends:
-        if isinstance(owner, asyncio.Task):
-            rank = _FREE if may_go_on else _COROUTINE if text.startswith("coroutine") else _OTHER
-            told = rank, "(an expression)" in text, " of " not in text, f"by {text}{'' if rank else ', and may go on'}"
-            best[owner] = min(best.get(owner, told), told)
-    found += sorted(best.values())
-    pending = [(task, may_go_on) for (task, _), may_go_on in ends if isinstance(task, Task)]
+    pending: list[Task] = []
+    for owner, text in ends:
+        if isinstance(owner, Task):
+            pending.append(owner)
+            continue
+        rank = _FREE if owner not in waiting else _COROUTINE if text.startswith("coroutine") else _OTHER
+        told = rank, "(an expression)" in text, " of " not in text, f"by {text}{'' if rank else ', and may go on'}"
+        best[owner] = min(best.get(owner, told), told)
+    found = sorted(best.values())
     if pending:
-        rank = _FREE if any(task.state != PENDING or may_go_on for task, may_go_on in pending) else _OTHER
-        found.append((rank, False, False, _readers([task for task, _ in pending])))
+        rank = _FREE if any(task.state != PENDING or task in moving for task in pending) else _OTHER
+        found.append((rank, False, False, _readers(pending)))
     texts = [text for *_, text in found]
     if len(texts) > _HOLDERS_SHOWN:
         texts[_HOLDERS_SHOWN:] = [f"{len(texts) - _HOLDERS_SHOWN:,} more"]
@@ -262,3 +358,106 @@ def _shortened(listing: Counter[tuple[int, float, str]]) -> list[str]:
     if rest := groups[_SHOWN:]:
         shown.append(f"... and {len(rest):,} more, of {sum([nbytes for _, nbytes, _ in rest]):,} bytes")
     return shown
+
+
+def _asyncio_tasks(holders: Iterable[list[End] | str]) -> Waiters:
+    return {owner for ends in holders if not isinstance(ends, str) for owner, _ in ends if not isinstance(owner, Task)}
+
+
+def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
+    """All objects of these classes. Looks for them in one pass, since there may be a million others."""
+    wanted = set[type]().union(*kinds)
+    found, everything = list[Any](), gc.get_objects()
+    for start in range(0, len(everything), _AT_A_TIME):
+        if thread_time() > deadline:  # then nobody asks for their holders
+            break
+        some = everything[start : start + _AT_A_TIME]
+        found += compress(some, map(wanted.__contains__, map(type, some)))
+    return [[thing for thing in found if type(thing) in those] for those in kinds]
+
+
+def _charged(runtime: Runtime, accounts: Iterable[Account], values: list[Value]) -> tuple[list[Any], list[_Held]]:
+    """The objects charged to accounts (values, and owners of arrays that left), each with its description."""
+    things = list[Any]()
+    held = list[_Held]()
+    line = cache(line_of)
+    for v in values:
+        if v.charge and (account := v.account.open) in accounts:
+            things.append(v)
+            held.append(_Held(account, v.charge, f"created at {line(v.site)}"))
+    for device in runtime.devices:
+        for escape in list(device.memory.escapes.values()):
+            if (account := escape.account.open) in accounts and (array := escape.visible()) is not None:
+                things.append(array)
+                held.append(_Held(account, escape.charge, f"in an awaited array, created at {line(escape.site)}"))
+    return things, held
+
+
+def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account, Scope]]:
+    """The open scopes whose reserve is charged to one of these accounts."""
+    for scope in root.tree():
+        if (account := scope.account_around) is not None and account in accounts:
+            yield account, scope
+
+
+def _reserved(runtime: Runtime, accounts: Iterable[Account]) -> list[_Held]:
+    """The reserves of open scopes: held by the tasks that will leave the scopes."""
+    return [
+        _Held(account, scope.reserve, f"reserved by scope {scope.name!r}", [(owner, where_it_waits(owner))])
+        for account, scope in reserves(runtime.engine.root, accounts)
+        if scope.entered_by is not None and (owner := scope.entered_by()) is not None and not owner.done()
+    ]
+
+
+def _tape(nodes: list[Any]) -> list[Any]:
+    """Members of long linked lists. Found one by one, each would take a scan of the heap."""
+    # without the empty tuple, a singleton: a search for its referrers would use up the budget
+    tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
+    found = [*nodes, *tuples.values()]
+    return found if len(found) < _MOST_NODES else []
+
+
+class _Answered(NamedTuple):
+    """Facts about futures, by their identities."""
+
+    by: Mapping[int, set[Any]]  # the tasks that will set them
+    free: set[int]  # those whose waiters release their bytes when they get an error
+
+
+def _answered(runtime: Runtime) -> _Answered:
+    found = {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
+    return _Answered(found, found.keys() - set[int]().union(*[one.bound() for one in runtime.answerers]))
+
+
+def _all_wakers(
+    walk: Walk, tasks: Waiters, parked: Waiters, answered: Mapping[int, set[Any]]
+) -> dict[asyncio.Task[Any], set[Any]]:
+    """The tasks that can wake each of these tasks, and those that can wake these, up to tasks parked here."""
+    wakers: dict[asyncio.Task[Any], set[Any]] = {}
+    fresh = tasks - parked
+    while fresh:
+        found = _wakers(walk, list(fresh), answered)
+        wakers |= found
+        fresh = {waker for those in found.values() for waker in those if isinstance(waker, asyncio.Task)}
+        fresh -= parked | wakers.keys()
+    return wakers
+
+
+def _wakers(
+    walk: Walk, tasks: list[asyncio.Task[Any]], answered: Mapping[int, set[Any]]
+) -> dict[asyncio.Task[Any], set[Any]]:
+    """For each task the tasks that can wake it; an empty set if somebody unknown can."""
+    found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
+    on_futures = []
+    for task in tasks:
+        awaited = awaited_by(task)
+        if awaited is not None and not awaited.done():  # otherwise it is about to run
+            found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(steps_of(task))
+            found[task] |= answered.get(id(awaited), set())
+            if not found[task]:
+                on_futures.append(task)
+        del awaited
+    for task, ends in zip(on_futures, walk.up([awaited_by(task) for task in on_futures]), strict=True):
+        if not isinstance(ends, str):
+            found[task] = {owner for owner, _ in ends if owner is not task}
+    return found

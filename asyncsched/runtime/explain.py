@@ -26,7 +26,6 @@ from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, 
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import waiting_elsewhere, where_it_waits
 from .deadlock import BUDGET, investigate, reserves
-from .loop_work import may_happen, work_of
 from .runtime import Runtime
 
 _ENDED: Final = "has ended; the event loop takes that in at its next turn"
@@ -95,7 +94,7 @@ def _elsewhere(runtime: Runtime) -> list[str]:
 
 def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
     """A search for the holders of an account's bytes, within a budget of seconds. For the loop's thread."""
-    return lambda account: investigate(runtime, [account], budget)[account].lines
+    return lambda account: investigate(runtime, {account: None}, budget)[account].lines
 
 
 def _made_by(site: CallSite | None) -> str:
@@ -175,7 +174,7 @@ class _Chain:
     """The reasons why tasks wait, at one moment, in words."""
 
     def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
-        self._engine, self._loop = runtime.engine, runtime.loop
+        self._engine = runtime.engine
         self._holders = holders
         self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
@@ -260,9 +259,7 @@ class _Chain:
             for _, scope in reserves(engine.root, {account}):
                 lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if behind is None:
-            enough, loop = sufficient_limit(engine.admission.tasks(), account), self._loop
-            if loop is not None:
-                lines.append(f"  (what may still act: {may_happen(loop, work_of(loop)) or 'nothing'})")
+            enough = sufficient_limit(engine.admission.tasks(), account)
             return [*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"]
         return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
 

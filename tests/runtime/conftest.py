@@ -11,17 +11,20 @@ from asyncsched.runtime import deadlock, stall
 
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
-    """What each search found. A deadlock is told soon here, also beside the threads of the test's process."""
+    """What each investigation found. The first comes soon here, and they have the time they need on a busy machine.
+
+    So has whoever was told of a stall, until the next look: to let go of what it holds.
+    """
     found: list[deadlock.Finding] = []
 
-    class Case(deadlock.Case):
-        def findings(self, stuck: Any) -> dict[Any, deadlock.Finding]:
-            findings = super().findings(stuck)
-            found.extend(findings.values())
-            return findings
+    def look(*args: Any) -> dict[Any, deadlock.Finding]:
+        findings = deadlock.investigate(*args)
+        found.extend(findings.values())
+        return findings
 
-    monkeypatch.setattr(stall, "Case", Case)
+    monkeypatch.setattr(stall, "investigate", look)
+    monkeypatch.setattr(stall, "EARLY", 0.005)
     monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
-    monkeypatch.setattr(stall, "PROBABLE", 0.02)
-    monkeypatch.setattr(stall, "RARE", 1e9)
+    monkeypatch.setattr(stall, "NEXT_LOOK", 0.2)
+    monkeypatch.setattr(stall, "BUDGET", 60.0)
     return found

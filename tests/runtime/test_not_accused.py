@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import deadlock
+from asyncsched.runtime import awaiting, deadlock, stall
+from asyncsched.runtime.holders import Walk
 from tests.waiting import cancelled, held, turns, until
 
 BLOCK = np.ones((100, 100))
@@ -20,9 +21,10 @@ NB = BLOCK.nbytes
 ELSEWHERE: list[Any] = []  # a module's variable
 
 
-async def looked(looks: list[deadlock.Finding]) -> None:
-    """Wait for a search, which finds no deadlock."""
-    await until(lambda: looks)
+async def looked(looks: list[deadlock.Finding], times: int = 2) -> None:
+    """Wait for more looks, which find no deadlock."""
+    until_then = len(looks) + times
+    await until(lambda: len(looks) >= until_then)
     assert not any(finding.deadlock for finding in looks), looks
 
 
@@ -60,7 +62,8 @@ async def test_one_reference_that_nobody_sees_is_enough(
         waiting = asyncio.create_task(work(s))
         await until(lambda: box)
         await had_by_a_thread(box, looks, gate)
-        await cancelled(waiting)
+        with pytest.raises(asc.MemoryDeadlockError):  # now it is one
+            await waiting
 
 
 def _yields(mine: Any) -> Iterator[None]:
@@ -100,7 +103,31 @@ async def test_borrowed_references_of_a_generator_stand_for_no_holder(
         waiting = asyncio.create_task(work(s))
         await turns()
         await had_by_a_thread(box, looks, gate)
-        await cancelled(waiting)
+        with pytest.raises(asc.MemoryDeadlockError):  # now it is one
+            await waiting
+
+
+def test_every_reference_is_found_or_missed() -> None:
+    """For the walk alone: one more reference than it can see, in whatever number of those that it sees."""
+
+    class Thing:
+        pass
+
+    def seen_by(things: list[Thing]) -> Any:
+        (answer,) = Walk(loop, [], float("inf")).up(things)
+        return answer
+
+    loop = asyncio.new_event_loop()
+    try:
+        for others in range(4):
+            things = [Thing()]
+            elsewhere = things * others
+            assert not isinstance(seen_by([things[0]]), list) or not others
+            unseen = things[0]  # this frame runs, so nobody sees into it
+            assert "something unseen" in seen_by(things)
+            del unseen, elsewhere
+    finally:
+        loop.close()
 
 
 async def test_a_gather_is_not_stuck_while_one_of_its_parts_is_not(looks: list[deadlock.Finding]) -> None:
@@ -233,3 +260,57 @@ async def test_a_chain_of_awaits_is_seen_through_a_task_and_an_async_generator(l
     async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
         with pytest.raises(asc.MemoryDeadlockError):
             await asyncio.create_task(holds_what_another_lacks(s))
+
+
+@pytest.mark.parametrize("many", [1000, 0], ids=["searched on the loop", "searched on a thread"])
+@pytest.mark.parametrize("elsewhere", ["a module", "a thread", "who goes on"])
+async def test_of_hundreds_that_hold_and_wait_the_block_of_one_is_held_elsewhere_too(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, gate: threading.Event, elsewhere: str, many: int
+) -> None:
+    monkeypatch.setattr(stall, "MANY", many)
+    n, box, told = 300, deque[Any](), list[bool]()
+
+    async def work(s: asc.Scheduler, first: bool) -> None:
+        mine = await s.put(BLOCK[0])
+        if first:
+            box.append(mine)
+        try:
+            await s.put(BLOCK[0])
+        except asc.MemoryDeadlockError:
+            told.append(first)
+        del mine
+
+    async def goes_on() -> None:
+        mine = box.popleft()
+        await looked(looks)
+        del mine
+
+    async with asc.Scheduler("cpu", max_bytes=n * BLOCK[0].nbytes) as s, asyncio.TaskGroup() as group:
+        for i in range(n):
+            group.create_task(work(s, i == 0))
+        await until(lambda: box)
+        if elsewhere == "a module":
+            ELSEWHERE.append(box.popleft())
+            await looked(looks)
+            ELSEWHERE.clear()
+        elif elsewhere == "a thread":
+            await had_by_a_thread(box, looks, gate)
+        else:
+            await goes_on()
+    assert len(told) == 1  # from then on it was a deadlock
+
+
+@pytest.mark.parametrize("hidden", ["awaited_by", "steps_of"])
+async def test_where_no_chain_is_seen_it_is_a_stall(
+    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, hidden: str
+) -> None:
+    """As where Python has other names for its links."""
+    if hidden == "awaited_by":
+        monkeypatch.setattr(deadlock, "awaited_by", lambda task: None)
+    else:
+        monkeypatch.setattr(awaiting, "_AWAITED", ())
+        monkeypatch.setattr(awaiting, "_SUSPENDED", {})
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1, stall_timeout=0.1) as s:
+        with pytest.raises(asc.SchedulerStalled):
+            await asyncio.create_task(holds_what_another_lacks(s))
+    assert not any(finding.deadlock for finding in looks)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
 from .marks import PLAIN, marked, unmarked
@@ -158,7 +158,7 @@ class ThreadStage(Stage):
         """Take calls from the queue and make them, with this thread's own function."""
         if self._filters:
             function = _keeps(function)
-        while not self._stopped and (call := taken(self._calls)) is not None:
+        while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
                 call.item = unmarked(call.item, call.origin)
