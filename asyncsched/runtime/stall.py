@@ -192,6 +192,9 @@ class StallWatch:
             self._plan(early)
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
+            # the bytes may have gone to another claim of as many: then this is the same stall
+            if thorough and self._signature == signature:
+                self._look_again()
             return
         stuck, began = runtime.engine.admission.stuck(), thread_time()
         for task in stuck:
