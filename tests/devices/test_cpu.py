@@ -20,6 +20,7 @@ from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
 from asyncsched.devices.host import blas, slices
+from asyncsched.devices.host import pool as host_pool
 from asyncsched.devices.host.pool import Pool
 from asyncsched.ops import cut
 from asyncsched.ops.kernels.blocks import without_buffers
@@ -496,7 +497,7 @@ def test_a_block_that_there_is_no_memory_for_does_not_count(monkeypatch: pytest.
 
     pool = Pool(4 * MIB)
     pool.give(pool.take(MIB))
-    monkeypatch.setattr(np, "empty", full)
+    monkeypatch.setattr(host_pool, "_new_array", full)
     for _ in range(12):
         with pytest.raises(MemoryError):
             pool.take(3 * MIB)

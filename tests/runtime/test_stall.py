@@ -248,7 +248,7 @@ async def test_an_awaited_array_kept_by_the_waiter_counts() -> None:
 
 async def test_a_task_that_reads_a_tensor_and_its_view_is_seen_to_hold_both() -> None:
     n = 100 * 100 * 8
-    async with asc.Scheduler("cpu", max_bytes=3 * n - 1) as s:
+    async with asc.Scheduler("cpu", max_bytes=4 * n - 1) as s:
         x = await s.put(np.ones((100, 100)))
         held = await s.put(np.ones((100, 100)))
         y = x @ x.mT
