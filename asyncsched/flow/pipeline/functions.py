@@ -185,7 +185,7 @@ class BatchStage(ThreadStage):
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None, size: int, drop_last: bool, *args: Any) -> None:
         super().__init__(pack_or_collate, *args)
-        self.marks = collate is not None
+        self.marks: bool = collate is not None
         self._collate = collate
         self._size = size
         self._drop_last = drop_last

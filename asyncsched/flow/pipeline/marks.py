@@ -18,7 +18,7 @@ import numpy as np
 
 from .position import Origin, describe
 
-PLAIN: Final = {int, float, str, bytes, type(None)}  # has no arrays, as one look tells
+PLAIN: Final[set[type[Any]]] = {int, float, str, bytes, type(None)}  # has no arrays, as one look tells
 _NESTED = (tuple, list, dict)
 _SMALL = 4096  # bytes
 _SAMPLES = 64
