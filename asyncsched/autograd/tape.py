@@ -193,7 +193,7 @@ class Node:
 
     def check_assignment(self) -> None:
         """Raise for an assignment to a part of a leaf: its gradient would be that of the old version."""
-        if self.leaf and not ((marks := _silent.get()) and holds(marks)):
+        if self.leaf and not holds(_silent.get()):
             raise RuntimeError(
                 "cannot assign to a part of a tensor with requires_grad: assign `with no_grad():`, or to a copy"
             )

@@ -91,12 +91,15 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """The gradient of the root of the variance; 0 where that is 0."""
+    return root_of_variance("std", per_element(g, call), x, out, _deviations(x, call), call)
+
+
+def root_of_variance(name: str, g: Tensor, x: Tensor, out: Tensor, deviations: Tensor, call: Any) -> Tensor:
+    """The gradient of `std` or `nanstd`, from `g` over the number of elements; 0 where the root is 0."""
     if x.dtype == np.float16:  # the squares may be too large for it
-        out = op("std", wide(x), **call.options)
-    deviations = _deviations(x, call)
+        out = op(name, wide(x), **call.options)
     deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
-    return deviations * spread(per_element(g, call), call)
+    return deviations * spread(g, call)
 
 
 def _deviations(x: Tensor, call: Any) -> Tensor:

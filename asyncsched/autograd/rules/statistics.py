@@ -11,7 +11,7 @@ from ...ops.kernels.order_statistics import parts_of, place_of
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor, listed
-from .along_axes import divisor, full, prod_gradient, reduced_of, shared, spread
+from .along_axes import full, prod_gradient, reduced_of, root_of_variance, shared, spread
 from .common import Rules, reordered, wide
 
 
@@ -34,12 +34,7 @@ def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
 
 
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    """The gradient of the root of the variance; 0 where that is 0."""
-    if x.dtype == np.float16:  # the squares may be too large for it
-        out = op("nanstd", wide(x), **call.options)
-    deviations = _deviations(x, call)
-    deviations = deviations / divisor(spread(out, call), deviations, reduced_of(call))
-    return deviations * spread(wide(g) / _free(x, call), call)
+    return root_of_variance("nanstd", wide(g) / _free(x, call), x, out, _deviations(x, call), call)
 
 
 def _deviations(x: Tensor, call: Any) -> Tensor:

@@ -62,12 +62,9 @@ class Windows(NamedTuple):
         for row in range(self.kernel[0]):
             lines = slice(row * down + rows.start * below, row * down + rows.stop * below, below)
             for column in range(self.kernel[1]):
-                start = column * right
-                yield (
-                    row,
-                    column,
-                    (..., lines, slice(start + across.start * beside, start + across.stop * beside, beside)),
-                )
+                first = column * right
+                there = slice(first + across.start * beside, first + across.stop * beside, beside)
+                yield row, column, (..., lines, there)
 
     def runs(self, rows: slice, line: int) -> Iterator[tuple[int, int, Any]]:
         """The same for rows of windows that go on over the edge of padded images (..., height * `line`)."""
