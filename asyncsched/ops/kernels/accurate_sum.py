@@ -54,24 +54,25 @@ def _down(x: Any) -> Any:
     """The sums along the middle one of three axes."""
     lead, length, width = x.shape
     single = np.result_type(x.dtype, np.float32)
-    if width == 1 or length == 1:
+    if length == 1:
         return x.sum(axis=1, dtype=single)
-    count = length // _PIECE
+    piece = _PIECE if width > 1 else 64 * _PIECE
+    count = length // piece
     if not count:
         return _product(x, single)
-    found = _product(x[:, : count * _PIECE].reshape(lead * count, _PIECE, width), single).reshape(lead, count, width)
+    found = _product(x[:, : count * piece].reshape(lead * count, piece, width), single).reshape(lead, count, width)
     if count > _PIECE:
         found = found.sum(axis=1, dtype=np.result_type(single, np.float64)).astype(single)
     else:
         found = _product(found, single)
-    if count * _PIECE < length:
-        found += _product(x[:, count * _PIECE :], single)
+    if count * piece < length:
+        found += _product(x[:, count * piece :], single)
     return found
 
 
 def _product(x: Any, single: Any) -> Any:
     """The same for few rows, as a product with ones."""
-    if x.dtype != single:
+    if x.dtype != single or x.shape[2] == 1:  # NumPy adds up one row in pairs
         return x.sum(axis=1, dtype=single)
     ones = np.ones(x.shape[1], single)
     return np.dot(ones, x[0])[None] if len(x) == 1 else np.matmul(ones, x)
