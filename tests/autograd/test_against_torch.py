@@ -50,7 +50,9 @@ async def compare(s: asc.Scheduler, ours: Callable[..., Any], theirs: Callable[.
 
 @pytest.mark.parametrize("name", UNARY)
 async def test_of_one_operand(s, name):
-    await compare(s, lambda x: apply(TABLE[name], (x,)), getattr(torch, name), POINTS)
+    # At -1 and below acosh is NaN. So is its gradient here, where PyTorch gives a number.
+    points = POINTS[~(POINTS <= -1)] if name == "acosh" else POINTS
+    await compare(s, lambda x: apply(TABLE[name], (x,)), getattr(torch, name), points)
 
 
 @pytest.mark.parametrize("name", BINARY)
