@@ -118,5 +118,5 @@ def accurate_sum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
 
 
 OPS = (
-    with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=2),
+    with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=1),
 )
