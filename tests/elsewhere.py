@@ -21,6 +21,7 @@ import selectors
 import shutil
 import signal
 import sys
+import sysconfig
 import threading
 import time
 import warnings
@@ -68,6 +69,7 @@ def take_away(system: str) -> None:
             delattr(module, name)
     selectors.DefaultSelector = {"macos": selectors.PollSelector, "windows": selectors.SelectSelector}[system]  # type: ignore
     platform.uname()  # asks the system, and keeps the answer
+    sysconfig.get_config_vars()  # likewise
     threadpoolctl.sys = SimpleNamespace(**vars(sys))  # looks for libraries as on this system
     sys.platform = {"macos": "darwin", "windows": "win32"}[system]
     warnings.filterwarnings("error", category=EncodingWarning, module=r"asyncsched\.")  # the default is not UTF-8 there
