@@ -66,8 +66,12 @@ async def by_the_tape(s: asc.Scheduler) -> None:
     x.requires_grad = True
     y = asc.exp(x)  # whose derivative reads it
     await settled(y)
+    gate = threading.Event()
+    running = s.submit_nowait(held, gate)
     loss = (y + 1).sum()
     del y
+    gate.set()
+    await running
     await settled(loss)
 
 
