@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from math import inf
 from types import FunctionType, MethodType
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -154,6 +154,12 @@ def printable(text: str) -> str:
 def label_of(fn: object) -> str:
     """The name of a callable in messages. NumPy's ufuncs have no qualified name before 2.2."""
     return str(getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__name__)
+
+
+TABLE_TO_ROWS: Final = (
+    "as by `to_numpy()`, `to_dict('records')` of pandas, `rows()` of polars, `to_pylist()` of Arrow; or tables of some"
+    " rows each, in a list"
+)
 
 
 def is_table(thing: Any) -> bool:

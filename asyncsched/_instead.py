@@ -545,7 +545,8 @@ SCOPE = SUBMITTER | _table("""
 PIPELINE = _table("""
     prefetch cache buffer: `map(fn, buffer=)` and `to_device(depth=)`, which read ahead
     sample sampler: `s.pipeline(source, order=lambda epoch: indices)`, `shuffle(1000, seed=0)`
-    take skip enumerate zip unbatch flat_map chain concat concatenate interleave mix merge scan split window: a\
+    enumerate: `zip(range(n))`
+    skip chain concat concatenate interleave mix merge scan split window: a\
  generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`
     aggregate collate collate_fn padded_batch rebatch: `batch(size, collate=fn)`
     apply pipe transform: `map(fn, workers=4)`

@@ -34,6 +34,16 @@ def kept(item: Any) -> bool:
     return sum(str(item).encode()) % 3 != 0
 
 
+async def several_later(item: Any) -> Any:
+    await turns(hash(str(item)) % 3)
+    return [*several(item)]
+
+
+def several(item: Any) -> Any:
+    for place in range(sum(str(item).encode()) % 5):
+        yield (item, place)
+
+
 def permutation(epoch: int) -> Any:
     return np.random.default_rng((5, epoch)).permutation(23)
 
@@ -56,18 +66,26 @@ def composed(seed: int, unordered: bool) -> Callable[[asc.Scheduler], Any]:
     rng = random.Random(seed)
     (source, order), buffer = rng.choice(SOURCES), rng.choice([3, "90 B"])
     steps: list[Step] = []
+    if rng.random() < 0.2:
+        steps.append(lambda pipe: pipe.zip(source if order is None or callable(order) else range(30)))
     if rng.random() < 0.3:
         index, drop_last = rng.randrange(2), rng.random() < 0.5
         steps.append(lambda pipe: pipe.shard(index, 2, drop_last=drop_last))
-    once = [_shuffle(rng), lambda pipe: pipe.repeat(3)]
+    if rng.random() < 0.2:
+        most = rng.choice([3, 8, 30])
+        steps.append(lambda pipe: pipe.take(most))
+    epochs = None if not unordered and rng.random() < 0.2 else 3
+    once = [_shuffle(rng), lambda pipe: pipe.repeat(epochs) if epochs else pipe.repeat().take(40)]
     rng.shuffle(once)
-    kinds = ["map", "filter", "filter", "batch"]
-    for _ in range(rng.randrange(1, 5)):
-        if rng.random() < 0.6:
+    kinds = ["map", "filter", "filter", "batch", "flat_map"] + ([] if unordered else ["take", "take"])
+    for _ in range(rng.randrange(1, 6)):
+        if rng.random() < 0.7:
             kind = rng.choice(kinds)
             steps.append(_step(rng, kind, not unordered))
+            if kind == "flat_map":
+                kinds.remove(kind)
             if unordered and kind == "batch":  # of which items a batch is made is left to chance, then
-                kinds = ["map", "batch"]
+                kinds = ["map", "batch", *({"flat_map"} & {*kinds})]
         steps += [once.pop()] if once and rng.random() < 0.6 else []
 
     def make(s: asc.Scheduler) -> Any:
@@ -86,10 +104,13 @@ def _shuffle(rng: random.Random) -> Step:
 
 def _step(rng: random.Random, kind: str, ordered: bool) -> Step:
     options: Any = {"workers": rng.randrange(1, 4), "buffer": rng.choice(BUFFERS), "ordered": ordered}
+    most = rng.choice([1, 5, 20])
     size, drop_last, later = rng.randrange(1, 4), ordered and rng.random() < 0.5, rng.random() < 0.5
     found: dict[str, Step] = {
         "map": lambda pipe: pipe.map(slow if later else same_in_thread, **options),
         "filter": lambda pipe: pipe.filter(kept_later if later else kept, **options),
+        "flat_map": lambda pipe: pipe.flat_map(several_later if later else several, **options),
+        "take": lambda pipe: pipe.take(most),
         "batch": lambda pipe: pipe.batch(size, collate=tuple, drop_last=drop_last),
     }
     return found[kind]
@@ -108,7 +129,7 @@ async def watched(pipe: Any) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("seed", range(usually(10, 25)))
+@pytest.mark.parametrize("seed", range(usually(300, 25)))
 async def test_it_goes_on_exactly_where_it_was_stopped(s: asc.Scheduler, seed: int) -> None:
     make = composed(seed, unordered=False)
     pipe = make(s)

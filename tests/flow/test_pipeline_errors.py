@@ -68,6 +68,7 @@ FAILING: dict[str, Any] = {
     "filter in threads": lambda s, e: s.pipeline(range(100)).filter(partial(kept_in_thread_until, 30, e), workers=2),
     "shuffled": lambda s, e: s.pipeline(range(100)).shuffle(1, seed=0).map(partial(fail_at, 30, e)),
     "shared": lambda s, e: s.pipeline(range(100), order=range(100)).shard(0, 1).map(partial(fail_at, 30, e)),
+    "the first": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).take(40),
     "repeated": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).repeat(2),
     "behind a repeat": lambda s, e: s.pipeline(range(100)).repeat().map(partial(fail_at, 30, e)),
     "generator": lambda s, e: s.pipeline(partial(failing_generator, e)),

@@ -17,10 +17,11 @@ from ...errors import passable
 from ...runtime.record import Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
+from .counting_stages import TakeStage
 from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import EPOCH, Behind
+from .position import EPOCH, Behind, Position
 from .progress import Progress
 from .sources import SourceStage, close, make_source
 from .stages import Stage, noted
@@ -88,6 +89,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._iterable: Any = None
         self._unread: Any = None  # a source that a function has made
         self._out = Link(0)
+        self._enough = False  # a stage has enough items: no epoch is read any more
         self._given = 0  # items that went into the `repeat` before this epoch
         self._state = "not open yet"
         self._started = 0.0
@@ -143,12 +145,15 @@ class Items(AsyncIterator[T], OnlyAsync):
 
     async def _read(self) -> bool:
         """Run the source, and the stages before a `repeat`, once for each epoch. False if one was cancelled."""
-        before = self._stages[: self._plan.repeated + 1]
+        before = self._before()
         out, number, epochs = before[-1].out, 0, self._plan.epochs
         while True:
-            out.more = epochs is None or self._position.epoch % epochs + number + 1 < epochs
+            out.more = not self._enough and (epochs is None or self._position.epoch % epochs + number + 1 < epochs)
             async with anyio.create_task_group() as group:
                 _start(group, before)
+            if self._enough:
+                out.more = False
+                out.end()
             if out.ended or group.cancel_scope.cancel_called:
                 return not group.cancel_scope.cancel_called
             number += 1
@@ -160,11 +165,25 @@ class Items(AsyncIterator[T], OnlyAsync):
                 out.end(noted(error, f"raised where the source of epoch {self._position.epoch + number} was made"))
                 return True
 
+    def _before(self) -> list[Stage]:
+        """The source, and the stages that see each epoch end."""
+        return self._stages[: self._plan.repeated + 1]
+
+    def _end_block(self) -> None:
+        """A stage has enough."""
+        self._enough = True
+        self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        """A stage before the `repeat` has enough of this epoch."""
+        assert self._source is not None
+        self._source.read_no_more()
+
     async def _again(self, before: Sequence[Stage], number: int) -> Stage:
         """A source for another epoch, of this number in the block. The stages before the `repeat` are used again."""
         old = self._source
         assert old is not None
-        if self._plan.epochs is None and before[-1].out.count == self._given and not (number == 1 and old.skip.begun):
+        if self._plan.epochs is None and before[-1].out.count == self._given and not old.skip.reaches(old.first):
             why = "the source has no items"
             if old.end > old.first:
                 why = "the stages before the `repeat` leave out every item, as in a batch that is not full"
@@ -179,7 +198,9 @@ class Items(AsyncIterator[T], OnlyAsync):
                 first.drop(stage.out.dropped())
         first.drop(Behind((), (range(old.end, number * EPOCH),)))  # the gap to the next epoch's numbers
         self._iterable = await self._read_source(number)
-        new = self._source = self._stages[0] = make_source(self._iterable, old.skip, first, number * EPOCH)
+        new = self._source = self._stages[0] = self._make_source(old.skip, first, number * EPOCH)
+        if self._enough:
+            new.read_no_more()
         new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error
         return new
 
@@ -255,16 +276,22 @@ class Items(AsyncIterator[T], OnlyAsync):
         if unread is not None and not (source is not None and source.opened and source.iterable is unread):
             await to_its_end(close(unread))
 
+    def _make_source(self, skip: Position, link: Link, first: int = 0) -> SourceStage:
+        return make_source(self._iterable, skip, link, first, self._plan.most)
+
     def _build(self) -> None:
         link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)
-        self._source = make_source(self._iterable, self._position.copy(), link)
+        self._source = self._make_source(self._position.copy(), link)
         self._stages = [self._source]
         for number, plan in enumerate(self._plan.stages, 1):
             source, link = link, plan.link(plan.capacity, plan.most_bytes)
             source.fitted += link.fitted
             self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
         for stage in self._stages:
-            stage.started, stage.epoch = self._started, self._position.epoch
+            stage.started, stage.epoch, stage.skip = self._started, self._position.epoch, self._source.skip
+            if isinstance(stage, TakeStage):
+                stage.of_block = stage not in self._before()
+                stage.enough = self._end_block if stage.of_block else self._end_epoch
         self._out = link
 
     def _close(self, error: BaseException | None) -> None:

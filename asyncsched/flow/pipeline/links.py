@@ -33,7 +33,7 @@ from typing import Any, TypeAlias
 
 from ..._tree import leaves
 from .marks import Marked
-from .position import EPOCH, Behind, Origin, joined, spans_of
+from .position import EPOCH, Behind, Origin, Part, Span, beside, joined, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
@@ -207,7 +207,7 @@ class DroppingLink(Link):
 
     def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
         super().__init__(capacity, most_bytes)
-        self._dropped: list[range] = []
+        self._dropped: list[Span] = []
         self._many = MANY  # so many spans are joined
 
     def put(self, origin: Origin, item: Any) -> None:
@@ -228,8 +228,9 @@ class DroppingLink(Link):
         dropped = self._dropped
         for span in spans_of(origin):
             # The gap behind an epoch stays apart: it is passed over, and the numbers around it are those of items.
-            if dropped and dropped[-1].stop == span.start and span.start % EPOCH and span.stop % EPOCH:
-                dropped[-1] = range(dropped[-1].start, span.stop)
+            apart = not isinstance(span, Part) and not (span.start % EPOCH and span.stop % EPOCH)
+            if dropped and not apart and (both := beside(dropped[-1], span)) is not None:
+                dropped[-1] = both
             else:
                 dropped.append(span)
         if len(dropped) > self._many:  # out of order, behind a shuffle: most spans adjoin each other

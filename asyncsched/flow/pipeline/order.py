@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from ..._arguments import check_plain, is_table
+from ..._arguments import TABLE_TO_ROWS, check_plain, is_table
 
+_END = object()  # in place of an item
 _IN_MEMORY = (list, tuple, range, np.ndarray)
 
 
@@ -109,6 +110,88 @@ class AsyncStrided(Strided):
                 await closing
 
 
+class Zipped:
+    """Several sources, read in step: a tuple of an item of each."""
+
+    def __init__(self, sources: Sequence[Any], strict: bool) -> None:
+        self.sources = sources
+        self._strict = strict
+
+    def __len__(self) -> int:
+        lengths = [len(source) for source in self.sources]
+        if self._strict and len({*lengths}) > 1:
+            raise ValueError(f"the zipped sources have {', '.join(map(str, lengths))} items, and are to be equal")
+        return min(lengths)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        iterators = [iter(source) for source in self.sources]
+        try:
+            yield from zip(*iterators, strict=self._strict)
+        finally:
+            for iterator in iterators:
+                if callable(close := getattr(iterator, "close", None)):
+                    close()
+
+
+class ZippedMap(Zipped):
+    """The same of sources that are read by index."""
+
+    __iter__: None = None  # type: ignore[assignment]
+
+    def __getitem__(self, number: int) -> tuple[Any, ...]:
+        return tuple([source[number] for source in self.sources])
+
+
+class AsyncZipped(Zipped):
+    """The same of async iterables, and of what is in memory."""
+
+    __iter__: None = None  # type: ignore[assignment]
+
+    async def __aiter__(self) -> AsyncIterator[tuple[Any, ...]]:
+        iterators = [aiter(source) if hasattr(source, "__aiter__") else _Later(iter(source)) for source in self.sources]
+        try:
+            while True:
+                items = [await anext(iterator, _END) for iterator in iterators]
+                if any(item is _END for item in items):
+                    break
+                yield tuple(items)
+            if self._strict and any(item is not _END for item in items):
+                raise ValueError("the zipped sources are to be equal in length, and one ended before the others")
+        finally:
+            for iterator in iterators:
+                if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
+                    await closing
+
+
+class _Later:
+    """An iterator as an async one."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        self._iterator = iterator
+
+    async def __anext__(self) -> Any:
+        for item in self._iterator:
+            return item
+        raise StopAsyncIteration
+
+
+def zipped(sources: Sequence[Any], strict: bool) -> Any:
+    """One source of several, or a function of the epoch if one of them is. Raises TypeError if they cannot be read in
+    step."""
+    if not all(map(is_iterable, sources)):
+        return lambda epoch: zipped([it if is_iterable(it) else it(epoch) for it in sources], strict)
+    if all(is_in_memory(source) or is_map(source) for source in sources):
+        return ZippedMap(sources, strict)
+    if not any(hasattr(source, "__aiter__") for source in sources):
+        return Zipped(sources, strict)
+    if blocking := [it for it in sources if not (hasattr(it, "__aiter__") or is_in_memory(it))]:
+        raise TypeError(
+            f"{type(blocking[0]).__name__} may block, and an async source is read on the event loop: zip that with"
+            " async iterables, lists and arrays alone"
+        )
+    return AsyncZipped(sources, strict)
+
+
 def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> Any:
     """The items that an epoch reads. Raises TypeError if the source or the order does not fit."""
     if order is None and (not shards or is_in_memory(source) or is_map(source)):
@@ -131,10 +214,7 @@ def check_rows(source: Any, order: Any) -> None:
     named arrays over names. And for a table's column in an order, which pandas reads by label."""
     kind = type(source).__name__
     if is_table(source):
-        raise TypeError(
-            f"{kind} iterates over its columns: give its rows, as by `to_numpy()`, `to_dict('records')` of pandas,"
-            " `rows()` of polars, `to_pylist()` of Arrow; or tables of some rows each, in a list"
-        )
+        raise TypeError(f"{kind} iterates over its columns: give its rows, {TABLE_TO_ROWS}")
     if order is None and isinstance(source, Mapping) and not isinstance(source, dict):  # as a file of named arrays
         raise TypeError(f"{kind} iterates over its names: give one of its arrays, or `list(it)` for the names")
     if order is not None and hasattr(source, "iloc"):
@@ -170,6 +250,8 @@ def is_iterable(source: Any) -> bool:
 
 def is_iterator(source: Any) -> bool:
     """Whether it can be read only once."""
+    if isinstance(source, Zipped):
+        return any(map(is_iterator, source.sources))
     return hasattr(source, "__next__") or hasattr(source, "__anext__")
 
 
@@ -177,6 +259,8 @@ def is_in_memory(source: Any) -> bool:
     """Whether its items are in memory, by index."""
     if isinstance(source, Arranged):
         return is_in_memory(source.source) and is_in_memory(source.order)
+    if isinstance(source, ZippedMap):
+        return all(map(is_in_memory, source.sources))
     return type(source) in _IN_MEMORY
 
 

@@ -12,11 +12,12 @@ from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
+from .counting_stages import TakeStage, UnbatchStage
 from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
-from .functions import BatchStage, LoopStage, ThreadStage
+from .functions import BatchStage, LoopStage, ThreadStage, checked
 from .links import DroppingLink, Link
-from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator
+from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator, zipped
 from .plan import Plan, unknown_after
 from .position import Position
 from .processes import ProcessStage
@@ -45,6 +46,7 @@ _ONCE = (
     "the source is an iterator, which can be read once: pass an iterable that can be read again, or a function of the"
     " epoch's number that makes one"
 )
+ROWS = 1024  # parts of an item that may wait: they are there before it is unbatched
 BUFFER = 16  # finished items that may wait for the next stage: enough for several to share a step of the event loop
 
 
@@ -157,7 +159,7 @@ class Pipeline(Generic[T]):
         [0, 3, 6, 9]
         """
         plan = _calls("filter", fn, workers, ordered, processes, buffer)
-        return self._stage(plan._replace(length=partial(unknown_after, plan.label), link=DroppingLink))
+        return self._stage(plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink))
 
     @overload
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
@@ -184,7 +186,7 @@ class Pipeline(Generic[T]):
 
         make = partial(BatchStage, collate, size, drop_last)
         link = DroppingLink if drop_last else Link
-        return self._stage(StagePlan(f"batch {size}", 2, make, length, link))
+        return self._stage(StagePlan(f"batch {size}", 2, make, length, size.__mul__, link))
 
     @naming_arguments
     def shard(self, index: int, count: int, *, drop_last: bool = False) -> Pipeline[T]:
@@ -217,9 +219,141 @@ class Pipeline(Generic[T]):
         check_int("index", index, 0)
         if index >= count:
             raise ValueError(f"index is that of one of {count} shares, from 0 to {count - 1}, not {index}")
-        if self._plan.stages or self._plan.epochs != 1:
+        if self._plan.stages or self._plan.takes or self._plan.epochs != 1:
             raise ValueError("`.shard` comes first, right behind the source: `s.pipeline(source).shard(index, count)`")
         return self._with(shards=(*self._plan.shards, Shard(index, count, drop_last)))
+
+    @naming_arguments
+    def take(self, n: int) -> Pipeline[T]:
+        """Give only the first `n` items of each epoch, or all if there are fewer: to try a program on a few of them.
+
+        Nothing behind these is read: the source ends with the last item that they need, and is closed then. So it is no
+        stage of its own in `statistics()`. `pipe.batch(32).take(10)` reads 320 items, `pipe.take(10).batch(32)` ten.
+        Behind workers with `ordered=False` they are those of the first `n` items of the source, in any order. 0 gives
+        no items.
+
+        Behind a `.filter`, a `.shuffle`, an `.unbatch` or a `.map` with `skip=` it is a stage, since nobody knows how
+        many items it needs. Some that were read ahead are dropped then. Behind a `.repeat` it gives `n` items of all
+        epochs together. A resumed pipeline gives as many as lack, whatever stands before.
+
+        tf.data and `itertools.islice` have the same. PyTorch's `Subset` takes indices: here `order=` does.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         pipe = s.pipeline(range(1000)).map(lambda i: i * i).take(4)
+        ...         print(len(pipe))
+        ...         async with pipe.open() as items:
+        ...             print([item async for item in items])
+        >>> asyncio.run(main())
+        4
+        [0, 1, 4, 9]
+        """
+        check_int("n", n, 0)
+        plan, most = self._plan, n
+        for stage in reversed(plan.stages):
+            if stage.needs is None:
+                break
+            most = stage.needs(most)
+        else:
+            if plan.epochs == 1:
+                return self._with(most=min(plan.most, most), takes=(*plan.takes, (len(plan.stages), n)))
+        label, make = f"take {n}", partial(TakeStage, n, len(plan.stages) + 1)
+        return self._stage(StagePlan(label, BUFFER, make, partial(unknown_after, label), None, DroppingLink))
+
+    @naming_arguments
+    def unbatch(self) -> Pipeline[Any]:
+        """Give the parts of each item one by one: the rows of an array, the items of a list.
+
+        It undoes `batch`. Of a tuple or a mapping of arrays and lists it gives tuples or dicts with a part of each.
+        Rows are views of their array, so this copies nothing. An item without parts gives nothing. A pipeline goes on
+        in the middle of an item where it was left: it reads that item again, and leaves out the parts that were
+        received.
+
+        An item costs a few microseconds in each stage, however small it is. So work on whole blocks in `.map`, and
+        unbatch behind that: `s.pipeline(files).map(read).unbatch().shuffle(1000, seed=0).batch(64)`. tf.data and
+        torchdata have the same.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.pipeline([[1, 2, 3], [], [4, 5]]).unbatch().batch(2).open() as batches:
+        ...             print([batch.tolist() async for batch in batches])
+        >>> asyncio.run(main())
+        [[1, 2], [3, 4], [5]]
+
+        Raises:
+            ValueError: for a second one in a pipeline, behind which it could not be resumed; where items are taken, for
+                fields that differ in length.
+            TypeError: where items are taken, for an item that has no parts, such as a number or a table.
+        """
+        if any(stage.unbatches for stage in self._plan.stages):
+            raise ValueError("a pipeline is unbatched once: let a function give the smallest parts, by `.flat_map(fn)`")
+        length = partial(unknown_after, "unbatch")
+        return self._stage(StagePlan("unbatch", ROWS, UnbatchStage, length, None, DroppingLink, unbatches=True))
+
+    @overload
+    def flat_map(
+        self, fn: Callable[[T], Awaitable[Iterable[U]]], *, workers: int = 1, ordered: bool = True,
+        buffer: int | str = BUFFER,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @overload
+    def flat_map(
+        self, fn: Callable[[T], Iterable[U]], *, workers: int = 1, ordered: bool = True, processes: bool = False,
+        buffer: int | str = BUFFER,
+    ) -> Pipeline[U]: ...  # fmt: skip
+    @naming_arguments
+    def flat_map(
+        self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
+        buffer: int | str = BUFFER,
+    ) -> Pipeline[Any]:  # fmt: skip
+        """Give all items that `fn` makes of each item: those of the iterable that it returns, or a generator's.
+
+        It is `.map(fn, ...).unbatch()`, where `fn` may be a generator function. All items of one call are made before
+        the first of them is given: let each call read a part of a large file.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.pipeline(["two words", "three"]).flat_map(str.split).open() as words:
+        ...             print([word async for word in words])
+        >>> asyncio.run(main())
+        ['two', 'words', 'three']
+
+        Raises:
+            ValueError: for a second one in a pipeline, or one beside an `.unbatch`.
+        """
+        plan = _calls("flat_map", fn, workers, ordered, processes, buffer)
+        return self._stage(plan).unbatch()
+
+    @naming_arguments
+    def zip(self, *others: Source[Any], strict: bool = False) -> Pipeline[Any]:
+        """Read other sources in step, and give a tuple of an item of each. It comes first, right behind the source.
+
+        It ends with the shortest source. Sources that are all read by index stay so: `order=` is then of their items,
+        and so are shares. A source may be a function of the epoch. Map what comes of them by one function: `lambda
+        both: (decode(both[0]), both[1])`.
+
+        >>> import asyncio, asyncsched as asc
+        >>> async def main():
+        ...     async with asc.Scheduler("cpu") as s:
+        ...         async with s.pipeline([1, 2, 3]).zip("abc").open() as items:
+        ...             print([item async for item in items])
+        >>> asyncio.run(main())
+        [(1, 'a'), (2, 'b'), (3, 'c')]
+
+        Args:
+            others: sources, as `s.pipeline` takes them.
+            strict: raise ValueError where one ends before the others.
+
+        Raises:
+            ValueError: behind another stage.
+            TypeError: for what is no source, such as a pipeline.
+        """
+        if self._plan.stages or self._plan.shards or self._plan.takes or self._plan.epochs != 1:
+            raise ValueError("`.zip` comes first, right behind the source: `s.pipeline(source).zip(other)`")
+        sources = [make_pipeline(self._submitter, self._runtime, other, 1, None)._plan.source for other in others]
+        return self._with(source=zipped([self._plan.source, *sources], strict))
 
     @naming_arguments
     def repeat(self, epochs: int | None = None) -> Pipeline[T]:
@@ -286,7 +420,7 @@ class Pipeline(Generic[T]):
         if any(stage.shuffles for stage in self._plan.stages):
             raise ValueError("a pipeline can be resumed behind one shuffle alone: give that a larger buffer_size")
         make = partial(ShuffleStage, buffer_size, seed)
-        return self._stage(StagePlan(f"shuffle {buffer_size}", BUFFER, make, shuffles=True))
+        return self._stage(StagePlan(f"shuffle {buffer_size}", BUFFER, make, needs=None, shuffles=True))
 
     @naming_arguments
     def to_device(self, *, depth: int = 2, device: object = None) -> Pipeline[Any]:
@@ -375,6 +509,7 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
+    called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
     if is_coroutine_function(fn):
         if processes:
@@ -385,10 +520,24 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
     if processes:
         check_pickles(fn, name)
 
+    if verb == "flat_map":
+        called = _listed_later(fn) if kind is LoopStage else partial(_listed, fn)
+
     def make(title: str, source: Link, out: Link) -> Stage:
-        return kind(fn, title, source, out, workers, ordered=ordered, filters=verb == "filter")
+        return kind(called, title, source, out, workers, ordered=ordered, filters=verb == "filter")
 
     return StagePlan(f"{verb} {name}", workers + items, make, most_bytes=most_bytes)
+
+
+def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
+    return list(checked(fn(item)))
+
+
+def _listed_later(fn: Callable[[Any], Awaitable[Iterable[Any]]]) -> Callable[[Any], Awaitable[list[Any]]]:
+    async def listed(item: Any) -> list[Any]:
+        return list(await fn(item))
+
+    return listed
 
 
 def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -24,12 +25,16 @@ class Plan(NamedTuple):
     stages: tuple[StagePlan, ...] = ()
     epochs: int | None = 1  # that are read in one `open()`; None for no end
     repeated: int = 0  # how many of the stages stand before the `repeat`, and see each epoch end
+    most: int = sys.maxsize  # items that are read in each epoch: enough for each `take`
+    takes: tuple[tuple[int, int], ...] = ()  # behind how many of the stages each `take` stands, and of how many items
 
     def labels(self) -> list[str]:
         """The names of its parts, in order."""
         labels = [stage.label for stage in self.stages]
         if self.epochs != 1:
             labels.insert(self.repeated, "repeat" if self.epochs is None else f"repeat {self.epochs}")
+        for place, count in reversed(self.takes):  # they stand before the `repeat`
+            labels.insert(place, f"take {count}")
         return [f"shard {shard.index} of {shard.count}" for shard in self.shards] + labels
 
     def read(self, epoch: int) -> Any:
@@ -74,6 +79,7 @@ class Plan(NamedTuple):
             count = len(iterable)
         except TypeError as error:
             raise TypeError(f"{_UNKNOWN}: its source, of type {type(iterable).__name__}, has none ({error})") from None
+        count = min(count, self.most)
         now = position.now()
         received = Counter(number // EPOCH for number in now.ahead)
         received[0] += now.taken

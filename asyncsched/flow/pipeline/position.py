@@ -16,7 +16,7 @@ _FIELDS, _TEXT = 4, 200  # most parts of a tuple, and most characters of a text:
 EPOCH = 1 << 48
 """The distance between the numbers of one epoch's items and those of the next, where `repeat` reads several epochs."""
 
-Origin: TypeAlias = "int | Behind | tuple[Origin, ...]"
+Origin: TypeAlias = "int | Behind | Part | tuple[Origin, ...]"
 """An item's number in the source, or the numbers of a whole batch, which may be nested."""
 
 
@@ -24,7 +24,25 @@ class Behind(NamedTuple):
     """The origin of an item in front of which others were dropped. They count as received when it is."""
 
     origin: Origin
-    dropped: tuple[range, ...]
+    dropped: tuple[Span, ...]
+
+
+class Part(NamedTuple):
+    """The origin of items that a stage has counted, and how it counts them.
+
+    An `unbatch` makes `of` parts of one item. That item counts as received when all its parts are: a resumed pipeline
+    reads it again, and leaves out the parts that were received. A `take` counts what it gives, so that a resumed one
+    gives the rest. Its items count one by one, and `of` is 0.
+    """
+
+    origin: Origin
+    key: int  # of the group: the last number of an `unbatch`'s item; for a `take` one that no item has
+    places: range  # in the group
+    of: int
+
+
+Span: TypeAlias = "range | Part"
+"""Numbers of items, or places in a group, that lie side by side."""
 
 
 def numbers_of(origin: Origin) -> list[int]:
@@ -33,19 +51,38 @@ def numbers_of(origin: Origin) -> list[int]:
     >>> numbers_of(((0, 1), Behind((4, 5), (range(2, 4),))))
     [0, 1, 4, 5]
     """
-    if isinstance(origin, Behind):
+    if isinstance(origin, Behind | Part):
         return numbers_of(origin.origin)
     return [origin] if isinstance(origin, int) else [number for part in origin for number in numbers_of(part)]
 
 
 def last_of(origin: Origin) -> int:
     """The last of `numbers_of`. There must be one."""
+    return _last_of(origin)[0]
+
+
+def newest_of(origin: Origin) -> tuple[int, int]:
+    """The epoch's number in the block, and a number that no other item of the epoch has.
+
+    >>> newest_of(3), newest_of(Part(3, 3, range(1, 2), 5))
+    ((0, 3), (0, 281474976710659))
+    """
+    number, place = _last_of(origin)
+    epoch, number = divmod(number, EPOCH)
+    return epoch, number + place * EPOCH
+
+
+def _last_of(origin: Origin) -> tuple[int, int]:
+    """The last number, and the place among the parts of its item."""
+    place = 0
     while not isinstance(origin, int):
-        origin = origin.origin if isinstance(origin, Behind) else origin[-1]
-    return origin
+        if isinstance(origin, Part) and origin.of:
+            place = origin.places.start
+        origin = origin.origin if isinstance(origin, Behind | Part) else origin[-1]
+    return origin, place
 
 
-def spans_of(origin: Origin) -> Iterator[range]:
+def spans_of(origin: Origin) -> Iterator[Span]:
     """All numbers that go with an item, with those that were dropped in front of it.
 
     >>> [*spans_of((0, Behind(4, (range(2, 4),))))]
@@ -54,25 +91,48 @@ def spans_of(origin: Origin) -> Iterator[range]:
     if isinstance(origin, int):
         yield range(origin, origin + 1)
         return
-    if isinstance(origin, Behind):
+    if isinstance(origin, Part):
+        yield origin if origin.of else origin._replace(origin=())
+        if origin.of:
+            return
+        origin = (origin.origin,)
+    elif isinstance(origin, Behind):
         yield from origin.dropped
         origin = (origin.origin,)
     for part in origin:
         yield from spans_of(part)
 
 
-def joined(spans: Iterable[range]) -> list[range]:
+def beside(first: Span, then: Span) -> Span | None:
+    """Two spans as one, if the second begins where the first ends.
+
+    >>> beside(range(0, 2), range(2, 4)), beside(Part(7, 7, range(0, 1), 3), Part(7, 7, range(1, 2), 3))
+    (range(0, 4), Part(origin=7, key=7, places=range(0, 2), of=3))
+    """
+    if isinstance(first, Part) or isinstance(then, Part):
+        if not (isinstance(first, Part) and isinstance(then, Part)) or first.key != then.key:
+            return None
+        places = beside(first.places, then.places)
+        return then._replace(places=places) if isinstance(places, range) else None
+    return range(first.start, then.stop) if first.stop == then.start else None
+
+
+def joined(spans: Iterable[Span]) -> list[Span]:
     """
     >>> joined([range(4, 5), range(0, 2), range(2, 4), range(7, 9)])
     [range(0, 5), range(7, 9)]
     """
-    found: list[range] = []
-    for span in sorted(spans, key=lambda span: span.start):
-        if found and found[-1].stop == span.start:
-            found[-1] = range(found[-1].start, span.stop)
+    found: list[Span] = []
+    for span in sorted(spans, key=_in_order):
+        if found and (both := beside(found[-1], span)) is not None:
+            found[-1] = both
         else:
             found.append(span)
     return found
+
+
+def _in_order(span: Span) -> tuple[bool, int, int]:
+    return (True, span.key, span.places.start) if isinstance(span, Part) else (False, 0, span.start)
 
 
 def describe(origin: Origin) -> str:
@@ -118,6 +178,8 @@ class Position:
     over: dict[int, int] = field(default_factory=dict)
     """More items that count: from those left out at the end of one epoch, over the gap behind it, to the first
     of another."""
+    parts: dict[int, Position] = field(default_factory=dict)
+    """By key, the places that count in groups of which not all do."""
     in_hand: Origin | None = None
     """Of the item that the consumer has: it has not asked for another."""
 
@@ -130,12 +192,22 @@ class Position:
     def receive(self, origin: Origin) -> None:
         """Count an item that was made of these."""
         for span in spans_of(origin):
-            if span.start <= self.taken:
-                self.taken = max(self.taken, span.stop)
-            else:
-                if (behind := span.stop // EPOCH * EPOCH) > span.start:
-                    self.over[span.start] = behind
-                self.ahead.update(range(max(span.start, behind), span.stop))
+            if not isinstance(span, Part):
+                self._add(span)
+                continue
+            within = self.parts.setdefault(span.key, Position())
+            within._add(span.places)
+            if within.taken == span.of > 0:
+                del self.parts[span.key]
+                self.receive(span.origin)
+
+    def _add(self, span: range) -> None:
+        if span.start <= self.taken:
+            self.taken = max(self.taken, span.stop)
+        else:
+            if (behind := span.stop // EPOCH * EPOCH) > span.start:
+                self.over[span.start] = behind
+            self.ahead.update(range(max(span.start, behind), span.stop))
         while True:
             if self.taken in self.ahead:
                 self.ahead.remove(self.taken)
@@ -146,9 +218,13 @@ class Position:
                 return
 
     @property
-    def begun(self) -> bool:
-        """Whether any item of the epoch counts."""
-        return bool(self.taken or self.ahead)
+    def count(self) -> int:
+        """How many items count."""
+        return self.taken + len(self.ahead)
+
+    def reaches(self, first: int) -> bool:
+        """Whether any item from this number on counts."""
+        return self.taken > first or any(number >= first for number in (*self.ahead, *self.parts))
 
     def has(self, number: int) -> bool:
         """Whether the item of this number counts."""
@@ -156,26 +232,34 @@ class Position:
 
     def copy(self) -> Position:
         """A copy of its own."""
-        return replace(self, ahead=set(self.ahead), over=dict(self.over))
+        parts = {key: within.copy() for key, within in self.parts.items()}
+        return replace(self, ahead=set(self.ahead), over=dict(self.over), parts=parts)
 
     def now(self) -> Position:
         """The same, counted from the beginning of its epoch."""
         behind, taken = divmod(self.taken, EPOCH)
         ahead = {number - behind * EPOCH for number in self.ahead if number > self.taken}
-        return Position(self.epoch + behind, taken, ahead)
+        # Keys below 0 are of the whole block. Those of epochs that are over have no meaning any more.
+        keys = {key: key if key < 0 else key - behind * EPOCH for key in self.parts}
+        parts = {now: self.parts[key] for key, now in keys.items() if key < 0 or now >= 0}
+        return Position(self.epoch + behind, taken, ahead, parts=parts)
 
     def state(self) -> dict[str, Any]:
         now = self.now()
-        return {"epoch": now.epoch, "taken": now.taken, "ahead": sorted(now.ahead)}
+        state: dict[str, Any] = {"epoch": now.epoch, "taken": now.taken, "ahead": sorted(now.ahead)}
+        if now.parts:
+            state["parts"] = [[key, within.taken, sorted(within.ahead)] for key, within in sorted(now.parts.items())]
+        return state
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Position:
         """The position of which this is the `state()`. Raises ValueError for anything else."""
         try:
             epoch, taken, ahead = state["epoch"], state["taken"], state["ahead"]
-            numbers = [epoch, taken, *ahead]
-        except (KeyError, TypeError):
+            parts = {key: cls(0, first, {*others}) for key, first, others in state.get("parts", ())}
+            numbers = [epoch, taken, *ahead, *[n for one in parts.values() for n in (one.taken, *one.ahead)]]
+        except (KeyError, TypeError, ValueError, AttributeError):
             raise ValueError(f"not a state of a pipeline: {state!r}; load what `state_dict()` gave") from None
         if not all(isinstance(number, int) and number >= 0 for number in numbers):
             raise ValueError(f"the state of a pipeline is made of counts, not {state!r}: load what `state_dict()` gave")
-        return cls(epoch, taken, set(ahead))
+        return cls(epoch, taken, set(ahead), parts=parts)

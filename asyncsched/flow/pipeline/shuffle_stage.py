@@ -20,7 +20,7 @@ from hashlib import blake2b
 from typing import Any
 
 from .links import Numbered
-from .position import EPOCH, last_of
+from .position import newest_of
 from .stages import Stage
 
 
@@ -41,7 +41,7 @@ class ShuffleStage(Stage):
                     await out.reserve()
                 if not await self._filled():
                     break
-                behind, newest = divmod(last_of(items[-1][0]), EPOCH)
+                behind, newest = newest_of(items[-1][0])
                 out.put(*items.pop(choice(self._seed, self.epoch + behind, newest, len(items))))
         finally:
             items.clear()

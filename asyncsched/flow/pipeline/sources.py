@@ -5,12 +5,16 @@ files or compute, so a thread of its own reads it, and gets room for many items 
 items by index, such as PyTorch's datasets, is read by index in such a thread: `iter` would take an IndexError from
 inside for its end. Async iterables are read on the loop. Items are numbered from 0 in each epoch; a resumed epoch
 leaves out those that were received before.
+
+A `take` lets the source end before its last item. Then nothing behind the last item that is wanted is asked for, and
+the source is closed at once, while that item may still wait for the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -23,7 +27,7 @@ from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
 from .links import Link
 from .marks import marked
-from .order import Arranged, Strided, is_in_memory, is_iterator, is_map
+from .order import Arranged, Strided, Zipped, is_in_memory, is_iterator, is_map
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
@@ -34,15 +38,21 @@ _END = object()  # in place of an item
 class SourceStage(Stage):
     """The base of all sources. The link in front of a source stays empty."""
 
-    def __init__(self, iterable: Any, skip: Position, out: Link, first: int) -> None:
+    def __init__(self, iterable: Any, skip: Position, out: Link, first: int, most: int) -> None:
         super().__init__(_NAME, Link(0), out)
         self.iterable = iterable
         self.opened = False  # whether it has begun to read, and so closes what it reads
-        self.skip = skip
+        self.skip: Position = skip
         self.first = first  # the number of the first item
+        self.most = most  # items to read
+        self.until: int = first + most  # the number of the first item that is not wanted
         self.end: int = first  # the number behind the last item, once that was read
         self.seconds: float = 0.0  # of work, if a thread reads
         self.closing_error: BaseException | None = None  # raised by a generator when it was closed
+
+    def read_no_more(self) -> None:
+        """No more items are wanted in this epoch."""
+        self.until = self.first
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         if isinstance(self.iterable, Arranged | Strided) and isinstance(origin, int):
@@ -51,27 +61,31 @@ class SourceStage(Stage):
         super().fail(origin, error, given)
 
 
-def make_source(iterable: Any, skip: Position, out: Link, first: int = 0) -> SourceStage:
+def make_source(iterable: Any, skip: Position, out: Link, first: int = 0, most: int = sys.maxsize) -> SourceStage:
     """The kind of source that an iterable needs."""
     if is_in_memory(iterable):
-        return IndexedSource(iterable, skip, out, first)
+        return IndexedSource(iterable, skip, out, first, most)
     if hasattr(iterable, "__aiter__"):
-        return AsyncSource(iterable, skip, out, first)
-    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out, first)
+        return AsyncSource(iterable, skip, out, first, most)
+    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out, first, most)
 
 
 async def close(iterable: Any) -> None:
     """Close a source that was not read, if it is an iterator. Raises nothing: what ended the epoch is told."""
     while isinstance(iterable, Arranged | Strided):
         iterable = iterable.source if isinstance(iterable, Arranged) else iterable.iterable
+    if isinstance(iterable, Zipped):
+        for source in iterable.sources:
+            await close(source)
+        return
     if not is_iterator(iterable):
         return
     with suppress(BaseException):
         if callable(aclose := getattr(iterable, "aclose", None)):
             if inspect.isawaitable(closing := aclose()):
                 await closing
-        elif callable(close := getattr(iterable, "close", None)):
-            await in_thread(close, "closing a source")
+        elif callable(closing := getattr(iterable, "close", None)):
+            await in_thread(closing, "closing a source")
 
 
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
@@ -88,12 +102,15 @@ class IndexedSource(SourceStage):
         out, items, first = self.out, self.iterable, self.first
         number = first
         try:
-            self.end: int = first + len(items)
+            self.end: int = first + min(len(items), self.most)
             for number in range(max(first, self.skip.taken), self.end):
                 if number in self.skip.ahead:
                     continue
                 if not out.try_reserve():
                     await out.reserve()
+                if number >= self.until:
+                    self.end = number
+                    break
                 out.put(number, items[number - first])
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is not None and task.cancelling():
@@ -115,16 +132,20 @@ class AsyncSource(SourceStage):
         try:
             self.opened = True
             iterator = _opened(aiter, self.iterable)
-            while self.error is None:
+            while self.error is None and number < self.until:
                 await self.out.reserve()
-                while (item := await anext(iterator, _END)) is not _END and self.skip.has(number):
+                item: Any = None
+                while number < self.until:
+                    item = await anext(iterator, _END)
+                    if item is _END or not self.skip.has(number):
+                        break
                     number += 1
-                if item is _END:
-                    self.end = number
+                if item is _END or number >= self.until:
                     break
                 self.out.put(number, marked(item, self.name))
                 number += 1
                 del item
+            self.end = number
         except BaseException as error:
             if self.error is None:
                 self.fail(number, error)
@@ -186,8 +207,8 @@ class ThreadSource(SourceStage):
         try:
             self.opened = True
             self._open()
-            while room := self._room.get():
-                while room and not self._stopped:
+            while number < self.until and (room := self._room.get()):
+                while room and number < self.until and not self._stopped:
                     started = perf_counter()
                     if (item := self._get(number)) is _END:
                         self.end = number
@@ -200,6 +221,7 @@ class ThreadSource(SourceStage):
                             self._read_so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing
+            self.end = number
         except BaseException as error:
             self._failed = number, error
         finally:
@@ -221,6 +243,10 @@ class ThreadSource(SourceStage):
                 close()
         except BaseException as error:
             self.closing_error: BaseException | None = error
+
+    def read_no_more(self) -> None:
+        super().read_no_more()
+        self._room.put(0)
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         self._stopped = True

@@ -19,7 +19,7 @@ from ..._core.exception_copies import copied
 from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
 from .links import Link
-from .position import Origin, brief, describe
+from .position import Origin, Position, brief, describe
 
 T = TypeVar("T")
 
@@ -33,9 +33,12 @@ class StagePlan(NamedTuple):
     make: Callable[[str, Link, Link], Stage]
     # How many items it makes of so many, by default as many. Raises TypeError if that is not known.
     length: Callable[[int], int] = int
+    # Of how many items its first so many are made, by default of as many. None if that is not known.
+    needs: Callable[[int], int] | None = int
     link: type[Link] = Link  # behind it
     most_bytes: int | None = None  # of these items
     shuffles: bool = False
+    unbatches: bool = False
 
 
 class Stage:
@@ -48,6 +51,7 @@ class Stage:
         self.workers = workers
         self.ordered = ordered
         self.epoch = 0
+        self.skip = Position()  # what counted when the block was opened
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
         self.failed_at: Origin = ()

@@ -1,0 +1,119 @@
+"""The stages that count: `unbatch`, which makes several items of one, and `take` where the source cannot count for it.
+
+Theory of operation. A position has the numbers of the source's items. Two things are not told by these: which parts of
+one item were received, and how many items a filter let through. So both stages number what they give, as places in a
+group, and the position keeps for each group which places were received (`Part`). A resumed stage goes by that: it
+leaves out the parts that were received, or gives so many items less.
+
+Behind a filter, a shuffle or an `unbatch` nobody knows how many items of the source a `take` needs. So it tells the
+source when it has enough. Items that were read by then come to it all the same, and count as received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..._arguments import TABLE_TO_ROWS, is_table
+from .links import DROPPED, DroppingLink
+from .marks import marked
+from .position import EPOCH, Part, Position, brief, last_of
+from .stages import Stage
+
+_NONE = Position()
+
+
+class UnbatchStage(Stage):
+    """Gives the parts of each item, on the event loop."""
+
+    async def run(self) -> None:
+        out = self.out
+        while await self.ready():
+            origin, item = self.source.take()
+            try:
+                count, part_of = parts_of(item)
+            except BaseException as error:
+                self.fail(origin, error, brief(item))
+                return
+            del item
+            key = last_of(origin)
+            received, has_room = self.skip.parts.get(key, _NONE), True
+            for place in range(count):
+                if received.has(place):
+                    continue
+                if not has_room and not out.try_reserve():
+                    await out.reserve()
+                    if self.error is not None:
+                        return
+                self.pass_on(Part(origin, key, range(place, place + 1), count), marked(part_of(place), self.name))
+                has_room = False
+            if has_room:
+                out.put(origin, DROPPED)
+
+
+class TakeStage(Stage):
+    """Gives the first `most` items of an epoch, or of a whole block if it stands behind the `repeat`."""
+
+    def __init__(self, most: int, number: int, *args: Any) -> None:
+        super().__init__(*args)
+        self._most = most
+        self._number = number  # of the stage, from 1
+        self._epoch = 0  # number in the block
+        self.of_block: bool = True
+        self.enough: Callable[[], None] = lambda: None  # has the source read no more
+
+    async def run(self) -> None:
+        out, source = self.out, self.source
+        assert isinstance(out, DroppingLink)
+        self._epoch += 1
+        key = -self._number if self.of_block else self._epoch * EPOCH - self._number
+        received = self.skip.parts.get(key, _NONE)
+        place, left = 0, self._most - received.count
+        while left > 0 and await self.ready():
+            origin, item = source.take_marked()
+            while received.has(place):
+                place += 1
+            out.put(Part(origin, key, range(place, place + 1), 0), item)
+            place, left = place + 1, left - 1
+        if left > 0:
+            return
+        self.enough()
+        if self.of_block:  # else the stages are used again, and an error of theirs counts
+            out.end()
+        while await source.arrived():
+            out.drop(source.take_marked()[0])
+        if self.of_block:
+            source.error = None  # of an item that nobody asked for
+
+
+def parts_of(item: Any) -> tuple[int, Callable[[int], Any]]:
+    """How many items were batched in this one, and a function that gives them: what `collate` undoes.
+
+    >>> count, part_of = parts_of({"x": [1, 2], "y": ["a", "b"]})
+    >>> [part_of(place) for place in range(count)]
+    [{'x': 1, 'y': 'a'}, {'x': 2, 'y': 'b'}]
+    """
+    if isinstance(item, Mapping):
+        count, values_of = _in_step([*item.values()])
+        return count, lambda place: dict(zip(item, values_of(place), strict=True))
+    if isinstance(item, tuple):
+        count, values_of = _in_step(item)
+        named = hasattr(item, "_fields")
+        return count, lambda place: type(item)(*values_of(place)) if named else tuple(values_of(place))
+    if is_table(item):
+        raise TypeError(f"{type(item).__name__} is no batch of items, but a table: give its rows, {TABLE_TO_ROWS}")
+    if isinstance(item, list) or getattr(item, "shape", ()):
+        return len(item), item.__getitem__
+    raise TypeError(
+        f"`.unbatch()` takes arrays, lists, and tuples and dicts of these, not {type(item).__name__}: with"
+        " `.flat_map(fn)` a function gives the items"
+    )
+
+
+def _in_step(fields: Any) -> tuple[int, Callable[[int], list[Any]]]:
+    """The same of several batches of as many items."""
+    found = [parts_of(field) for field in fields]
+    counts = {count for count, _ in found}
+    if len(counts) != 1:
+        raise ValueError(f"the parts of an item are to be as many in each of its fields, not {sorted(counts)}")
+    return counts.pop(), lambda place: [part_of(place) for _, part_of in found]
