@@ -23,13 +23,17 @@ Makes the pages, and serves them on this machine alone until Ctrl-C; or, with --
 Needs pdoc: pip install "asyncsched[docs]".
 """
 _PACKAGE: Final = Path(__file__).parent
+
+
+def _of(room: str) -> tuple[str, ...]:
+    """A room's guide, and its other pages, whose names are written small."""
+    return f"{room}/README.md", *sorted(f"{room}/{page.name}" for page in (_PACKAGE / room).glob("[a-z]*.md"))
+
+
 # The guides on each page: those of the rooms that users import; the first page has those of the others.
 GUIDES: Final = {
-    "asyncsched": ("README.md", "flow/README.md", "tensors/README.md", "ERRORS.md"),
-    **{
-        f"asyncsched.{room}": (f"{room}/README.md",)
-        for room in ("array_api", "cluster", "devices", "nn", "observe", "serving")
-    },
+    "asyncsched": ("README.md", *_of("flow"), *_of("tensors"), "ERRORS.md"),
+    **{f"asyncsched.{room}": _of(room) for room in ("array_api", "cluster", "devices", "nn", "observe", "serving")},
 }
 _LINK: Final = re.compile(r'<a href="([^":#]*(?<!\.html))(#[^"]*)?">(.*?)</a>', re.DOTALL)  # but not links to its pages
 

@@ -26,7 +26,8 @@ from asyncsched.testing import lifespan
 pytestmark = pytest.mark.usefixtures("may_block")
 ROOT = Path(__file__).parents[1]
 GUIDES = [*sorted(path.parent.relative_to(ROOT).as_posix() for path in ROOT.glob("asyncsched/*/README.md")), "tests"]
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("*/*/README.md"), *ROOT.glob(".github/*.md")]
+MORE = [*sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("asyncsched/*/[a-z]*.md"))]  # pages of a room
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("*/*.md"), *ROOT.glob("asyncsched/*/*.md"), *ROOT.glob(".github/*.md")]
 LONGEST = 250
 _FENCE = re.compile(r"^(?:<!-- needs: ([^\n]*) -->\n)?```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -89,13 +90,13 @@ def test_a_guide_begins_with_a_program_that_prints_what_it_says(room: str) -> No
     assert set(said(program.code)) <= set(printed[room].splitlines())
 
 
-@pytest.mark.parametrize("room", GUIDES)
+@pytest.mark.parametrize("page", [*[f"{room}/README.md" for room in GUIDES], *MORE])
 async def test_the_cells_of_a_guide_run_in_their_order(
-    room: str, s: asc.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    page: str, s: asc.Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"asc": asc, "np": np, "nn": nn, "optim": optim, "asyncio": asyncio, "Path": Path, "s": s}
-    for cell in blocks(ROOT / room / "README.md")[1:]:
+    for cell in blocks(ROOT / page)[page not in MORE :]:
         if all(map(_is_there, cell.needs)):
             await run(cell, names)
             assert set(said(cell.code)) <= set(capsys.readouterr().out.splitlines())
@@ -192,9 +193,9 @@ def _is_there(module: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("room", [*GUIDES, "bench", "demos"])
-def test_a_guide_is_short_enough_to_be_read(room: str) -> None:
-    assert len((ROOT / room / "README.md").read_text().splitlines()) <= LONGEST
+@pytest.mark.parametrize("page", [*[f"{room}/README.md" for room in [*GUIDES, "bench", "demos"]], *MORE])
+def test_a_guide_is_short_enough_to_be_read(page: str) -> None:
+    assert len((ROOT / page).read_text().splitlines()) <= LONGEST
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

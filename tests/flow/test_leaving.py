@@ -253,6 +253,8 @@ async def test_cancelled_anywhere_nothing_stays_behind(seed: int) -> None:
         pipe = pipe.map(lambda i: np.full(100, i), workers=rng.randint(1, 3), ordered=rng.random() < 0.5)
         pipe = pipe.filter(lambda x: x[0] % 3, workers=rng.randint(1, 3)) if rng.random() < 0.5 else pipe
         pipe = pipe.shuffle(rng.randint(1, 9), seed=0) if rng.random() < 0.5 else pipe
+        pipe = pipe.flat_map(lambda x: [x] * 3, buffer=1, retry=1, skip=OSError) if rng.random() < 0.5 else pipe
+        pipe = pipe.take(rng.randint(1, 400)) if rng.random() < 0.5 else pipe
         pipe = pipe.batch(rng.randint(1, 5)).to_device(depth=rng.randint(1, 3))
         async with pipe.open() as items:
             async for batch in items:

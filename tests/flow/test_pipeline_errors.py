@@ -69,6 +69,16 @@ FAILING: dict[str, Any] = {
     "shuffled": lambda s, e: s.pipeline(range(100)).shuffle(1, seed=0).map(partial(fail_at, 30, e)),
     "shared": lambda s, e: s.pipeline(range(100), order=range(100)).shard(0, 1).map(partial(fail_at, 30, e)),
     "the first": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).take(40),
+    "behind the first": lambda s, e: (
+        s.pipeline(range(100)).filter(lambda i: True).take(40).map(partial(fail_at, 30, e))
+    ),
+    "before the first": lambda s, e: (
+        s.pipeline(range(100)).map(partial(fail_at, 30, e)).filter(lambda i: True).take(40)
+    ),
+    "parts": lambda s, e: s.pipeline(range(100)).flat_map(lambda i: [i]).map(partial(fail_at, 30, e)),
+    "parts made": lambda s, e: s.pipeline(range(100)).flat_map(lambda i: [fail_in_thread_at(30, e, i)]),
+    "zipped": lambda s, e: s.pipeline(range(100)).zip(partial(failing_generator, e)).map(lambda both: both[0]),
+    "tried": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e), retry=2, skip=ZeroDivisionError),
     "repeated": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).repeat(2),
     "behind a repeat": lambda s, e: s.pipeline(range(100)).repeat().map(partial(fail_at, 30, e)),
     "generator": lambda s, e: s.pipeline(partial(failing_generator, e)),
@@ -92,7 +102,7 @@ async def test_an_error_comes_bare_after_the_items_before_it_and_says_where(
     assert received == list(range(30))
     assert len(caught.value.__notes__) == 1
     assert "at item 30 of the source" in caught.value.__notes__[0]
-    assert re.search(r"stage \d \((source|map |filter )", caught.value.__notes__[0])
+    assert re.search(r"stage \d \((source|map |flat_map |filter )", caught.value.__notes__[0])
     assert s.statistics().bytes_retained == 0
 
 

@@ -102,7 +102,7 @@ def parts_of(item: Any) -> tuple[int, Callable[[int], Any]]:
         return count, lambda place: type(item)(*values_of(place)) if named else tuple(values_of(place))
     if is_table(item):
         raise TypeError(f"{type(item).__name__} is no batch of items, but a table: give its rows, {TABLE_TO_ROWS}")
-    if isinstance(item, list) or getattr(item, "shape", ()):
+    if isinstance(item, list) or getattr(item, "shape", None):
         return len(item), item.__getitem__
     raise TypeError(
         f"`.unbatch()` takes arrays, lists, and tuples and dicts of these, not {type(item).__name__}: with"

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
 from ...errors import passable
-from ...runtime.record import Record, Seconds
+from ...runtime.record import Bytes, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .counting_stages import TakeStage
@@ -48,6 +48,17 @@ class StageStatistics(Record):
     """Waiting for an item: the stage before it is slower."""
     room_wait_seconds: Seconds
     """Waiting for room for a result: the stage behind it is slower."""
+    items_per_second: float
+    """That it has finished, since the epoch was opened and until the stage ended."""
+    bytes_per_second: Bytes
+    """Of these items, by the size of every 32nd."""
+    seconds_per_item: Seconds
+    """Its work for one item. Where this is some microseconds the stage costs more than its function: put blocks in, not
+    rows, and `.unbatch()` behind it."""
+    skipped: int
+    """Items that it left out for an error, by `skip=`."""
+    failures: tuple[str, ...]
+    """The last 16 of these: the item and the error."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -328,4 +339,10 @@ def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> Pi
 def _of(stage: Stage, now: float) -> StageStatistics:
     waits = stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)
     capacity = stage.out.capacity + stage.held
-    return StageStatistics(stage.name, stage.workers, capacity, stage.out.count, stage.busy(now), *waits)
+    count, seconds, busy = stage.out.count, min(now, stage.ended) - stage.started, stage.busy(now)
+    rate = 1 / seconds if seconds > 0 else 0.0
+    return StageStatistics(
+        stage.name, stage.workers, capacity, count, busy, *waits,
+        items_per_second=count * rate, bytes_per_second=int(stage.out.nbytes * rate),
+        seconds_per_item=busy / max(count, 1), skipped=stage.skipped, failures=tuple(stage.failures),
+    )  # fmt: skip

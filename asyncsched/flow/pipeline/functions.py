@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from time import perf_counter
@@ -21,6 +22,9 @@ from .position import Origin, brief
 from .stages import Call, EntryQueue, ReorderBuffer, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
+Policy: TypeAlias = tuple[
+    int, tuple[type[Exception], ...]
+]  # how often to call again, and for what to leave an item out
 Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
 _UNSET = object()
 
@@ -32,9 +36,13 @@ class LoopStage(Stage):
     then the worker goes on in a new task. A task for each item would cost more than most items do.
     """
 
-    def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
+    def __init__(
+        self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
+    ) -> None:
         super().__init__(*args, **options)
-        self._function = _keeps_later(function) if filters else function
+        retry, self.skips = policy
+        function = _keeps_later(function) if filters else function
+        self._function = _tries_later(function, retry) if retry else function
         self._results = ReorderBuffer(self)
 
     async def run(self) -> None:
@@ -59,8 +67,10 @@ class LoopStage(Stage):
                 item = await function(item)
                 out.put(origin, item if type(item) in PLAIN else marked(item, self.name))
             except BaseException as error:
-                self.fail(origin, error, brief(item))
-                break
+                if not self.leaves_out(origin, error, brief(item)):
+                    self.fail(origin, error, brief(item))
+                    break
+                out.put(origin, DROPPED)
             del item  # while it waits, a worker holds nothing
             if cancellations() or _changed(variables):
                 return True
@@ -105,8 +115,11 @@ class ThreadStage(Stage):
 
     marks = True  # whether its results may be arrays that it writes to again
 
-    def __init__(self, function: Function, *args: Any, filters: bool = False, **options: Any) -> None:
+    def __init__(
+        self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
+    ) -> None:
         super().__init__(*args, **options)
+        self._retry, self.skips = policy
         self.function = function
         self._filters = filters
         self._results = ReorderBuffer(self)
@@ -158,6 +171,8 @@ class ThreadStage(Stage):
         """Take calls from the queue and make them, with this thread's own function."""
         if self._filters:
             function = _keeps(function)
+        if self._retry:
+            function = _tries(function, self._retry)
         while not self._stopped and (call := self._calls.get()) is not None:
             started = perf_counter()
             try:
@@ -258,6 +273,30 @@ def _keeps_later(function: Function) -> Function:
         return item if await function(item) else DROPPED
 
     return kept
+
+
+def _tries(function: Function, retry: int) -> Function:
+    """A function that is called again where it raises."""
+
+    def tried(item: Any) -> Any:
+        for _ in range(retry):
+            with suppress(Exception):
+                return checked(function(item))
+        return function(item)
+
+    return tried
+
+
+def _tries_later(function: Function, retry: int) -> Function:
+    """The same of a coroutine function."""
+
+    async def tried(item: Any) -> Any:
+        for _ in range(retry):
+            with suppress(Exception):
+                return await function(item)
+        return await function(item)
+
+    return tried
 
 
 def checked(result: Any) -> Any:

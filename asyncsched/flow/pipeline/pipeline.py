@@ -41,6 +41,7 @@ Indices = Indexed[SupportsIndex] | Iterable[SupportsIndex]
 Order = Indices | Callable[[int], Indices]
 Readable = Iterable[T] | AsyncIterable[T] | Indexed[T]
 Source = Readable[T] | Callable[[int], Readable[T]]
+Skip = type[Exception] | tuple[type[Exception], ...]
 
 _ONCE = (
     "the source is an iterator, which can be read once: pass an iterable that can be read again, or a function of the"
@@ -107,17 +108,18 @@ class Pipeline(Generic[T]):
 
     @overload
     def map(
-        self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int | str = BUFFER
-    ) -> Pipeline[U]: ...
+        self, fn: Callable[[T], Awaitable[U]], *, workers: int = 1, ordered: bool = True, buffer: int | str = BUFFER,
+        retry: int = 0, skip: Skip = (),
+    ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def map(
         self, fn: Callable[[T], U], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int | str = BUFFER,
+        buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[U]: ...  # fmt: skip
     @naming_arguments
     def map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int | str = BUFFER,
+        buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[Any]:  # fmt: skip
         """Apply a function to each item. None is an item like any other.
 
@@ -137,8 +139,14 @@ class Pipeline(Generic[T]):
                 as many may wait or be worked on as fit in it by the largest so far, on either side of `fn`. It is one
                 at least, and `workers` and 16 at most. Bytes are those of arrays and whatever has `nbytes`, of text and
                 bytes, also in tuples, lists and dicts.
+            retry: how often `fn` is called again, at once, for an item for which it raises an Exception. A `fn` that
+                asks a service is to wait by itself.
+            skip: classes of exceptions, as `OSError` or `(OSError, ValueError)`: an item for which `fn` raises one,
+                also when it was called again, is left out. The first is logged as a warning; `statistics()` counts all
+                of them, and has the last 16 with their errors. With `BrokenProcessPool` a process that dies costs one
+                item.
         """
-        return self._stage(_calls("map", fn, workers, ordered, processes, buffer))
+        return self._stage(_calls("map", fn, workers, ordered, processes, buffer, retry, skip))
 
     @naming_arguments
     def filter(
@@ -158,8 +166,7 @@ class Pipeline(Generic[T]):
         >>> asyncio.run(main())
         [0, 3, 6, 9]
         """
-        plan = _calls("filter", fn, workers, ordered, processes, buffer)
-        return self._stage(plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink))
+        return self._stage(_calls("filter", fn, workers, ordered, processes, buffer))
 
     @overload
     def batch(self, size: int, *, collate: Callable[[list[T]], U], drop_last: bool = False) -> Pipeline[U]: ...
@@ -258,8 +265,8 @@ class Pipeline(Generic[T]):
         else:
             if plan.epochs == 1:
                 return self._with(most=min(plan.most, most), takes=(*plan.takes, (len(plan.stages), n)))
-        label, make = f"take {n}", partial(TakeStage, n, len(plan.stages) + 1)
-        return self._stage(StagePlan(label, BUFFER, make, partial(unknown_after, label), None, DroppingLink))
+        make = partial(TakeStage, n, len(plan.stages) + 1)
+        return self._stage(_dropping(StagePlan(f"take {n}", BUFFER, make)))
 
     @naming_arguments
     def unbatch(self) -> Pipeline[Any]:
@@ -289,23 +296,22 @@ class Pipeline(Generic[T]):
         """
         if any(stage.unbatches for stage in self._plan.stages):
             raise ValueError("a pipeline is unbatched once: let a function give the smallest parts, by `.flat_map(fn)`")
-        length = partial(unknown_after, "unbatch")
-        return self._stage(StagePlan("unbatch", ROWS, UnbatchStage, length, None, DroppingLink, unbatches=True))
+        return self._stage(_dropping(StagePlan("unbatch", ROWS, UnbatchStage, unbatches=True)))
 
     @overload
     def flat_map(
         self, fn: Callable[[T], Awaitable[Iterable[U]]], *, workers: int = 1, ordered: bool = True,
-        buffer: int | str = BUFFER,
+        buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
     def flat_map(
         self, fn: Callable[[T], Iterable[U]], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int | str = BUFFER,
+        buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[U]: ...  # fmt: skip
     @naming_arguments
     def flat_map(
         self, fn: Callable[[Any], Any], *, workers: int = 1, ordered: bool = True, processes: bool = False,
-        buffer: int | str = BUFFER,
+        buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[Any]:  # fmt: skip
         """Give all items that `fn` makes of each item: those of the iterable that it returns, or a generator's.
 
@@ -323,7 +329,7 @@ class Pipeline(Generic[T]):
         Raises:
             ValueError: for a second one in a pipeline, or one beside an `.unbatch`.
         """
-        plan = _calls("flat_map", fn, workers, ordered, processes, buffer)
+        plan = _calls("flat_map", fn, workers, ordered, processes, buffer, retry, skip)
         return self._stage(plan).unbatch()
 
     @naming_arguments
@@ -502,9 +508,16 @@ class Pipeline(Generic[T]):
         self._last = items
 
 
-def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int | str) -> StagePlan:
+def _calls(
+    verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int | str, retry: int = 0, skip: Skip = ()
+) -> StagePlan:
     """A stage that calls a function for each item."""
     check_int("workers", workers)
+    check_int("retry", retry, 0)
+    skips = skip if isinstance(skip, tuple) else (skip,)
+    for kind_of in skips:
+        if not (isinstance(kind_of, type) and issubclass(kind_of, Exception)):
+            raise TypeError(f"skip= takes classes of exceptions, as `skip=(OSError, ValueError)`, not {kind_of!r}")
     items, most_bytes = _bounds(buffer, 0)
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
@@ -524,9 +537,17 @@ def _calls(verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buf
         called = _listed_later(fn) if kind is LoopStage else partial(_listed, fn)
 
     def make(title: str, source: Link, out: Link) -> Stage:
-        return kind(called, title, source, out, workers, ordered=ordered, filters=verb == "filter")
+        return kind(
+            called, title, source, out, workers, ordered=ordered, filters=verb == "filter", policy=(retry, skips)
+        )
 
-    return StagePlan(f"{verb} {name}", workers + items, make, most_bytes=most_bytes)
+    plan = StagePlan(f"{verb} {name}", workers + items, make, most_bytes=most_bytes)
+    return _dropping(plan) if skips or verb == "filter" else plan
+
+
+def _dropping(plan: StagePlan) -> StagePlan:
+    """The same of a stage that leaves items out."""
+    return plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink)
 
 
 def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:

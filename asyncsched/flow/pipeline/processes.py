@@ -88,7 +88,8 @@ class _Process:
             found: bytes = self._pipe.recv_bytes()
         except (EOFError, OSError):
             self.end()
-            raise BrokenProcessPool(self._cause()) from None
+            cause, self._process, self._ready = self._cause(), None, False  # another starts for the next item
+            raise BrokenProcessPool(cause) from None
         if told is not None:
             _raise(told, found)
         return pickle.loads(found)

@@ -13,15 +13,19 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from math import inf
 from time import perf_counter
-from typing import Any, Generic, NamedTuple, TypeVar
+from traceback import TracebackException
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from ..._core.exception_copies import copied
+from ..._log import log
 from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
-from .links import Link
+from .links import DROPPED, Link
 from .position import Origin, Position, brief, describe
 
 T = TypeVar("T")
+_FAILURES_KEPT: Final = 16
+_MOST_TOLD: Final = 300  # characters of each
 
 
 class StagePlan(NamedTuple):
@@ -52,6 +56,9 @@ class Stage:
         self.ordered = ordered
         self.epoch = 0
         self.skip = Position()  # what counted when the block was opened
+        self.skips: tuple[type[Exception], ...] = ()  # of the function: such an item is left out
+        self.skipped = 0
+        self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
@@ -103,6 +110,20 @@ class Stage:
             self.error, self.failed_at, self.failed_on = error, origin, given
             self.source.end()
             self.out.lift_bound()
+
+    def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
+        """Whether an item is left out for this error; then it is told of."""
+        if not isinstance(error, self.skips):
+            return False
+        self.skipped += 1
+        told = "".join(TracebackException.from_exception(error).format_exception_only()).strip()
+        failure = f"{describe(origin)}{given and f' ({given})'}: {told[:_MOST_TOLD]}"
+        self.failures.append(failure)
+        if self.skipped == 1:
+            log.warning(
+                "stage %s of a pipeline leaves out %s (others are counted in `statistics()`)", self.name, failure
+            )
+        return True
 
     def pass_on(self, origin: Origin, item: Any) -> None:
         """Put an item that the stage is done with. The next stage may not be able to tell its size."""
@@ -191,6 +212,8 @@ class ReorderBuffer:
         """Pass on its result, and the results that waited for it."""
         call.done = True
         stage = self._stage
+        if call.error is not None and stage.leaves_out(call.origin, call.error, call.item):
+            call.item, call.error = DROPPED, None
         if call.error is not None:
             stage.fail(call.origin, call.error, call.item)
         elif not stage.ordered:

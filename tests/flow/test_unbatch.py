@@ -1,0 +1,148 @@
+"""The parts of items, one by one; a pipeline that is resumed goes on in the middle of an item."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+from . import in_processes
+from .rig import Counted, Mapped, drain, same, take
+
+
+class Pair(NamedTuple):
+    x: Any
+    y: Any
+
+
+class Table:
+    """As pandas' and polars' are told."""
+
+    columns, shape = ("x", "y"), (3, 2)
+
+
+def rows(count: int) -> Iterator[tuple[int, int]]:
+    for place in range(count):
+        yield count, place
+
+
+async def rows_later(count: int) -> list[tuple[int, int]]:
+    return [*rows(count)]
+
+
+ROWS = [(3, 0), (3, 1), (3, 2), (1, 0), (2, 0), (2, 1)]
+
+
+@pytest.mark.parametrize("fn", [rows, rows_later])
+async def test_it_goes_on_in_the_middle_of_an_item(s: asc.Scheduler, fn: Any) -> None:
+    source = Mapped(3)
+
+    def make() -> Any:
+        return s.pipeline([3, 0, 1, 2, 0]).zip(source, strict=False).map(lambda both: both[0]).flat_map(fn)
+
+    for taken in range(7):
+        pipe, other = make(), make()
+        found = await take(pipe, taken)
+        other.load_state_dict(json.loads(json.dumps(pipe.state_dict())))
+        assert found + await drain(other) == ROWS[:4], pipe.state_dict()
+        if taken == 4:
+            break
+
+
+async def test_parts_that_were_received_are_not_given_again_in_any_order(s: asc.Scheduler) -> None:
+    def make() -> Any:
+        return s.pipeline([3, 1, 2]).flat_map(rows).shuffle(4, seed=0).filter(lambda row: row != (1, 0))
+
+    whole = await drain(make())
+    assert sorted(whole) == sorted(row for row in ROWS if row != (1, 0))
+    assert whole != sorted(whole)
+    for taken in range(len(whole) + 1):
+        pipe, other = make(), make()
+        assert await take(pipe, taken) == whole[:taken]
+        other.load_state_dict(json.loads(json.dumps(pipe.state_dict())))
+        assert await drain(other) == whole[taken:]
+
+
+async def test_what_is_read_again_is_the_item_alone(s: asc.Scheduler) -> None:
+    source = Mapped(100)
+    pipe = s.pipeline(source, buffer=1).flat_map(lambda i: [i] * 10, buffer=0)
+    await take(pipe, 25)
+    state = pipe.state_dict()
+    assert state == {"epoch": 0, "taken": 2, "ahead": [], "parts": [[2, 5, []]]}
+    source.asked.clear()
+    pipe.load_state_dict(state)
+    assert await take(pipe, 6) == [2] * 5 + [3]
+    assert source.asked[:2] == [2, 3]
+
+
+async def test_it_undoes_batches(s: asc.Scheduler) -> None:
+    x = np.arange(12.0).reshape(6, 2)
+    for items, equal in [
+        ([*x], np.array_equal),
+        ([(row, i) for i, row in enumerate(x)], lambda a, b: np.array_equal(a[0], b[0]) and a[1] == b[1]),
+        ([Pair(row, i) for i, row in enumerate(x)], lambda a, b: type(b) is Pair and np.array_equal(a.x, b.x)),
+        ([{"x": row, "name": str(row)} for row in x], lambda a, b: a["name"] == b["name"] and len(b) == 2),
+    ]:
+        found = await drain(s.pipeline(items).batch(4).unbatch())
+        assert len(found) == 6
+        assert all(map(equal, items, found)), found
+
+
+async def test_rows_are_views(s: asc.Scheduler) -> None:
+    block = np.ones((4, 2))
+    block.flags.writeable = False
+    (*found,) = await drain(s.pipeline([block]).unbatch())
+    assert all(np.shares_memory(row, block) for row in found)
+
+
+async def test_a_block_that_is_written_to_while_its_rows_wait_is_found(s: asc.Scheduler) -> None:
+    block = np.zeros((4, 2))
+    async with s.pipeline([block]).unbatch().open() as items:
+        await anext(items)
+        block += 1
+        with pytest.raises(RuntimeError, match="was written to while it waited"):
+            await anext(items)
+
+
+async def test_it_needs_no_more_room_than_it_says(s: asc.Scheduler) -> None:
+    source = Counted(10)
+    async with s.pipeline(source, buffer=1).map(lambda i: [i] * 5000, buffer=0).unbatch().open() as items:
+        assert await anext(items) == 0
+        for stage in items.statistics().stages:
+            assert stage.items <= stage.capacity + 1
+        assert source.asked < 5
+
+
+async def test_processes_make_parts_too(s: asc.Scheduler) -> None:
+    pipe = s.pipeline([[1, 2], [3]]).flat_map(in_processes.same, processes=True)
+    assert await drain(pipe) == [1, 2, 3]
+    assert str(pipe) == "Pipeline(list, flat_map same, unbatch)"
+
+
+async def test_what_is_refused(s: asc.Scheduler) -> None:
+    with pytest.raises(ValueError, match=r"unbatched once: .* `\.flat_map\(fn\)`"):
+        s.pipeline([[1]]).unbatch().batch(2).unbatch()
+    for item, error, told in [
+        (1, TypeError, "not int: with `.flat_map"),
+        ("text", TypeError, "not str"),
+        (np.ones(()), TypeError, "not ndarray"),
+        (([1, 2], [1]), ValueError, r"as many in each of its fields, not \[1, 2\]"),
+    ]:
+        with pytest.raises(error, match=told):
+            await drain(s.pipeline([item]).unbatch())
+    with pytest.raises(TypeError, match="'int' object is not iterable"):
+        await drain(s.pipeline([1]).flat_map(lambda i: i))
+    with pytest.raises(TypeError, match="pass the coroutine function itself"):
+        await drain(s.pipeline([1]).flat_map(lambda i: same(i)))
+    with pytest.raises(TypeError, match="length of this pipeline is not known"):
+        len(s.pipeline([[1]]).unbatch())
+
+
+async def test_a_table_is_refused_with_the_cure(s: asc.Scheduler) -> None:
+    with pytest.raises(TypeError, match=r"Table is no batch of items, but a table: .*to_numpy\(\)"):
+        await drain(s.pipeline([Table()]).unbatch())

@@ -1,0 +1,79 @@
+"""Sources read in step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import asyncsched as asc
+
+from .rig import AsyncCounted, Counted, Mapped, Sized, drain, same, take
+
+SOURCES: dict[str, Any] = {
+    "list": lambda n: list(range(n)),
+    "by index": Mapped,
+    "iterable": Sized,
+    "async": AsyncCounted,
+    "function of the epoch": lambda n: lambda epoch: iter(range(n)),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize("lengths", [(5, 5), (5, 3), (3, 5)])
+async def test_it_ends_with_the_shortest_and_is_resumed(
+    s: asc.Scheduler, source: Any, lengths: tuple[int, int]
+) -> None:
+    first, second = lengths
+
+    def make(strict: bool = False) -> Any:
+        return s.pipeline(source(first)).zip([*"abcde"][:second], strict=strict).map(same)
+
+    whole = list(zip(range(first), "abcde"[:second], strict=False))
+    assert await drain(make()) == whole
+    for taken in range(len(whole)):
+        pipe, other = make(), make()
+        assert await take(pipe, taken) == whole[:taken]
+        other.load_state_dict(pipe.state_dict())
+        assert await drain(other) == whole[taken:]
+    if first == second:
+        assert await drain(make(strict=True)) == whole
+    else:
+        with pytest.raises(ValueError, match=r"equal|zip\(\) argument 2 is"):
+            await drain(make(strict=True))
+
+
+async def test_by_index_orders_and_shares_are_of_both(s: asc.Scheduler) -> None:
+    x, y = np.arange(10) * 10, Mapped(10)
+    pipe = s.pipeline(x, order=range(9, -1, -1)).zip(y).shard(1, 3)
+    assert await drain(pipe) == [(80, 8), (50, 5), (20, 2)]
+    assert y.asked == [8, 5, 2]
+    assert len(pipe) == 3
+    assert len(s.pipeline(Sized(4)).zip(Sized(3))) == 3
+
+
+@pytest.mark.parametrize("kind", [Counted, AsyncCounted])
+async def test_all_of_them_are_closed(s: asc.Scheduler, kind: type[Counted]) -> None:
+    one, other = kind(100), kind(100)
+    await take(s.pipeline(one).zip(other), 2)
+    assert (one.closed, other.closed) == (1, 1)
+
+
+async def test_iterators_are_read_once(s: asc.Scheduler) -> None:
+    pipe = s.pipeline([1, 2, 3]).zip(iter("abc"))
+    assert await drain(pipe) == [(1, "a"), (2, "b"), (3, "c")]
+    with pytest.raises(RuntimeError, match="the source is an iterator"):
+        await drain(pipe)
+    with pytest.raises(TypeError, match="the source is an iterator"):
+        s.pipeline([1, 2, 3]).zip(iter("abc")).repeat(2)
+
+
+async def test_what_is_refused(s: asc.Scheduler) -> None:
+    pipe = s.pipeline([1, 2])
+    with pytest.raises(ValueError, match=r"`\.zip` comes first"):
+        pipe.map(same).zip([1])
+    with pytest.raises(TypeError, match="not Pipeline"):
+        pipe.zip(pipe)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="Counted may block"):
+        s.pipeline(AsyncCounted(3)).zip(Counted(3))
