@@ -315,7 +315,7 @@ class Engine:
         """
         ran, completions, observer = 0, self.completions, self.ledger.observer
         try:
-            if observer is None:
+            if self.ledger.drop_observer is None:
                 completions.immediate_thread = get_ident()
             while task is not None and lane is not None:
                 self._admit(task, queued)
@@ -431,12 +431,13 @@ class Engine:
             self.ledger.unreserve(scope)
 
     @whole
-    def close_scope(self, scope: Scope) -> None:
-        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""
+    def close_scope(self, scope: Scope, error: BaseException | None = None) -> None:
+        """Take a finished scope, which an error has left, out of the tree, and charge its remaining bytes to its parent
+        in the same step."""
         if scope.tasks:  # a finaliser's task, put off until now: the scope closes after it
             self.scopes.end(scope)
         else:
-            self.scopes.close(scope)
+            self.scopes.close(scope, error)
 
 
 def _link_dependencies(task: Task) -> Failure | None:

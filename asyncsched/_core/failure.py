@@ -105,8 +105,13 @@ class Failure:
         failure. Raising the stored exception itself would make a cycle that keeps all those frames alive until the
         garbage collector runs; from Python 3.12 on, also the frames of the awaiting coroutines.
         """
+        self.root.see()
+        return self.error
+
+    @property
+    def error(self) -> BaseException:
+        """The same copy, for instruments. Does not count as seeing the failure."""
         root = self.root
-        root.see()
         return copied(self._exception, root._traceback, root._context, root._notes + self._path())
 
     def told(self) -> list[str]:

@@ -6,11 +6,12 @@ all instruments (`runtime.instruments`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from contextvars import Context
 from typing import Any, NamedTuple
 
 from .callsite import CallSite
-from .model import Account, Scope, Task
+from .model import Account, CallPlan, Scope, Task
 
 
 class InlineOp(NamedTuple):
@@ -34,8 +35,36 @@ class InlineOp(NamedTuple):
     seq: int
 
 
+def kind_of(task: Task) -> str:
+    """What a task is: "call" of a function, "operation", "copy" to the device, "claim" of bytes, or "step", which
+    decides whether an optimiser's step moves the parameters. To be asked in `task_submitted`.
+
+    >>> class Kinds(asc.observe.Instrument):
+    ...     def task_submitted(self, task):
+    ...         print(asc.observe.kind_of(task), asc.observe.tenant_of(task.scope))
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu", instruments=[Kinds()]) as s, s.scope(tenant="alice"):
+    ...         await s.call(max, 1, 2)
+    >>> asc.run(main)
+    call alice
+    """
+    if not task.lanes:
+        return "claim"
+    if not isinstance(task.plan, CallPlan):
+        return "operation"
+    if task.context is not None:
+        return "call"
+    return "copy" if task.move is None else "step"
+
+
+def tenant_of(scope: Scope) -> Hashable | None:
+    """The tenant whose work a scope is: its own, or that of a scope around it; None if nobody named one."""
+    tenant: Hashable | None = scope.queue.tenant.name
+    return tenant
+
+
 class Instrument:
-    """Callbacks for the events of a scheduler. Override those you want; the others cost nothing.
+    """Callbacks for the events of a scheduler. Override those you want; the others cost next to nothing.
 
     Give it to `Scheduler(instruments=[...])`, or to `s.add_instrument` at any time. `s.remove_instrument` ends it, and
     so does closing the scheduler. Callbacks run in the middle of the scheduler's work, on the event loop's thread. Only
@@ -45,16 +74,24 @@ class Instrument:
 
     A task has these attributes:
 
-    - `name`; `seq`, its number in the order of submission; `scope`; `state`; `failure`;
+    - `name`; `seq`, its number in the order of submission; `scope`; `state`;
+    - `failure`, of a task that failed or was cancelled: `failure.error` is a copy of the exception, `failure.told()`
+      its text, and `failure.upstream` is None where the task itself raised. None of these counts as seeing it, so
+      barriers and scopes still report it;
     - `site`, the user's line, which `asc.observe.line_of` formats;
     - `cost`, in bytes;
     - `lane`, with `device` and `stream`, once the task is launched;
     - `value.meta`, with the result's `shape` and `dtype`;
+    - `context`, of a call, in which the function runs. It is this call's own. `task.context.run(var.set, value)` in
+      `task_submitted` sets a context variable around the body, on the stream's thread;
     - `inputs`, the values it reads. An input's `task` is its producer while that is unfinished; its `seq` is the
       producer's number at any time.
 
-    Read `inputs` and `value` only in `task_submitted`, and keep neither: holding a value keeps its buffer. Keeping a
-    task is harmless.
+    Read `inputs`, `value` and `context` only in `task_submitted`, and keep none: holding a value keeps its buffer.
+    Keeping a task is harmless. `asc.observe.kind_of(task)` says what a task is, `asc.observe.tenant_of(scope)` whose.
+
+    Events of submission, of scopes and of batches come in the code that they tell of, and in its context: there
+    `contextvars` are those of the user's coroutine.
 
     >>> class Names(asc.observe.Instrument):
     ...     def task_submitted(self, task):
@@ -107,7 +144,7 @@ class Instrument:
         """A result was dropped, and its bytes are free: `account.used` bytes are left.
 
         Args:
-            seq: the number of the task or operation that made it; -1 if no instrument was attached then.
+            seq: the number of the task or operation that made it; -1 if no instrument was told of that.
         """
 
     def scope_opened(self, scope: Scope) -> None:
@@ -116,11 +153,21 @@ class Instrument:
     def scope_left(self, scope: Scope) -> None:
         """The block of a window's iteration was left. Its tasks may go on."""
 
-    def scope_closed(self, scope: Scope) -> None:
-        """Nothing of the scope is unfinished any more."""
+    def scope_closed(self, scope: Scope, error: BaseException | None) -> None:
+        """Nothing of the scope is unfinished any more.
 
-    def batch_formed(self, scope: Scope, items: int) -> None:
-        """A batcher computes `items` items next, or a stepper `items` members, in a scope of their own."""
+        Args:
+            error: the exception or cancellation that left its block. None if it was left normally, also where tasks in
+                it failed, as `task_ended` has told. Keep no exception: it holds frames.
+        """
+
+    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Context]) -> None:
+        """A batcher computes `items` items next, or a stepper `items` members, in a scope of their own.
+
+        Args:
+            callers: for each of them the context in which the batcher was called, or the stepper was joined:
+                `var in context`, `context[var]`.
+        """
 
     # -- waiting ----------------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ For speed, two places repeat its code: `tensors.issue.run_at_once` charges an op
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -27,6 +28,9 @@ class Limits:
     max_pending: int | None = None  # the most tasks in the backlog
 
 
+_NUMBERED = {"op_ran_inline", "bytes_released", "task_submitted"}
+
+
 class Ledger:
     """The counts and accounts of one scheduler.
 
@@ -36,6 +40,9 @@ class Ledger:
             from then on.
         busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
         observer: told of every transition, if there is one.
+        op_observer: the same, if operations that run at once are asked for.
+        numbers: operations that run at once have numbers, since somebody may be told these.
+        drop_observer: the same, if drops are asked for. Without it they take the shortcut: see `completions`.
     """
 
     def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
@@ -45,6 +52,9 @@ class Ledger:
         self.busy = False
         self.abandoned: bool = False
         self.observer: Instrument | None = None
+        self.op_observer: Instrument | None = None
+        self.drop_observer: Instrument | None = None
+        self.numbers: bool = False
         self.sequence: int = 0  # the number of the next task
         self.submitted: int = 0
         self.ended: dict[int, int] = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
@@ -73,6 +83,13 @@ class Ledger:
         self.reserved: int = 0  # in bytes, by open scopes
         self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
+
+    def observe(self, observer: Instrument | None, events: Collection[str]) -> None:
+        """Tell an observer everything. Only these events are asked for."""
+        self.observer = observer
+        self.op_observer = observer if "op_ran_inline" in events else None
+        self.drop_observer = observer if "bytes_released" in events else None
+        self.numbers = not _NUMBERED.isdisjoint(events)
 
     def abandon(self) -> None:
         """Reset the counts, and charge nothing from now on."""
@@ -285,8 +302,8 @@ class Ledger:
             account = account.open
         account.used -= nbytes
         account.changed = True
-        if self.observer is not None:
-            self.observer.bytes_released(account, nbytes, seq)
+        if self.drop_observer is not None:
+            self.drop_observer.bytes_released(account, nbytes, seq)
 
     def note_peak(self, in_flight: int, workspace: int = 0) -> None:
         """Update the peaks of tracked bytes (`workspace` more than are charged now) and of tasks in flight."""

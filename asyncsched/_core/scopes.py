@@ -90,22 +90,22 @@ class Scopes:
             else:
                 self._close(scope)
 
-    def close(self, scope: Scope) -> None:
+    def close(self, scope: Scope, error: BaseException | None = None) -> None:
         """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""
         assert not scope.tasks
         parent = scope.parent
         assert parent is not None
-        self._closed(scope)
+        self._closed(scope, error)
         parent.children.pop(scope, None)
         if scope.reserve:
             self._ledger.unreserve(scope)
         if scope.children:
             self._hand_over(scope, parent)
 
-    def _closed(self, scope: Scope) -> None:
+    def _closed(self, scope: Scope, error: BaseException | None = None) -> None:
         scope.closed = True
         if self._ledger.observer is not None:
-            self._ledger.observer.scope_closed(scope)
+            self._ledger.observer.scope_closed(scope, error)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """Move the open children of a closing scope to its parent. Children that have ended close with it."""

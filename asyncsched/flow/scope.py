@@ -379,8 +379,8 @@ class Scope(Submitter, OnlyAsync):
             if self._reserve is not None:
                 claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
                 engine.grant_reserve(core, claimed)
-        except BaseException:
-            engine.close_scope(core)
+        except BaseException as error:
+            engine.close_scope(core, error)
             raise
         return core
 
@@ -412,14 +412,16 @@ class Scope(Submitter, OnlyAsync):
                 self._lift_deadline()
                 self._cancel_tasks(core, f"{what}, which was left by {type(error).__name__}")
                 await shielded(runtime, core)
-        except BaseException:
+        except BaseException as raised:
+            error = raised
             self._cancel_tasks(core, f"{what}, which was cancelled")
             await shielded(runtime, core)
             raise
         finally:
             if not core.tasks:
-                runtime.engine.close_scope(core)
+                runtime.engine.close_scope(core, error)
                 runtime.dispatch()
+            del error  # it holds this frame
 
     def _cancel_tasks(self, core: CoreScope, by: str) -> None:
         late = f"the deadline of scope {self._name!r} ({self._deadline:g} s)" if self._late() else None

@@ -4,7 +4,7 @@ graphs of tasks."""
 from __future__ import annotations
 
 from .._core.callsite import line_of
-from .._core.instrument import Instrument
+from .._core.instrument import Instrument, kind_of, tenant_of
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
 from .live import Live
@@ -17,7 +17,7 @@ from .trace import Trace
 
 __all__ = [
     "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Recording", "Snapshot", "Summary", "TaskGraph",
-    "Trace", "explain_on_signal", "line_of",
+    "Trace", "explain_on_signal", "kind_of", "line_of", "tenant_of",
 ]  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextvars import Context
 from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from .._core.instrument import InlineOp, Instrument
+from .._core.instrument import InlineOp, Instrument, tenant_of
 from .._core.model import Account, Scope, Task
 from ..runtime.context import find
 from ..runtime.threads import in_thread
@@ -78,7 +79,7 @@ class Trace(Instrument):
     def attached(self, scheduler: Any) -> None:
         if self._runtime is not None:
             raise RuntimeError("a Trace is for one scheduler, once: make another, with a file of its own")
-        self._runtime = scheduler._runtime
+        self._runtime, self._scheduler = scheduler._runtime, scheduler
         self._engine = self._runtime.engine
 
     def opened(self) -> None:
@@ -108,7 +109,7 @@ class Trace(Instrument):
 
     def __exit__(self, *error: object) -> None:
         if not self._file.ended:  # the scheduler has not closed
-            self._runtime.instruments.remove(self)
+            self._scheduler.remove_instrument(self)
 
     async def __aenter__(self) -> Trace:
         return self.__enter__()
@@ -173,14 +174,14 @@ class Trace(Instrument):
     def scope_opened(self, scope: Scope) -> None:
         self._number(scope)
 
-    def scope_closed(self, scope: Scope) -> None:
+    def scope_closed(self, scope: Scope, error: BaseException | None) -> None:
         number = self._scopes.pop(scope, None)
         if number is not None:
             self._note_closed(scope, number)
         if scope.parent is None or scope.queue is not scope.parent.queue:
             self._last.pop(scope.queue, None)
 
-    def batch_formed(self, scope: Scope, items: int) -> None:
+    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Context]) -> None:
         self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
 
     def _note_closed(self, scope: Scope, number: int) -> None:
@@ -195,7 +196,7 @@ class Trace(Instrument):
             self._scopes[scope] = found
             own = scope.parent is None or scope.queue is not scope.parent.queue
             share = scope.queue.tenant
-            opened = (found, parent, scope.name, perf_counter(), own, share.priority.level, share.name)
+            opened = (found, parent, scope.name, perf_counter(), own, share.priority.level, tenant_of(scope))
             self._notes.append((Events.scope_opened, opened))
         return found
 

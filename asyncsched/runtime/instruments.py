@@ -22,6 +22,7 @@ class Instruments(Instrument):
     def __init__(self, changed: Callable[[Instruments | None], None]) -> None:
         self._changed = changed
         self._members: list[Instrument] = []
+        self.asked: set[str] = set()  # events that an instrument overrides
 
     def add(self, instrument: Instrument, scheduler: Any, is_open: bool) -> None:
         """Tell an instrument every event from now on; first, that the scheduler is open, if it is.
@@ -65,10 +66,12 @@ class Instruments(Instrument):
         return any(member is instrument for member in self._members)  # without `==`, which an instrument may define
 
     def _connect(self) -> None:
+        self.asked.clear()
         for event in EVENTS:
             base = getattr(Instrument, event)
             members = [member for member in self._members if getattr(type(member), event) is not base]
-            setattr(self, event, self._to_all(event, members))
+            setattr(self, event, self._to_all(event, members) if members else _nobody)
+            self.asked |= {event} if members else set()
         self._changed(self if self._members else None)
 
     def _to_all(self, event: str, members: list[Instrument]) -> Callable[..., None]:
@@ -90,3 +93,7 @@ class Instruments(Instrument):
                 self.remove(instrument)
             except HOOK_FAILURES:
                 log.exception("the instrument %r raised as it was removed", instrument)
+
+
+def _nobody(*args: Any) -> None:
+    """An event that no instrument asks for."""

@@ -240,7 +240,7 @@ class Runtime(OnOneLoop, Host):
         self.instruments.add(instrument, self.scheduler and self.scheduler(), self.life is Life.OPEN)
 
     def _observe(self, observer: Instruments | None) -> None:
-        self.ledger.observer = observer
+        self.ledger.observe(observer, () if observer is None else observer.asked)
         self.completions.immediate_thread = 0
         if self.lanes:  # the devices are open
             for device in self.devices:

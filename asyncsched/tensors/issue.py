@@ -122,7 +122,7 @@ def run_at_once(
     thread = _get_ident()
     if runtime.inline is not _ALWAYS or runtime.thread != thread:
         return None
-    observer = ledger.observer
+    observer = ledger.op_observer
     if above is None:  # asked even if all tasks have ended: a finaliser may have taken that in since the caller looked
         if plan.pair:
             if a is None or b is None:
@@ -139,7 +139,7 @@ def run_at_once(
         completions = runtime.completions
         if completions.items:
             runtime.engine.drain()  # only drops, since nothing is unfinished
-        if observer is None:
+        if ledger.drop_observer is None:
             completions.immediate_thread = thread
     here = _ambient()  # as in `issue`
     if here is None or here.runtime is not runtime or (scope := here.core).closed:
@@ -174,9 +174,10 @@ def run_at_once(
     ledger.ran_at_once += 1
     if used > ledger.peak_bytes or in_flight > ledger.peak_in_flight:
         ledger.note_peak(in_flight, spare)
-    if observer is not None:
+    if ledger.numbers:
         value.seq = ledger.sequence
         ledger.sequence += 1
+    if observer is not None:
         ended = perf_counter()
         observer.op_ran_inline(InlineOp(op.name, scope, plan.meta, value.charge, call_site(), began, ended, value.seq))
     if plan.seconds:

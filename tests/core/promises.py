@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant
 from asyncsched._core import engine as engine_module
 from asyncsched._core.admission import GRACE
 from asyncsched._core.failure import Failure
-from asyncsched._core.instrument import Instrument
+from asyncsched._core.instrument import EVENTS, Instrument
 from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Task
 from asyncsched.errors import MemoryDeadlockError
 from tests.validate import validate
@@ -48,7 +48,7 @@ class Promises(RuleBasedStateMachine):
         self.engine = self.rig.engine
         self.ledger = self.engine.ledger
         if observed:  # told of, some things go another way
-            self.ledger.observer = Instrument()
+            self.ledger.observe(Instrument(), EVENTS)
         self.jobs: list[Job] = []
         self.root = Room(self.rig.root, None)
         self.rooms = [self.root]

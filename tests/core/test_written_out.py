@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from asyncsched._core.completions import Completions
-from asyncsched._core.instrument import Instrument
+from asyncsched._core.instrument import EVENTS, Instrument
 from asyncsched._core.ledger import Ledger
 from asyncsched._core.model import Account, Value, new_value
 from asyncsched.ops.meta import meta
@@ -72,7 +72,7 @@ def held(rig: Rig) -> None:
 
 
 def observed(rig: Rig) -> None:
-    rig.ledger.observer = Instrument()
+    rig.ledger.observe(Instrument(), EVENTS)
 
 
 SITUATIONS = {"nothing": lambda rig: None, "tasks in flight": in_flight, "results held": held, "observed": observed}

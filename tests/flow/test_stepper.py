@@ -1077,7 +1077,7 @@ class Formed(asc.observe.Instrument):
     def __init__(self) -> None:
         self.formed: list[tuple[str, int]] = []
 
-    def batch_formed(self, scope: Any, items: int) -> None:
+    def batch_formed(self, scope: Any, items: int, callers: Any) -> None:
         self.formed.append((scope.name, items))
 
 

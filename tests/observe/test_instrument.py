@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import logging
 import threading
@@ -12,8 +13,10 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched._core.completions import Completions
 from asyncsched._core.instrument import EVENTS
 from asyncsched.devices.sim import SimDevice
+from asyncsched.tensors import issue
 
 
 class Log(asc.observe.Instrument):
@@ -62,10 +65,10 @@ class Log(asc.observe.Instrument):
     def scope_left(self, scope: Any) -> None:
         self.seen.append(("left", scope.name))
 
-    def scope_closed(self, scope: Any) -> None:
+    def scope_closed(self, scope: Any, error: BaseException | None) -> None:
         self.seen.append(("closed", scope.name))
 
-    def batch_formed(self, scope: Any, items: int) -> None:
+    def batch_formed(self, scope: Any, items: int, callers: Any) -> None:
         self.seen.append(("batch", items))
 
     def wait_began(self, tasks: Any) -> None:
@@ -301,3 +304,149 @@ async def test_books_kept_from_what_is_told_are_the_schedulers(seed: int) -> Non
         found = s.statistics()
         assert books.unfinished == books.in_flight == 0
         assert books.used == found.bytes_retained
+
+
+class Blank(asc.observe.Instrument):
+    """Asks for nothing."""
+
+
+async def test_operations_at_once_are_told_to_nobody_who_does_not_ask(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Then nothing is measured or built for them, and drops take the shortcut."""
+    x = await s.put(np.ones(8))
+    s.add_instrument(Blank())
+    with monkeypatch.context() as patched:
+        patched.setattr(issue, "InlineOp", None)
+        patched.setattr(issue, "perf_counter", None)
+        patched.setattr(Completions, "drain", None, raising=False)
+        y = x + 1
+        z = y * 2
+        del y
+        assert s._runtime.ledger.account.used == 2 * 64  # given back at once
+    assert (await z)[0] == 4
+    log = Log()
+    s.add_instrument(log)
+    _ = x + 1
+    assert [event[0] for event in log.seen] == ["attached", "ready", "inline"]
+    s.remove_instrument(log)
+    monkeypatch.setattr(issue, "InlineOp", None)
+    assert (await (x + 1))[0] == 2
+
+
+async def test_an_error_is_read_without_seeing_it(s: asc.Scheduler) -> None:
+    class Errors(asc.observe.Instrument):
+        def __init__(self) -> None:
+            self.found: list[tuple[str, str, list[str]]] = []
+
+        def task_ended(self, task: Any) -> None:
+            if task.failure is not None:
+                told = task.failure.error.__notes__[0]
+                self.found.append((task.name, repr(task.failure.error), [told.partition(",")[0]]))
+
+    errors = Errors()
+    s.add_instrument(errors)
+    with pytest.raises(ExceptionGroup) as caught:
+        async with s.scope() as scope:
+            await scope.submit(int, "no number")
+    assert caught.group_contains(ValueError, match="no number")
+    told = "ValueError(\"invalid literal for int() with base 10: 'no number'\")"
+    assert errors.found == [("int", told, ["raised by the task 'int'"])]
+
+
+async def test_a_scope_says_what_left_it(s: asc.Scheduler) -> None:
+    class Left(asc.observe.Instrument):
+        def __init__(self) -> None:
+            self.found: dict[str, str] = {}
+
+        def scope_closed(self, scope: Any, error: BaseException | None) -> None:
+            self.found[scope.name] = type(error).__name__
+
+    left = Left()
+    s.add_instrument(left)
+    async with s.scope(name="well"):
+        pass
+    with pytest.raises(LookupError):
+        async with s.scope(name="raised"):
+            raise LookupError
+    with pytest.raises(asc.DeadlineExceeded):
+        async with s.scope(name="late", deadline=0.001):
+            await asyncio.Event().wait()
+    with pytest.raises(ExceptionGroup):
+        async with s.scope(name="of a task") as scope:
+            await scope.submit(int, "no number")
+    with pytest.raises(asc.TaskTooLarge):
+        async with s.scope(name="too large", reserve=10**18):
+            pass
+
+    async def waits(scope: Any) -> None:
+        async with scope:
+            await asyncio.Event().wait()
+
+    task = asyncio.create_task(waits(s.scope(name="cancelled")))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+    assert left.found == {
+        "well": "NoneType", "raised": "LookupError", "late": "CancelledError", "of a task": "NoneType",
+        "cancelled": "CancelledError", "too large": "TaskTooLarge",
+    }  # fmt: skip
+
+
+async def test_kinds_tenants_and_what_is_around_a_body(s: asc.Scheduler) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="nothing")
+
+    class Kinds(asc.observe.Instrument):
+        def __init__(self) -> None:
+            self.found: list[tuple[str, str, Any]] = []
+
+        def task_submitted(self, task: Any) -> None:
+            self.found.append((task.name, asc.observe.kind_of(task), asc.observe.tenant_of(task.scope)))
+            if asc.observe.kind_of(task) == "call":
+                task.context.run(variable.set, f"around {task.name}")
+
+    def double(items: list[int]) -> list[str]:
+        return [variable.get()] * len(items)
+
+    kinds = Kinds()
+    s.add_instrument(kinds)
+    async with s.scope(tenant="she"), s.scope(reserve=1 << 22):
+        x = await s.put(np.ones((300, 300)))
+        assert await s.call(variable.get, name="one") == "around one"
+        assert await asc.Batcher(double)(1) == f"around {double.__qualname__}"
+        await (x @ x).sum().item()
+        del x
+    assert variable.get() == "nothing"
+    names = [(name, kind) for name, kind, _ in kinds.found if kind != "operation"]
+    assert names == [("scope 'unnamed'", "claim"), ("put", "copy"), ("one", "call"), (double.__qualname__, "call")]
+    assert ("matmul", "operation", "she") in kinds.found
+    weight = await s.put(np.ones(3))
+    weight.requires_grad = True
+    (weight * 2).sum().backward()
+    asc.optim.SGD([weight], 0.1).step()
+    await s.barrier()
+    assert kinds.found[-1][1] in ("operation", "step")
+    assert "step" in [kind for _, kind, _ in kinds.found]
+
+
+async def test_a_batch_names_its_callers(s: asc.Scheduler) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    class Batches(asc.observe.Instrument):
+        def __init__(self) -> None:
+            self.found: list[list[str]] = []
+
+        def batch_formed(self, scope: Any, items: int, callers: Any) -> None:
+            self.found.append([context[variable] for context in callers])
+
+    batches = Batches()
+    s.add_instrument(batches)
+    batcher = asc.Batcher(lambda items: items)
+
+    async def ask(name: str) -> str:
+        variable.set(name)
+        return await batcher(name)
+
+    assert await asyncio.gather(ask("one"), ask("two")) == ["one", "two"]
+    assert sorted(name for names in batches.found for name in names) == ["one", "two"]

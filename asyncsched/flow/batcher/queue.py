@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from math import ceil, inf
 from typing import Any, ClassVar, Final, NamedTuple
@@ -89,6 +90,7 @@ class Entry:
     arrived: float
     deadline: float
     tenant: Tenant
+    context: Context = field(init=False, default_factory=copy_context)  # of the call, for instruments
 
     def wanted(self, now: float) -> bool:
         """Whether someone still waits for it. Past its deadline nobody does, though a busy loop may tell them late. May
