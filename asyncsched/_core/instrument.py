@@ -7,7 +7,6 @@ all instruments (`runtime.instruments`).
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from contextvars import Context
 from typing import Any, NamedTuple
 
 from .callsite import CallSite
@@ -161,11 +160,11 @@ class Instrument:
                 it failed, as `task_ended` has told. Keep no exception: it holds frames.
         """
 
-    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Context]) -> None:
+    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Any]) -> None:
         """A batcher computes `items` items next, or a stepper `items` members, in a scope of their own.
 
         Args:
-            callers: for each of them the context in which the batcher was called, or the stepper was joined:
+            callers: for each of them the `contextvars.Context` in which the batcher was called, or the stepper joined:
                 `var in context`, `context[var]`.
         """
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextvars import Context
 from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
@@ -181,7 +180,7 @@ class Trace(Instrument):
         if scope.parent is None or scope.queue is not scope.parent.queue:
             self._last.pop(scope.queue, None)
 
-    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Context]) -> None:
+    def batch_formed(self, scope: Scope, items: int, callers: Sequence[Any]) -> None:
         self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
 
     def _note_closed(self, scope: Scope, number: int) -> None:
