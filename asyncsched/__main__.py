@@ -24,6 +24,7 @@ _EXTRAS = (
     ("numba", "numba", "numba", "quicker kernels"),
     ("safetensors", "safetensors", "safetensors", "to save and load states"),
     ("rich", "rich", "live", "to watch a scheduler in the terminal"),
+    ("OpenTelemetry", "opentelemetry-api", "otel", "spans of scopes and tasks"),
     ("Prometheus", "prometheus-client", "serving", "a server's /metrics"),
     ("Dask", "distributed", "cluster", "its collections, its workers"),
 )

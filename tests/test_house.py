@@ -28,6 +28,7 @@ NAMED_BY_WHO_HAS_IT = {  # what has to do with it alone, and is imported by nobo
 # Imported by one function, where that is installed.
 BEHIND_AN_EXTRA = {
     "ops.kernels.loops": {"numba"},
+    "observe.spans": {"opentelemetry"},
     "observe.view": {"rich"},
 }
 LOADED_ONLY_WHEN_USED = {
@@ -38,6 +39,7 @@ LOADED_ONLY_WHEN_USED = {
     "jax",
     "matplotlib",
     "numba",
+    "opentelemetry",
     "pandas",
     "prometheus_client",
     "psutil",

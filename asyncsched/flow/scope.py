@@ -419,7 +419,8 @@ class Scope(Submitter, OnlyAsync):
             raise
         finally:
             if not core.tasks:
-                runtime.engine.close_scope(core, error)
+                cancelled = error is None or isinstance(error, asyncio.CancelledError)
+                runtime.engine.close_scope(core, self._exceeded() if cancelled and self._late() else error)
                 runtime.dispatch()
             del error  # it holds this frame
 
@@ -462,10 +463,13 @@ class Scope(Submitter, OnlyAsync):
         finally:
             del timeout
         if told:
-            raise DeadlineExceeded(
-                f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and its unfinished tasks were"
-                " cancelled: allow more with `s.scope(deadline=)`, or do less in it"
-            ) from error
+            raise self._exceeded() from error
+
+    def _exceeded(self) -> DeadlineExceeded:
+        return DeadlineExceeded(
+            f"scope {self._name!r} passed its deadline of {self._deadline:g} s, and its unfinished tasks were"
+            " cancelled: allow more with `s.scope(deadline=)`, or do less in it"
+        )
 
     def _core(self) -> CoreScope:
         if self._inner is None or self._link is None:

@@ -12,12 +12,13 @@ from .loop_guard import LoopGuard
 from .marks import Marks
 from .on_signal import explain_on_signal
 from .recording import Recording
+from .spans import Spans
 from .summary import Snapshot, Summary
 from .trace import Trace
 
 __all__ = [
-    "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Recording", "Snapshot", "Summary", "TaskGraph",
-    "Trace", "explain_on_signal", "kind_of", "line_of", "tenant_of",
+    "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Recording", "Snapshot", "Spans", "Summary",
+    "TaskGraph", "Trace", "explain_on_signal", "kind_of", "line_of", "tenant_of",
 ]  # fmt: skip
 
 

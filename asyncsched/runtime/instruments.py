@@ -69,7 +69,7 @@ class Instruments(Instrument):
         self.asked.clear()
         for event in EVENTS:
             base = getattr(Instrument, event)
-            members = [member for member in self._members if getattr(type(member), event) is not base]
+            members = [one for one in self._members if getattr(getattr(one, event), "__func__", None) is not base]
             setattr(self, event, self._to_all(event, members) if members else _nobody)
             self.asked |= {event} if members else set()
         self._changed(self if self._members else None)

@@ -389,7 +389,7 @@ async def test_a_scope_says_what_left_it(s: asc.Scheduler) -> None:
     task.cancel()
     await asyncio.wait([task])
     assert left.found == {
-        "well": "NoneType", "raised": "LookupError", "late": "CancelledError", "of a task": "NoneType",
+        "well": "NoneType", "raised": "LookupError", "late": "DeadlineExceeded", "of a task": "NoneType",
         "cancelled": "CancelledError", "too large": "TaskTooLarge",
     }  # fmt: skip
 
