@@ -41,6 +41,7 @@ class Exchange:
         left: whether it was answered though the application had not ended: its later messages are refused.
         on_complete: called once the response is complete.
         has_trailers: whether headers follow the response's body.
+        refusal: the class of the exception that was answered in the application's place.
     """
 
     scope: ASGIScope
@@ -55,6 +56,7 @@ class Exchange:
     left: bool = False
     on_complete: Callable[[], None] | None = None
     has_trailers: bool = False
+    refusal: str = ""
 
     @property
     def name(self) -> str:

@@ -1,8 +1,17 @@
-"""Prometheus's metrics: of requests as they end; of server, scheduler, batchers and steppers when Prometheus asks."""
+"""Prometheus's metrics: of requests, batches and outputs as they end; of server, scheduler, batchers and steppers when
+Prometheus asks.
+
+Several processes of one service share a folder, `PROMETHEUS_MULTIPROC_DIR`, as all users of Prometheus's client do.
+Then each writes down there, once a second at most and when it is asked, what else only itself could tell; whoever is
+asked adds up the numbers of all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import atexit
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -10,39 +19,76 @@ from .._blocks import contextmanager
 from ..flow.batcher.batcher import BatcherStatistics
 from ..flow.batcher.stepper import StepperStatistics
 from ..runtime.statistics import Statistics
-from .http import Exchange
+from .http import ASGIScope, Exchange
 from .service import Service
 
 if TYPE_CHECKING:
+    from prometheus_client import Counter, Gauge, Histogram
     from prometheus_client.metrics_core import Metric
 
 _METHODS = {"DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT"}  # others are "other", so labels are bounded
-_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; Prometheus's own, from 5 ms
+BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)  # seconds; Prometheus's own, from 5 ms
+_SIZES = tuple(2**power for power in range(11))
+_MOST_VALUES = 100  # of a label; others are "other"
+_SHARED_EVERY = 1.0  # seconds
 
 
 class Metrics:
     """An instrument that counts and times requests, and a collector of Prometheus for all else."""
 
-    def __init__(self, service: Service) -> None:
-        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+    def __init__(self, service: Service, buckets: Sequence[float] = BUCKETS) -> None:
+        from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
+        bounds = [float(bound) for bound in buckets]
+        if not bounds or bounds != sorted({*bounds}) or bounds[0] <= 0:
+            raise ValueError(f"buckets are seconds above 0 that increase, not {buckets!r}")
         self._service = service
         self._content_type = CONTENT_TYPE_LATEST
         self._generate = generate_latest
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "asyncsched_requests",
-            'Requests by method and status; "disconnected" where the client left before a response.',
-            ("method", "status"),
-            registry=self._registry,
+        self._gauge = Gauge
+        self._gauges: dict[str, Gauge] = {}  # for other processes
+        self._shared_at = 0.0
+        self._shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
+        self._routes, self._tenants = _Values(), _Values()
+
+        def counter(name: str, told: str, *labels: str) -> Counter:
+            return Counter(f"asyncsched_{name}", told, labels, registry=self._registry)
+
+        def histogram(name: str, told: str, *labels: str, buckets: Sequence[float] = bounds) -> Histogram:
+            return Histogram(f"asyncsched_{name}", told, labels, buckets=buckets, registry=self._registry)
+
+        self._requests = counter(
+            "requests", 'Requests; their status is "disconnected" where the client left before a response.',
+            "method", "route", "status",
+        )  # fmt: skip
+        self._of_tenant = counter(
+            "tenant_requests", "Requests by tenant, if the server has `tenant=`.", "tenant", "status"
         )
-        self._seconds = Histogram(
-            "asyncsched_request_duration_seconds",
-            "From the begin of the application's work to the last byte of the response. Without refusals.",
-            buckets=_BUCKETS,
-            registry=self._registry,
-        )
-        self._registry.register(cast(Any, self))  # a Collector only by its method: the class is not imported here
+        self._refusals = counter("refusals", "Requests that were answered in the application's place.", "reason")
+        self._seconds = histogram(
+            "request_duration_seconds",
+            "From the begin of the application's work to the last byte of the response. Without refusals.", "route",
+        )  # fmt: skip
+        if service.batchers:
+            wait = histogram("batcher_wait_seconds", "For how long an item waited for its batch.", "batcher")
+            size = histogram("batcher_batch_items", "Items in a batch.", "batcher", buckets=_SIZES)
+            for name, batcher in service.batchers.items():
+                batcher._queue.on_batch = partial(_note_batch, wait.labels(name), size.labels(name))
+        if service.steppers:
+            wait = histogram("stepper_wait_seconds", "For how long a member waited for its next step.", "stepper")
+            size = histogram("stepper_step_members", "Members in a step.", "stepper", buckets=_SIZES)
+            first = histogram("stepper_first_output_seconds", "From joining to the first output.", "stepper")
+            gap = histogram("stepper_gap_seconds", "From one output of a member to its next.", "stepper")
+            for name, stepper in service.steppers.items():
+                stepper._queue.on_batch = partial(_note_batch, wait.labels(name), size.labels(name))
+                stepper._on_output = partial(_note_output, first.labels(name), gap.labels(name))
+        if self._shared:
+            from prometheus_client.multiprocess import mark_process_dead
+
+            atexit.register(mark_process_dead, os.getpid())  # its gauges end with it
+        else:
+            self._registry.register(cast(Any, self))  # a Collector only by its method: the class is not imported here
 
     @contextmanager
     def __call__(self, exchange: Exchange) -> Iterator[None]:
@@ -52,14 +98,51 @@ class Metrics:
             yield
             status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
         finally:
-            method = exchange.scope["method"]
-            self._requests.labels(method if method in _METHODS else "other", status).inc()
+            now, method = perf_counter(), exchange.scope["method"]
+            route = self._routes.bounded(_route_of(exchange.scope))
+            self._requests.labels(method if method in _METHODS else "other", route, status).inc()
+            if exchange.tenant is not None:
+                self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()
+            if exchange.refusal:
+                self._refusals.labels(self._reason_of(exchange)).inc()
             if status not in ("429", "503"):
-                self._seconds.observe(perf_counter() - started)
+                self._seconds.labels(route).observe(now - started)
+            if self._shared and now - self._shared_at > _SHARED_EVERY:
+                self._share()
+
+    def _reason_of(self, exchange: Exchange) -> str:
+        """What a request was refused for: the class of the exception, but for the server's own limits."""
+        if exchange.refusal != "Problem":
+            return exchange.refusal
+        if exchange.status == 503:
+            return "draining" if self._service.limiter.draining else "max_requests"
+        return "max_requests_per_tenant" if exchange.status == 429 else f"status {exchange.status}"
 
     def render(self) -> tuple[str, bytes]:
         """The content type and the text."""
-        return self._content_type, self._generate(self._registry)
+        if not self._shared:
+            return self._content_type, self._generate(self._registry)
+        from prometheus_client import CollectorRegistry
+        from prometheus_client.multiprocess import MultiProcessCollector
+
+        self._share()
+        registry = CollectorRegistry()
+        cast(Any, MultiProcessCollector)(registry)  # which has no types
+        return self._content_type, self._generate(registry)
+
+    def _share(self) -> None:
+        """Write down for other processes what only this one could tell."""
+        self._shared_at = perf_counter()
+        for metric in self.collect():
+            for sample in metric.samples:
+                name, labels = sample.name, sorted(sample.labels)
+                if name not in self._gauges:
+                    mode = "sum" if metric.type == "counter" else "livesum"
+                    self._gauges[name] = self._gauge(
+                        name, metric.documentation, labels, registry=None, multiprocess_mode=cast(Any, mode)
+                    )
+                gauge = self._gauges[name]
+                (gauge.labels(**sample.labels) if labels else gauge).set(sample.value)
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
@@ -77,6 +160,37 @@ class Metrics:
         ):
             for row in rows if things else ():
                 yield row.read_from({(name,): one.statistics() for name, one in things.items()}, kind)
+
+
+class _Values:
+    """The values of a label, of which the first ones are kept: clients choose some, and a label must stay small."""
+
+    def __init__(self) -> None:
+        self._kept: set[str] = set()
+
+    def bounded(self, value: str) -> str:
+        if value not in self._kept:
+            if len(self._kept) >= _MOST_VALUES:
+                return "other"
+            self._kept.add(value)
+        return value
+
+
+def _route_of(scope: ASGIScope) -> str:
+    """The route that a framework chose: the template of its path, or the name of what it called; never the path."""
+    route = scope.get("route")
+    template = getattr(route, "path_format", None) or getattr(route, "path", None) or scope.get("path_template")
+    return template if isinstance(template, str) else getattr(scope.get("endpoint"), "__name__", "other")
+
+
+def _note_batch(wait: Histogram, size: Histogram, seconds: list[float]) -> None:
+    size.observe(len(seconds))
+    for one in seconds:
+        wait.observe(one)
+
+
+def _note_output(first: Histogram, gap: Histogram, is_first: bool, seconds: float) -> None:
+    (first if is_first else gap).observe(seconds)
 
 
 class Row(NamedTuple):
@@ -170,7 +284,6 @@ BATCHERS: Final = (
     Row("batcher_retries", "Parts of failed batches that were computed again.", True, lambda s: s.retries),
     Row("batcher_items_waiting", "Items in the queue.", False, lambda s: s.waiting),
     Row("batcher_cost_waiting", "The cost of the items in the queue.", False, lambda s: s.waiting_cost),
-    Row("batcher_wait_seconds", "Time that items waited for their batch, added up.", True, lambda s: s.wait_seconds),
 )
 STEPPERS: Final = (
     Row("stepper_outputs", "Outputs of members.", True, lambda s: s.outputs),
@@ -180,8 +293,4 @@ STEPPERS: Final = (
     Row("stepper_steps", "Steps computed.", True, lambda s: s.steps),
     Row("stepper_stepped", "Members in these steps, added up.", True, lambda s: s.stepped),
     Row("stepper_begun", "Members that had a first output.", True, lambda s: s.begun),
-    Row("stepper_first_output_seconds", "From joining to the first output, added up.", True, lambda s: s.first_seconds),
-    Row("stepper_gap_seconds", "From one output of a member to its next, added up.", True, lambda s: s.gap_seconds),
-    Row("stepper_wait_seconds", "Time for which members waited for their next step, added up.", True,
-        lambda s: s.wait_seconds),
 )  # fmt: skip

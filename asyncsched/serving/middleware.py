@@ -82,6 +82,7 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     if isinstance(problem, BodyTooLarge) and problem.sending:
         await _discard(exchange.receive)
     if problem is not None:
+        exchange.refusal = type(error).__name__
         await problem.answer(exchange)
     return problem is not None
 

@@ -17,7 +17,7 @@ from ..scheduler import Scheduler
 from .endpoints import ENDPOINTS
 from .frameworks import answer_to, register
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
-from .instruments import Metrics
+from .instruments import BUCKETS, Metrics
 from .lifespan import run_lifespan
 from .limiter import Limiter
 from .middleware import handle
@@ -99,6 +99,8 @@ class Serving(Service):
         warm_up: a coroutine function of the scheduler, such as `lambda s: s.warm_up(model, np.zeros((1, 784),
             np.float32))`. It is awaited when the application has started, before the server is told so. If it raises,
             the start fails.
+        buckets: the upper bounds of the metrics' histograms of seconds: of requests, of waits in batchers, and of
+            steppers' outputs. They increase. Choose them around what you promise.
 
     Raises:
         ValueError, TypeError: for arguments that make no sense.
@@ -125,6 +127,7 @@ class Serving(Service):
         endpoints: Mapping[str, Endpoint] = ENDPOINTS,
         drain_on_sigterm: bool = True,
         warm_up: Callable[[Scheduler], Awaitable[object]] | None = None,
+        buckets: Sequence[float] = BUCKETS,
     ) -> None:
         if not callable(scheduler) or is_coroutine_function(scheduler):
             raise TypeError(f"scheduler makes one, once per start: `lambda: Scheduler(...)`, not {scheduler!r}")
@@ -164,7 +167,7 @@ class Serving(Service):
         self._endpoints = endpoints
         self.shown: bool = bool(endpoints)
         if _prometheus():
-            metrics = Metrics(self)
+            metrics = Metrics(self, buckets)
             self.render_metrics: Callable[[], tuple[str, bytes]] | None = metrics.render
             self.instruments.append(metrics)
         self.instruments.extend(instruments)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,6 +50,7 @@ async def test_probes() -> None:
         assert await get(bare, "/healthz").answer() == (200, b"")
 
 
+@pytest.mark.usefixtures("may_block")
 async def test_metrics() -> None:
     pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
 
@@ -69,10 +74,16 @@ async def test_metrics() -> None:
             await Call(server, method=method).feed().answer()
         found = await scrape(server)
         body = (await get(server, "/statusz").answer())[1]
+        dashboard = json.loads((Path(__file__).parents[2] / "demos" / "grafana.json").read_text())
+    queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = {name for query in queries for name in re.findall(r"asyncsched_\w+", query)}
+    only_where_it_is_so = {"asyncsched_refusals_total", "asyncsched_tenant_requests_total"}
+    assert len(asked) > 20
+    assert asked - {name.partition("{")[0] for name in found} == only_where_it_is_so
     assert (body["batchers"]["echo"]["answered"], body["steppers"]["length"]["outputs"]) == (3, 1)
-    assert found['asyncsched_requests_total{method="POST",status="200"}'] == 2
-    assert found['asyncsched_requests_total{method="other",status="200"}'] == 1
-    assert found["asyncsched_request_duration_seconds_count"] == 3
+    assert found['asyncsched_requests_total{method="POST",route="other",status="200"}'] == 2
+    assert found['asyncsched_requests_total{method="other",route="other",status="200"}'] == 1
+    assert found['asyncsched_request_duration_seconds_count{route="other"}'] == 3
     assert found["asyncsched_requests_in_progress"] == 0
     assert found["asyncsched_requests_limit"] == 9
     assert found['asyncsched_tasks_total{outcome="completed"}'] == 3
@@ -83,12 +94,16 @@ async def test_metrics() -> None:
     assert found['asyncsched_batcher_retries_total{batcher="echo"}'] == 0
     assert found['asyncsched_stepper_outputs_total{stepper="length"}'] == 1
     assert found['asyncsched_stepper_members{state="paused",stepper="length"}'] == 0
-    assert found['asyncsched_stepper_first_output_seconds_total{stepper="length"}'] > 0
+    assert found['asyncsched_stepper_first_output_seconds_sum{stepper="length"}'] > 0
     assert found["asyncsched_ready"] == 1
     assert found['asyncsched_operation_tasks_total{operation="int"}'] == 3
     assert found['asyncsched_operation_seconds_total{operation="int"}'] > 0
     busy = found['asyncsched_stream_busy_seconds_total{stream="cpu stream 0"}']
     assert busy == pytest.approx(found['asyncsched_operation_seconds_total{operation="int"}'])
+    assert found['asyncsched_batcher_batch_items_bucket{batcher="echo",le="1.0"}'] == 3
+    assert found['asyncsched_batcher_wait_seconds_count{batcher="echo"}'] == 3
+    assert found['asyncsched_stepper_first_output_seconds_count{stepper="length"}'] == 1
+    assert found['asyncsched_stepper_step_members_sum{stepper="length"}'] == 1
     for name in found:
         assert re.match(r"asyncsched_[a-z_]+(\{.*\})?$", name)
         assert not re.search(r"milli|micro|_ms\b", name)
@@ -106,11 +121,12 @@ async def test_metrics_while_closed_and_of_what_went_wrong() -> None:
     server.limiter.draining = True
     await Call(server).answer()
     found = await scrape(server)
-    assert found['asyncsched_requests_total{method="POST",status="500"}'] == 2
-    assert found['asyncsched_requests_total{method="POST",status="disconnected"}'] == 1
-    assert found['asyncsched_requests_total{method="POST",status="503"}'] == 1
-    assert found["asyncsched_request_duration_seconds_count"] == 3
+    assert found['asyncsched_requests_total{method="POST",route="other",status="500"}'] == 2
+    assert found['asyncsched_requests_total{method="POST",route="other",status="disconnected"}'] == 1
+    assert found['asyncsched_requests_total{method="POST",route="other",status="503"}'] == 1
+    assert found['asyncsched_request_duration_seconds_count{route="other"}'] == 3
     assert found["asyncsched_requests_refused_total"] == 1
+    assert found['asyncsched_refusals_total{reason="draining"}'] == 1
     assert "asyncsched_tasks_pending" not in found
 
 
@@ -203,3 +219,111 @@ async def test_who_waits_for_room_is_counted_and_not_named() -> None:
         held.gate.set()
         assert [(await call.answer())[0] for call in calls] == [200, 200, 200]
         assert (await scrape(server))['asyncsched_reserves_waiting{who="priority 0"}'] == 0
+
+
+async def test_labels_are_bounded_whatever_clients_send() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+
+    def tenant(scope: ASGIScope) -> str:
+        return dict(scope["headers"])[b"tenant"].decode()
+
+    async with opened(echo, tenant=tenant) as server:
+        for number in range(300):
+            await Call(server, f"/{number}", headers={"tenant": str(number)}).feed().answer()
+        found = await scrape(server)
+    tenants = {name: count for name, count in found.items() if name.startswith("asyncsched_tenant_requests_total")}
+    assert len(tenants) == 101
+    assert tenants['asyncsched_tenant_requests_total{status="200",tenant="other"}'] == 200
+    assert found['asyncsched_requests_total{method="POST",route="other",status="200"}'] == 300
+
+
+@pytest.mark.usefixtures("may_block")
+async def test_routes_are_the_frameworks_templates() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    fastapi = pytest.importorskip("fastapi", reason="asyncsched[test]")
+    app = fastapi.FastAPI()
+
+    @app.get("/things/{number}")
+    async def thing(number: int) -> int:
+        return number
+
+    async with opened(app) as server:
+        for path in ("/things/1", "/things/2", "/elsewhere"):
+            call = get(server, path)
+            call.scope["query_string"] = b""
+            await call.answer()
+        found = await scrape(server)
+    assert found['asyncsched_requests_total{method="GET",route="/things/{number}",status="200"}'] == 2
+    assert found['asyncsched_requests_total{method="GET",route="other",status="404"}'] == 1
+    assert found['asyncsched_request_duration_seconds_count{route="/things/{number}"}'] == 2
+
+
+async def test_refusals_have_reasons() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    held = Held()
+    async with opened(held, max_requests=2, max_requests_per_tenant=1, tenant=lambda scope: scope["path"]) as server:
+        calls = [Call(server, "/a").feed()]
+        await until(lambda: held.entered)
+        assert (await Call(server, "/a").feed().answer())[0] == 429
+        calls.append(Call(server, "/b").feed())
+        await until(lambda: len(server.limiter) == 2)
+        assert (await Call(server, "/c").feed().answer())[0] == 503
+        held.gate.set()
+        for call in calls:
+            await call.answer()
+        server.app = raises(asc.QueueFull("full"))
+        await Call(server).feed().answer()
+        server.app = raises(asc.TaskTooLarge("large", 2, 1))
+        await Call(server).feed().answer()
+        found = await scrape(server)
+    reasons = {
+        re.findall('"(.*)"', name)[0]: n for name, n in found.items() if name.startswith("asyncsched_refusals_t")
+    }
+    assert reasons == {"max_requests": 1, "max_requests_per_tenant": 1, "QueueFull": 1, "TaskTooLarge": 1}
+
+
+async def test_buckets_are_of_ones_choice() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    async with opened(echo, buckets=(0.5, 60)) as server:
+        await Call(server).feed().answer()
+        found = await scrape(server)
+    bounds = [name for name in found if name.startswith("asyncsched_request_duration_seconds_bucket")]
+    assert [re.findall('le="(.*?)"', name)[0] for name in bounds] == ["0.5", "60.0", "+Inf"]
+    for wrong in ((), (2, 1), (0, 1), (1, 1)):
+        with pytest.raises(ValueError, match="buckets are seconds above 0 that increase"):
+            serving(echo, buckets=wrong)
+
+
+SEVERAL = """if True:
+    import asyncio, os, sys
+    import asyncsched as asc
+    from asyncsched.serving import Serving
+    from tests.serving.rig import Call, echo, get
+    async def main():
+        server = Serving(echo, lambda: asc.Scheduler("cpu", max_bytes=1000), max_requests=5)
+        async with server.open():
+            await Call(server).feed().answer()
+            if sys.argv[1] == "first":  # it stays while the other begins and ends
+                print("up", flush=True)
+                await asyncio.to_thread(sys.stdin.readline)
+            print((await get(server, "/metrics").answer())[1].decode())
+    asyncio.run(main())
+"""
+
+
+def test_several_processes_are_added_up(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    there = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", SEVERAL]
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": there}
+    with subprocess.Popen([*command, "first"], **pipes) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "up\n"
+        both = subprocess.run([*command, "second"], capture_output=True, text=True, check=True, env=there).stdout
+        last, _ = first.communicate("\n", timeout=60)
+    numbers = [dict(re.findall(r"^(asyncsched_\S+) (\S+)$", text, re.MULTILINE)) for text in (both, last)]
+    for found in numbers:
+        assert found['asyncsched_requests_total{method="POST",route="other",status="200"}'] == "2.0"
+        assert found['asyncsched_request_duration_seconds_count{route="other"}'] == "2.0"
+    live = [(found["asyncsched_requests_limit"], found["asyncsched_tracked_bytes_limit"]) for found in numbers]
+    assert live == [("10.0", "2000.0"), ("5.0", "1000.0")]

@@ -121,11 +121,11 @@ class MemberQueue(Queue):
             step = list(self._chosen())
             for entry in step:
                 self._take(entry, now)
-            return step
+            return self._formed(step, now)
         step = self._take_all(now)
         for seat in cast(list[Seat], step):
             seat.stands, seat.in_row = 0.0, False
-        return step
+        return self._formed(step, now)
 
     def _remove(self, entry: Entry) -> None:
         seat = cast(Seat, entry)

@@ -192,6 +192,7 @@ class Queue:
         self.dropped: int = 0
         self.refused: int = 0
         self.waited: float = 0.0  # seconds until their batch, all items together
+        self.on_batch: Callable[[list[float]], None] | None = None  # told for how long each item of a batch has waited
         self._cost = cost
         self._items: dict[Entry, None] = {}  # by arrival
         self._groups: dict[float, Group] = {}  # by level
@@ -275,6 +276,11 @@ class Queue:
                 self._take(first, now)
                 batch.append(first)
                 cost += first.cost
+        return self._formed(batch, now)
+
+    def _formed(self, batch: list[Entry], now: float) -> list[Entry]:
+        if batch and self.on_batch is not None:
+            self.on_batch([now - entry.arrived for entry in batch])
         return batch
 
     def empty(self) -> list[Entry]:

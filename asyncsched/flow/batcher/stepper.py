@@ -295,6 +295,8 @@ class Stepper(Generic[Member, Output]):
         self._seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve
         self._joined = self._begun = self._failed = self._outputs = 0
         self._first_seconds = self._gap_seconds = self._longest_gap = 0.0
+        # Told of each output: whether it is its member's first, and seconds since the one before, or since it joined
+        self._on_output: Callable[[bool, float], None] | None = None
 
     @asynccontextmanager
     async def join(self, member: Member) -> AsyncIterator[Outputs[Output]]:
@@ -442,6 +444,8 @@ class Stepper(Generic[Member, Output]):
         """Count an output and the seconds that it took."""
         seconds, seat.since = now - seat.since, now
         self._outputs += 1
+        if self._on_output is not None:
+            self._on_output(not seat.begun, seconds)
         if seat.begun:
             self._gap_seconds += seconds
             if seconds > self._longest_gap:
