@@ -379,7 +379,7 @@ FUNCTIONAL = _table("""
 NN = FUNCTIONAL | _table("""
     Parameter parameter: an attribute: a tensor with `t.requires_grad = True`
     AdaptiveMaxPool2d CTCLoss Conv3d ConvTranspose1d ConvTranspose2d ConvTranspose3d Dropout2d ELU GRU Hardswish\
- Hardtanh HuberLoss LSTM LSTMCell MaxPool1d MaxPool3d Mish PReLU PixelShuffle RNN ReLU6 SELU Transformer Unflatten\
+ Hardtanh LSTM LSTMCell MaxPool1d MaxPool3d Mish PReLU PixelShuffle RNN ReLU6 SELU Transformer Unflatten\
  Unfold Upsample: it is not here; a PyTorch module is a task: `await s.call(module, x)`
     TransformerEncoderLayer TransformerEncoder TransformerDecoderLayer TransformerDecoder: a module of\
  `MultiheadAttention`, `LayerNorm` and `Linear`, such as `Block` in demos/train_text.py
@@ -401,15 +401,15 @@ OPTIONS = _table("""
 """)
 
 UTILS = _table("""
-    clip_grad_value_: `clip_grad_norm_(parameters, max_norm)`, or `p.grad = p.grad.clip(-v, v)` for each
     parameters_to_vector: `asc.concat([p.flatten() for p in module.parameters()])`
 """)
 
 OPTIM = _table("""
+    swa_utils AveragedModel: `nn.ExponentialAverage(module, 0.999)`
     LBFGS Adagrad Adadelta Adamax NAdam RAdam Rprop: it is not here
     lr_scheduler: `optim.schedules` has StepLR, CosineAnnealingLR, OneCycleLR, ...
     StepLR MultiStepLR ExponentialLR CosineAnnealingLR ReduceLROnPlateau: it is in `optim.schedules`
-    LinearLR OneCycleLR LambdaLR SequentialLR: it is in `optim.schedules`
+    CosineAnnealingWarmRestarts LinearLR OneCycleLR LambdaLR SequentialLR: it is in `optim.schedules`
 """)
 
 TENSOR = _FUNCTIONS | _table("""
@@ -545,8 +545,7 @@ SCOPE = SUBMITTER | _table("""
 PIPELINE = _table("""
     prefetch cache buffer: `map(fn, buffer=)` and `to_device(depth=)`, which read ahead
     sample sampler: `s.pipeline(source, order=lambda epoch: indices)`, `shuffle(1000, seed=0)`
-    enumerate: `zip(range(n))`
-    skip chain concat concatenate interleave mix merge scan split window: a\
+    skip enumerate chain concat concatenate interleave mix merge scan split window: a\
  generator as the source: `s.pipeline(lambda epoch: (x for x in data if ...))`
     aggregate collate collate_fn padded_batch rebatch: `batch(size, collate=fn)`
     apply pipe transform: `map(fn, workers=4)`

@@ -192,7 +192,7 @@ def state_of(serving: Serving, before: Any, now: Any, took: list[float]) -> dict
     return {
         "queue": now.waiting,
         "full": QUEUE,
-        "bytes": s.bytes_in_flight + s.bytes_retained,
+        "bytes": serving.scheduler.tracked_bytes,
         "limit": s.max_bytes,
         "batch": answered / batches if batches else 0,
         "p50": float(p50),

@@ -88,7 +88,7 @@ async def train(options: argparse.Namespace) -> tuple[History, int]:
                             optimizer.zero_grad()
                         losses.append(loss.detach())
                         del images, labels, loss
-                        history["bytes"].append(tracked(s))
+                        history["bytes"].append(s.tracked_bytes)
                         bar.update()
                 history["loss"] += (await asc.stack(losses).numpy()).tolist()
                 history["accuracy"].append(await accuracy(s, model, data))
@@ -100,11 +100,6 @@ async def train(options: argparse.Namespace) -> tuple[History, int]:
     print(f"peak of tracked bytes {peak / MIB:.1f} MiB, {kept} the limit of {options.max_bytes}")
     print(f"the pipeline's bottleneck: {batches.statistics().bottleneck}")
     return history, limit
-
-
-def tracked(s: asc.Scheduler) -> int:
-    statistics = s.statistics()
-    return statistics.bytes_in_flight + statistics.bytes_retained
 
 
 async def accuracy(s: asc.Scheduler, model: nn.Module, data: Digits) -> float:

@@ -114,8 +114,7 @@ async def train(options: argparse.Namespace) -> tuple[History, float, int]:
         with tqdm(total=options.steps, unit="step", disable=None) as bar:
             async for loss in learn(s, text, model, options.steps):
                 losses.append(loss)
-                statistics = s.statistics()
-                history["bytes"].append(statistics.bytes_in_flight + statistics.bytes_retained)
+                history["bytes"].append(s.tracked_bytes)
                 bar.update()
                 if len(losses) == 50:
                     history["loss"] += (await asc.stack(losses).numpy()).tolist()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import json
 import pickle
 import re
 import traceback
@@ -459,10 +460,12 @@ def test_an_option_that_layers_do_not_have_has_a_cure(name):
         nn.MultiheadAttention(4, 2, whatever=1)
 
 
-@pytest.mark.parametrize("layer", [nn.Conv1d, nn.Conv2d])
-def test_padding_in_words_says_that_it_takes_numbers(layer):
+def test_padding_in_words_says_where_it_takes_numbers():
     with pytest.raises(TypeError, match=r"^'same' is no size: give numbers; `padding=kernel_size // 2`"):
-        layer(1, 1, 3, padding="same")
+        nn.MaxPool2d(3, padding="same")
+    for layer in (nn.Conv1d, nn.Conv2d):
+        with pytest.raises(ValueError, match=r"^padding='full' must be a size, 'same' or 'valid'"):
+            layer(1, 1, 3, padding="full")
 
 
 async def test_the_cures_for_pytorchs_names_compute_the_same(s, x):
@@ -489,3 +492,11 @@ async def test_a_mask_of_padding_is_pytorchs_key_padding_mask(s):
     mask = await s.put(pad)
     y = ours(await s.put(values), attn_mask=mask[:, None, None, :])
     np.testing.assert_allclose(await y, expected.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
+async def test_a_size_that_is_called_says_what_to_write(s):
+    t = await s.put(np.ones((2, 3)))
+    assert (t.size, json.dumps(t.size), isinstance(t.size, int)) == (6, "6", True)
+    for call, cure in [(lambda: t.size(0), r"t\.shape\[0\]"), (lambda: t.size(), r"t\.shape`")]:
+        with pytest.raises(TypeError, match=f"as NumPy's: use `{cure}"):
+            call()

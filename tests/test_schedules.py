@@ -29,6 +29,8 @@ MAKE = {
     "lambda": lambda of, o: of.LambdaLR(o, lambda step: min(1.0, step / 10)),
     "cosine": lambda of, o: of.CosineAnnealingLR(o, 12),
     "cosine eta_min": lambda of, o: of.CosineAnnealingLR(o, 50, 0.01),
+    "restarts": lambda of, o: of.CosineAnnealingWarmRestarts(o, 7),
+    "restarts longer": lambda of, o: of.CosineAnnealingWarmRestarts(o, 3, 2, 0.01),
     "linear": lambda of, o: of.LinearLR(o),
     "linear options": lambda of, o: of.LinearLR(o, 0.1, 0.7, 9),
     "sequential": cosine_after_warm_up,
@@ -163,3 +165,19 @@ async def test_a_tensor_is_no_number_that_is_there(s):
 async def test_what_makes_no_sense_is_refused(s, make, message):
     with pytest.raises(ValueError, match=message):
         make(of_ours())
+
+
+async def test_restarts_begin_again_after_longer_and_longer_cycles() -> None:
+    async with asc.Scheduler("cpu"):
+        optimizer = of_ours()
+        schedule = schedules.CosineAnnealingWarmRestarts(optimizer, 2, T_mult=2, eta_min=0.02)
+        rates = []
+        for _ in range(15):
+            rates.append(round(optimizer.param_groups[0]["lr"], 6))
+            schedule.step()
+        four = [0.2, 0.02 + 0.09 * (1 + math.cos(math.pi / 4)), 0.11, 0.02 + 0.09 * (1 - math.cos(math.pi / 4))]
+        assert rates[:6] == [0.2, 0.11, *[round(rate, 6) for rate in four]]
+        assert [i for i, rate in enumerate(rates) if rate == 0.2] == [0, 2, 6, 14]
+        for wrong in ({"T_0": 0}, {"T_0": 2, "T_mult": 0}):
+            with pytest.raises(ValueError, match="must be at least 1"):
+                schedules.CosineAnnealingWarmRestarts(optimizer, **wrong)

@@ -15,7 +15,7 @@ from ..tensors.functions import moveaxis
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
 from . import functional as F
-from .functional.common import Size, pair, single
+from .functional.common import Padding, Size, check_padding, pair, single
 from .initial import Initial, Options, Rng, draw_seed
 from .module import Module
 
@@ -58,11 +58,11 @@ class _Conv(Module):
     bias: Tensor | None
 
     def __init__(
-        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size = 0,
+        self, in_channels: int, out_channels: int, kernel_size: Size, stride: Size = 1, padding: Size | Padding = 0,
         dilation: Size = 1, *, bias: bool = True, **options: Unpack[Options],
     ) -> None:  # fmt: skip
         self.stride: tuple[int, ...] = self._sizes(stride)
-        self.padding: tuple[int, ...] = self._sizes(padding)
+        self.padding: Any = check_padding(padding) if isinstance(padding, str) else self._sizes(padding)
         self.dilation: tuple[int, ...] = self._sizes(dilation)
         shape = (out_channels, in_channels, *self._sizes(kernel_size))
         self.weight, self.bias = Initial(**options).weight_and_bias(shape, bias)
@@ -85,7 +85,8 @@ class Conv1d(_Conv):
 
 
 class Conv2d(_Conv):
-    """A convolution of images (images, in_channels, height, width). Sizes are one number, or one for each direction.
+    """A convolution of images (images, in_channels, height, width). Sizes are one number, or one for each direction;
+    `padding="same"` keeps the size of the images.
 
     `weight` is (out_channels, in_channels, rows, columns), `bias` (out_channels,); both are drawn evenly from -b to b
     with b = 1 / sqrt(in_channels rows columns).

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Set
 from copy import deepcopy
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, Self, TypeVar
 
 from .._arguments import check_plain
@@ -209,6 +210,8 @@ class Module:
 
     def __repr__(self) -> str:
         parts = [f"{name}={tensor.shape}" for name, tensor in self._members(Tensor)]
+        options = [(name, vars(self)[name]) for name in signature(type(self)).parameters if name in vars(self)]
+        parts += [f"{name}={option!r}" for name, option in options if _is_printed(option)]
         parts += [f"{name}={module!r}" for name, module in self._members(Module)]
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -247,6 +250,13 @@ def _once(named: Iterator[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
         if id(one) not in seen:
             seen.add(id(one))
             yield name, one
+
+
+def _is_printed(option: object) -> bool:
+    """Whether an argument of a constructor is told by `repr`: numbers, text, and pairs of numbers."""
+    return isinstance(option, bool | int | float | str) or (
+        isinstance(option, tuple) and all(isinstance(part, int) for part in option)
+    )
 
 
 def _check_fits(parameter: Tensor, given: object, name: str) -> None:

@@ -17,6 +17,7 @@ __all__ = [
     "GELU",
     "BCEWithLogitsLoss",
     "CrossEntropyLoss",
+    "HuberLoss",
     "KLDivLoss",
     "L1Loss",
     "LeakyReLU",
@@ -206,6 +207,23 @@ class SmoothL1Loss(Module):
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:
         return F.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
+
+
+class HuberLoss(Module):
+    """Half the squared difference d between x and the target; above delta it is delta (d - delta / 2).
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([1.5, 5.0]))
+    >>> await nn.HuberLoss()(x, y).item()
+    0.8125
+    """
+
+    def __init__(self, *, reduction: Reduction = "mean", delta: float = 1.0) -> None:
+        self.reduction = reduction
+        self.delta = delta
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:
+        return F.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
 
 class BCEWithLogitsLoss(Module):

@@ -24,8 +24,8 @@ from ..tensors.tensor import Tensor
 from .optimizer import Optimizer
 
 __all__ = [
-    "CosineAnnealingLR", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR", "OneCycleLR", "ReduceLROnPlateau",
-    "Schedule", "SequentialLR", "StepLR",
+    "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "ExponentialLR", "LambdaLR", "LinearLR", "MultiStepLR",
+    "OneCycleLR", "ReduceLROnPlateau", "Schedule", "SequentialLR", "StepLR",
 ]  # fmt: skip
 
 
@@ -186,6 +186,39 @@ class CosineAnnealingLR(Schedule):
 
     def rate(self, base: float, step: int) -> float:
         return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / self.T_max)) / 2
+
+
+class CosineAnnealingWarmRestarts(Schedule):
+    """From the base to `eta_min` along half of a cosine, in `T_0` steps; then from the base again, in `T_mult` times as
+    many steps, and so on.
+
+    I. Loshchilov and F. Hutter, "SGDR: Stochastic Gradient Descent with Warm Restarts" (2017).
+
+    >>> optimizer = optim.SGD([nn.Linear(3, 2).weight], lr=1.0)
+    >>> schedule = optim.schedules.CosineAnnealingWarmRestarts(optimizer, T_0=2)
+    >>> schedule.step()
+    >>> round(optimizer.lr, 4)
+    0.5
+    >>> schedule.step()
+    >>> optimizer.lr
+    1.0
+    """
+
+    def __init__(self, optimizer: Optimizer, T_0: int, T_mult: int = 1, eta_min: float = 0.0) -> None:
+        check_int("T_0", T_0)
+        check_int("T_mult", T_mult)
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer)
+
+    def rate(self, base: float, step: int) -> float:
+        length = self.T_0
+        if self.T_mult == 1:
+            step %= length
+        while step >= length:
+            step, length = step - length, length * self.T_mult
+        return self.eta_min + (base - self.eta_min) * (1 + math.cos(math.pi * step / length)) / 2
 
 
 class LinearLR(Schedule):

@@ -83,6 +83,14 @@ class Load(Record):
     """
 
 
+def tracked_bytes_of(runtime: Runtime) -> int:
+    """The number that `Scheduler.tracked_bytes` is."""
+    engine = runtime.engine
+    runtime.check_waiting()
+    engine.drain()
+    return max(0, engine.ledger.account.used - unused_reserve(engine.root))
+
+
 def statistics_of(runtime: Runtime) -> Statistics:
     """The record that `Scheduler.statistics()` returns."""
     engine = runtime.engine

@@ -7,7 +7,7 @@ the error for such a name says what to write.
 from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -24,6 +24,16 @@ from .handles import Donated
 from .reading import Unread
 
 _Axis = int | Sequence[int] | None
+
+
+class _Size(int):
+    """A number of elements. A call, as of PyTorch's `t.size(0)`, says what to write."""
+
+    if not TYPE_CHECKING:
+
+        def __call__(self, dim: object = None) -> NoReturn:
+            cure = "t.shape" if dim is None else f"t.shape[{dim!r}]"
+            raise TypeError(f"`t.size` is the number of elements, as NumPy's: use `{cure}`")
 
 
 class Methods(Unread):
@@ -57,7 +67,7 @@ class Methods(Unread):
     def size(self) -> int | None:
         """The number of elements, or None while it is unknown."""
         meta = self._value.meta
-        return meta.nbytes // meta.dtype.itemsize if meta.known and meta.dtype.itemsize else None
+        return _Size(meta.nbytes // meta.dtype.itemsize) if meta.known and meta.dtype.itemsize else None
 
     @property
     def nbytes(self) -> int:

@@ -194,6 +194,7 @@ GRIDS: dict[str, list[Grid]] = {
     "mse_loss": [((MATRIX, OTHER), REDUCTION)],
     "l1_loss": [((MATRIX, OTHER), REDUCTION)],
     "smooth_l1_loss": [((MATRIX, OTHER), {**REDUCTION, "beta": [0.3, 1.0, 0.0]})],
+    "huber_loss": [((MATRIX, OTHER), {**REDUCTION, "delta": [0.3, 2.0]})],
     "kl_div": [
         ((MATRIX, positive(3, 4)),
          {"reduction": [*REDUCTION["reduction"], "batchmean"], "log_target": [False, True]}),

@@ -109,3 +109,68 @@ async def test_what_makes_no_sense_is_refused_and_nothing_changes():
             nn.clip_grad_norm_(ours, 1.0)
         assert [tensor.grad._value for tensor in ours] == before
         gate.open()
+
+
+async def test_values_are_clipped_each_by_itself(s: asc.Scheduler) -> None:
+    one, two, none = await leaf(s, np.zeros(3)), await leaf(s, np.zeros(2)), await leaf(s, np.zeros(2))
+    factor, other = await s.put(np.array([3.0, -0.5, -4.0])), await s.put(np.array([0.25, 2.0]))
+    ((one * factor).sum() + (two * other).sum()).backward()
+    nn.clip_grad_value_(iter([one, two, none, one]), 1)
+    assert (await one.grad).tolist() == [1, -0.5, -1]
+    assert (await two.grad).tolist() == [0.25, 1]
+    assert none.grad is None
+    nn.clip_grad_value_(two, 0.5)
+    assert (await two.grad).tolist() == [0.25, 0.5]
+    nn.utils.clip_grad_value_(none, 1)
+    with pytest.raises(ValueError, match="clip_value=-1 must not be negative"):
+        nn.clip_grad_value_(one, -1)
+    with pytest.raises(ValueError, match="clip_grad_value_: there are no parameters"):
+        nn.clip_grad_value_([], 1)
+
+
+async def test_a_gradient_that_failed_stays_failed_and_the_step_is_skipped(s: asc.Scheduler) -> None:
+    w = await leaf(s, np.zeros(2))
+    bad = await s.submit(raising, shape=(2,), dtype=float)
+    (w * bad).sum().backward()
+    nn.clip_grad_value_([w], 1)
+    asc.optim.SGD([w], 0.1).step()
+    assert (await w).tolist() == [0, 0]
+    with pytest.raises(ExceptionGroup):
+        await s.barrier()
+
+
+def raising() -> None:
+    raise LookupError("it")
+
+
+async def test_an_average_follows_and_a_skipped_step_does_no_harm(s: asc.Scheduler) -> None:
+    model = nn.Sequential(nn.Linear(2, 2, rng=0), nn.BatchNorm1d(2))
+    average = nn.ExponentialAverage(model, 0.75)
+    expected = {name: await x.numpy() for name, x in model.state_dict().items()}
+    assert not average.module[0].training if hasattr(average.module[0], "training") else True
+    x = await s.put(np.random.default_rng(0).normal(size=(8, 2)).astype(np.float32))
+    optimizer = asc.optim.SGD(model.parameters(), 0.5)
+    for step in range(3):
+        loss = model(x).sum() if step != 1 else (model(x) * await s.submit(raising, shape=(2,), dtype="f4")).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        average.update()
+        for name, p in model.named_parameters():
+            expected[name] = 0.75 * expected[name] + 0.25 * await p.numpy()
+    with pytest.raises(ExceptionGroup):
+        await s.barrier()
+    for name, _ in model.named_parameters():
+        assert_allclose(await average.module.state_dict()[name], expected[name], rtol=1e-6)
+    for name in ("1.running_mean", "1.num_batches_tracked"):
+        assert_allclose(await average.module.state_dict()[name], await model.state_dict()[name])
+    again = nn.ExponentialAverage(model, 0.75)
+    again.module.load_state_dict(average.module.state_dict())
+    again.update()
+    average.update()
+    assert_allclose(await again.module[0].weight, await average.module[0].weight)
+    for wrong in (1, -0.1):
+        with pytest.raises(ValueError, match="must be from 0 to below 1"):
+            nn.ExponentialAverage(model, wrong)
+    with pytest.raises(AttributeError, match=r"ExponentialAverage\(module, 0.999\)"):
+        asc.optim.swa_utils  # noqa: B018

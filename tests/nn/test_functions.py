@@ -41,6 +41,7 @@ for reduction in ("mean", "sum", "none"):
     pair = real(3, 4), real(3, 4)
     LOSSES += [("mse_loss", pair, how), ("l1_loss", pair, how), ("smooth_l1_loss", pair, how)]
     LOSSES += [("smooth_l1_loss", pair, {**how, "beta": beta}) for beta in (0.3, 0.0)]
+    LOSSES += [("huber_loss", pair, {**how, "delta": delta}) for delta in (0.3, 2.0)]
     LOSSES += [("binary_cross_entropy_with_logits", (x, RNG.uniform(0, 1, x.shape)), how) for x in (SMALL, LARGE)]
     both = {**how, "weight": real(4), "pos_weight": RNG.uniform(0.5, 2, 4)}
     LOSSES += [("binary_cross_entropy_with_logits", (SMALL, RNG.uniform(0, 1, SMALL.shape)), both)]
@@ -159,6 +160,7 @@ async def test_what_does_not_fit_is_refused(s):
         ("of float32, float64: bring them to one", lambda: nn.kl_div(x, x.astype("f4"))),
         ("reduction='max' must be", lambda: nn.l1_loss(x, x, reduction="max")),
         ("beta=-1 must not be negative", lambda: nn.smooth_l1_loss(x, x, beta=-1)),
+        ("delta=0 must be above 0", lambda: nn.huber_loss(x, x, delta=0)),
         ("label_smoothing=2 must be from 0 to 1", lambda: nn.cross_entropy(x, target, label_smoothing=2)),
         ("and there are 4 classes", lambda: nn.cross_entropy(x, target, asc.ones(3))),
         (r"must be \(rows, classes, ...\)", lambda: nn.nll_loss(asc.ones((2, 4, 3)), target)),

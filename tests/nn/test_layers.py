@@ -6,6 +6,7 @@ from math import sqrt
 
 import numpy as np
 import pytest
+from numpy.testing import assert_allclose
 
 import asyncsched as asc
 from asyncsched import nn
@@ -234,3 +235,33 @@ async def test_means_of_large_windows_are_rounded_little(s, dtype):
         np.testing.assert_allclose(await y, expected, rtol=20 * np.finfo(dtype).eps)
     y.sum().backward()
     np.testing.assert_allclose(await x.grad, np.full(array.shape, 1 / 224**2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", [1, 2, (3, 4), (4, 3), 5])
+@pytest.mark.parametrize("dilation", [1, 2])
+async def test_same_padding_keeps_the_size_and_pads_behind(s, kernel, dilation):
+    images = await s.put(np.random.default_rng(0).normal(size=(2, 3, 9, 11)).astype(np.float32))
+    layer = nn.Conv2d(3, 4, kernel, padding="same", dilation=dilation, rng=0)
+    found = await layer(images)
+    assert found.shape == (2, 4, 9, 11)
+    rows, columns = [dilation * (length - 1) for length in layer.weight.shape[2:]]
+    width = ((0, 0), (0, 0), (rows // 2, rows - rows // 2), (columns // 2, columns - columns // 2))
+    padded = asc.pad(images, width)
+    assert_allclose(found, await nn.conv2d(padded, layer.weight, layer.bias, dilation=dilation), rtol=1e-4, atol=1e-5)
+    none = nn.conv2d(images, layer.weight, padding="valid", dilation=dilation)
+    assert none.shape == nn.conv2d(images, layer.weight, dilation=dilation).shape
+    line = nn.Conv1d(3, 2, 4, padding="same")(await s.put(np.ones((1, 3, 7), np.float32)))
+    assert line.shape == (1, 2, 7)
+    with pytest.raises(ValueError, match="padding='same' is for a stride of 1"):
+        nn.Conv2d(3, 4, 3, stride=2, padding="same")(images)
+
+
+async def test_a_model_prints_what_its_layers_were_told(s):
+    model = nn.Sequential(nn.Conv2d(1, 2, 3, stride=2, padding=1), nn.MaxPool2d(2), nn.Dropout(0.25), nn.Linear(2, 3))
+    assert repr(model) == (
+        "Sequential(0=Conv2d(weight=(2, 1, 3, 3), bias=(2,), stride=(2, 2), padding=(1, 1), dilation=(1, 1)),"
+        " 1=MaxPool2d(kernel_size=(2, 2), stride=(2, 2), padding=(0, 0)), 2=Dropout(p=0.25),"
+        " 3=Linear(weight=(3, 2), bias=(3,)))"
+    )
+    assert "padding='same'" in repr(nn.Conv1d(1, 1, 3, padding="same"))
+    assert repr(nn.LayerNorm(4)) == "LayerNorm(weight=(4,), bias=(4,), normalized_shape=(4,), eps=1e-05)"

@@ -220,7 +220,7 @@ NETWORKS: dict[str, list[Callable[[Any], Any]]] = {
     "gelu": alone("gelu", {"approximate": "none"}, {"approximate": "tanh"}),
     **{
         name: beside(name, lambda x: x * 0.5, *_LOSSES)
-        for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "binary_cross_entropy_with_logits")
+        for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "binary_cross_entropy_with_logits")
     },
     "kl_div": beside("kl_div", lambda x: x * 0.5, *_LOSSES, {"reduction": "batchmean"}),
     "cross_entropy": beside("cross_entropy", classes, *_LOSSES) + beside("cross_entropy", lambda x: x * 0.5, *_LOSSES),

@@ -7,15 +7,24 @@ from ... import _instead
 from ...tensors.functions import tanh
 from .activations import gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus
 from .layers import conv1d, conv2d, dropout, embedding, linear, scaled_dot_product_attention
-from .losses import binary_cross_entropy_with_logits, cross_entropy, kl_div, l1_loss, mse_loss, nll_loss, smooth_l1_loss
+from .losses import (
+    binary_cross_entropy_with_logits,
+    cross_entropy,
+    huber_loss,
+    kl_div,
+    l1_loss,
+    mse_loss,
+    nll_loss,
+    smooth_l1_loss,
+)  # fmt: skip
 from .normalization import batch_norm, group_norm, layer_norm, rms_norm
 from .pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
 __all__ = [
     "adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "binary_cross_entropy_with_logits", "conv1d", "conv2d",
-    "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
-    "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "rms_norm", "scaled_dot_product_attention",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
+    "cross_entropy", "dropout", "embedding", "gelu", "group_norm", "huber_loss", "kl_div", "l1_loss", "layer_norm",
+    "leaky_relu", "linear", "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "relu", "rms_norm",
+    "scaled_dot_product_attention", "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "tanh",
 ]  # fmt: skip
 
 

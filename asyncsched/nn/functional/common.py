@@ -13,6 +13,7 @@ from ...tensors.tensor import Tensor
 
 Reduction = Literal["mean", "sum", "none"]
 Size = int | Sequence[int]
+Padding = Literal["same", "valid"]
 
 
 def pair(size: Size) -> tuple[int, int]:
@@ -29,9 +30,16 @@ def single(size: Size) -> tuple[int]:
 
 
 def _sizes(size: Size) -> tuple[int, ...]:
-    if isinstance(size, str):  # PyTorch's padding="same" and "valid"
+    if isinstance(size, str):  # PyTorch's padding="same" and "valid", where there is none of it
         raise TypeError(f"{size!r} is no size: give numbers; `padding=kernel_size // 2` keeps the size at stride 1")
     return lengths(size)
+
+
+def check_padding(padding: str) -> str:
+    """A padding that is given by name. Raises ValueError for another name."""
+    if padding not in ("same", "valid"):
+        raise ValueError(f"padding={padding!r} must be a size, 'same' or 'valid'")
+    return padding
 
 
 def constant(x: Tensor, shape: tuple[int, ...], value: float) -> Tensor:

@@ -6,10 +6,10 @@ from operator import index
 from typing import Any
 
 from ..._instead import naming_arguments
-from ...tensors.functions import concat, expand_dims, squeeze
+from ...tensors.functions import concat, expand_dims, pad, squeeze
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-from .common import Size, pair, single
+from .common import Padding, Size, check_padding, pair, single
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -56,8 +56,9 @@ def dropout(x: Tensor, p: float, *, seed: int) -> Tensor:
 
 
 def conv1d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size | Padding = 0,
+    dilation: Size = 1,
+) -> Tensor:  # fmt: skip
     """The convolution of sequences with a weight, computed as that of images of one row.
 
     >>> x = await s.put(np.array([[[1.0, 2.0, 3.0]]]))
@@ -69,20 +70,22 @@ def conv1d(
         x: (sequences, channels, length).
         weight: (out channels, channels, kernel length).
         bias: (out channels,).
-        stride, padding, dilation: one number. The padding is of zeros.
+        stride, padding, dilation: one number. The padding is of zeros; "same" keeps the length, where the stride is 1.
     """
     if x.ndim != 3 or weight.ndim != 3:
         raise ValueError(
             f"conv1d: the shapes {x.shape} and {weight.shape} must be (sequences, channels, length) and"
             " (out channels, channels, kernel length)"
         )
-    options = {"stride": (1, *single(stride)), "padding": (0, *single(padding)), "dilation": (1, *single(dilation))}
+    sizes: Any = padding if isinstance(padding, str) else (0, *single(padding))
+    options = {"stride": (1, *single(stride)), "padding": sizes, "dilation": (1, *single(dilation))}
     return squeeze(conv2d(expand_dims(x, axis=2), expand_dims(weight, axis=2), bias, **options), axis=2)
 
 
 def conv2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size = 0, dilation: Size = 1
-) -> Tensor:
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, stride: Size = 1, padding: Size | Padding = 0,
+    dilation: Size = 1,
+) -> Tensor:  # fmt: skip
     """The convolution (in truth a correlation) of images with a weight.
 
     >>> nn.conv2d(asc.ones((1, 3, 8, 8)), asc.ones((4, 3, 3, 3)), padding=1).shape
@@ -92,13 +95,30 @@ def conv2d(
         x: (images, channels, height, width).
         weight: (out channels, channels, rows, columns).
         bias: (out channels,).
-        stride, padding, dilation: one number, or one for rows and one for columns. The padding is of zeros.
+        stride, padding, dilation: one number, or one for rows and one for columns. The padding is of zeros. "same" is
+            as much as keeps the size, where the stride is 1; of an odd number the larger part is behind. "valid" is 0.
 
     Returns:
         (images, out channels, ...) with floor((n + 2 padding - dilation (k - 1) - 1) / stride) + 1 rows and columns.
     """
+    if isinstance(padding, str):
+        x, padding = _padded(x, weight, padding, pair(stride), pair(dilation))
     operands = (x, weight) if bias is None else (x, weight, bias)
     return op("conv2d", *operands, stride=pair(stride), padding=pair(padding), dilation=pair(dilation))
+
+
+def _padded(
+    x: Tensor, weight: Tensor, padding: str, stride: tuple[int, int], dilation: tuple[int, int]
+) -> tuple[Tensor, tuple[int, int]]:
+    """The images, padded on one side more where that must be, and the padding on both sides, by its name."""
+    if check_padding(padding) == "valid" or weight.ndim != 4 or x.ndim != 4:
+        return x, (0, 0)
+    if stride != (1, 1):
+        raise ValueError(f"padding='same' is for a stride of 1, not {stride}: give the padding as numbers")
+    both = [step * ((length or 1) - 1) for step, length in zip(dilation, weight.shape[2:], strict=True)]
+    if any(total % 2 for total in both):
+        x = pad(x, ((0, 0), (0, 0), *[(0, total % 2) for total in both]))
+    return x, (both[0] // 2, both[1] // 2)
 
 
 def scaled_dot_product_attention(

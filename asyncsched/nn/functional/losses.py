@@ -57,6 +57,19 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", 
     return reduced("smooth_l1_loss", distance, reduction)
 
 
+def huber_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
+    """Half the squared difference d of two tensors of one shape; above delta it is delta (d - delta / 2).
+
+    >>> x = await s.put(np.array([1.0, 3.0]))
+    >>> y = await s.put(np.array([1.5, 5.0]))
+    >>> await nn.huber_loss(x, y).item()
+    0.8125
+    """
+    if not delta > 0:
+        raise ValueError(f"huber_loss: delta={delta} must be above 0")
+    return smooth_l1_loss(x, target, reduction=reduction, beta=delta) * delta
+
+
 def binary_cross_entropy_with_logits(
     x: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: Reduction = "mean",
     pos_weight: Tensor | None = None,
