@@ -96,6 +96,7 @@ async def test_the_cells_of_a_guide_run_in_their_order(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"asc": asc, "np": np, "nn": nn, "optim": optim, "asyncio": asyncio, "Path": Path, "s": s}
+    names["__name__"] = "__main__"  # frameworks look for the module of a handler
     for cell in blocks(ROOT / page)[page not in MORE :]:
         if all(map(_is_there, cell.needs)):
             await run(cell, names)
