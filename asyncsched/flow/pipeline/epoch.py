@@ -51,7 +51,7 @@ class StageStatistics(Record):
     items_per_second: float
     """That it has finished, since the epoch was opened and until the stage ended."""
     bytes_per_second: Bytes
-    """Of these items, by the size of every 32nd."""
+    """Of these items, by the size of every 64th."""
     seconds_per_item: Seconds
     """Its work for one item. Where this is some microseconds the stage costs more than its function: put blocks in, not
     rows, and `.unbatch()` behind it."""

@@ -38,7 +38,7 @@ from .position import EPOCH, Behind, Origin, Part, Span, beside, joined, spans_o
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
-WEIGHED = 32  # every how many-th item is weighed, for `statistics()`: it takes a microsecond
+WEIGHED = 64  # every how many-th item is weighed, for `statistics()`: it takes a microsecond
 MANY = 1024  # spans of numbers that are kept as they came; a guess
 
 
@@ -46,8 +46,8 @@ class Link:
     """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes."""
 
     __slots__ = (
-        "_largest", "_most_bytes", "_most_items", "_room", "_weighed", "_weight", "capacity", "count", "ended", "error",
-        "fitted", "for_items", "for_room", "items", "more", "wanted",
+        "_largest", "_most_bytes", "_most_items", "_room", "_weigh_at", "_weighed", "_weight", "capacity", "count",
+        "ended", "error", "fitted", "for_items", "for_room", "items", "more", "wanted",
     )  # fmt: skip
 
     def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
@@ -60,6 +60,7 @@ class Link:
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self._weighed = self._weight = 0  # some of them, and their bytes
+        self._weigh_at = 0  # the number of the next
         self.ended: bool = False
         self.more: bool = False  # another epoch will follow: only an error ends it
         self.error: BaseException | None = None  # why it ended
@@ -101,7 +102,7 @@ class Link:
         """Add an item whose room was reserved."""
         if self.fitted:
             self._measure(item.item if type(item) is Marked else item)
-        if not self.count % WEIGHED:
+        if self.count == self._weigh_at:
             self._weigh(item.item if type(item) is Marked else item)
         self.items.append((origin, item))
         self.count += 1
@@ -114,6 +115,7 @@ class Link:
         return self.count * self._weight / max(self._weighed, 1)
 
     def _weigh(self, item: Any) -> None:
+        self._weigh_at = self.count + WEIGHED
         with suppress(Exception):  # it cannot tell its size, which nobody has asked for
             self._weight += size_of(item)
             self._weighed += 1

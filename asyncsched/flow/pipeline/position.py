@@ -67,6 +67,8 @@ def newest_of(origin: Origin) -> tuple[int, int]:
     >>> newest_of(3), newest_of(Part(3, 3, range(1, 2), 5))
     ((0, 3), (0, 281474976710659))
     """
+    if isinstance(origin, int):  # most often
+        return divmod(origin, EPOCH)
     number, place = _last_of(origin)
     epoch, number = divmod(number, EPOCH)
     return epoch, number + place * EPOCH
@@ -192,22 +194,29 @@ class Position:
     def receive(self, origin: Origin) -> None:
         """Count an item that was made of these."""
         for span in spans_of(origin):
-            if not isinstance(span, Part):
-                self._add(span)
-                continue
-            within = self.parts.setdefault(span.key, Position())
-            within._add(span.places)
-            if within.taken == span.of > 0:
-                del self.parts[span.key]
-                self.receive(span.origin)
+            if isinstance(span, Part):
+                self._receive_part(span)
+            elif span.start <= self.taken:
+                self.taken = max(self.taken, span.stop)
+            else:
+                if (behind := span.stop // EPOCH * EPOCH) > span.start:
+                    self.over[span.start] = behind
+                self.ahead.update(range(max(span.start, behind), span.stop))
+        self._join()
 
-    def _add(self, span: range) -> None:
-        if span.start <= self.taken:
-            self.taken = max(self.taken, span.stop)
+    def _receive_part(self, part: Part) -> None:
+        within = self.parts.setdefault(part.key, Position())
+        if part.places.start <= within.taken:
+            within.taken = max(within.taken, part.places.stop)
         else:
-            if (behind := span.stop // EPOCH * EPOCH) > span.start:
-                self.over[span.start] = behind
-            self.ahead.update(range(max(span.start, behind), span.stop))
+            within.ahead.update(part.places)
+        within._join()
+        if within.taken == part.of > 0:
+            del self.parts[part.key]
+            self.receive(part.origin)
+
+    def _join(self) -> None:
+        """Count in `taken` what adjoins it."""
         while True:
             if self.taken in self.ahead:
                 self.ahead.remove(self.taken)
