@@ -129,7 +129,7 @@ async def watched(pipe: Any) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.one_loop
-@pytest.mark.parametrize("seed", range(usually(20, 400)))
+@pytest.mark.parametrize("seed", range(usually(20, 150)))
 async def test_it_goes_on_exactly_where_it_was_stopped(s: asc.Scheduler, seed: int) -> None:
     make = composed(seed, unordered=False)
     pipe = make(s)
