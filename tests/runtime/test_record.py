@@ -24,7 +24,9 @@ from asyncsched.runtime.room import WaitingForRoom
 
 GIB = 2**30
 LOAD = asc.Load(3, 2, int(11.8 * GIB), 0, None, 1234.5678901234567, 2.5 * GIB + 0.1, 0.0031998877665544332)
-STAGE = StageStatistics("1: decode", 4, 16, 12_345, 3.2000000000000001e-3, 61.00000000000001, 0.0)
+STAGE = StageStatistics(
+    "1: decode", 4, 16, 12_345, 3.2000000000000001e-3, 61.00000000000001, 0.0, 99.5, 2**20, 2.6e-7, 1, ("item 3: E",)
+)  # fmt: skip
 SOURCE = replace(STAGE, name="0: range", items=7, busy_seconds=1.5e-5)
 PIPELINE = PipelineStatistics((SOURCE, STAGE), 2.3456789, 0.2, "1: decode")
 
@@ -41,7 +43,8 @@ ONE_LINE: list[tuple[Any, str]] = [
     (
         STAGE,
         "StageStatistics(name='1: decode', workers=4, capacity=16, items=12345, busy_seconds=3.2 ms,"
-        " input_wait_seconds=61 s, room_wait_seconds=0 us)",
+        " input_wait_seconds=61 s, room_wait_seconds=0 us, items_per_second=99.5, bytes_per_second=1.0 MiB,"
+        " seconds_per_item=0.26 us, skipped=1, failures=('item 3: E'))",
     ),
     (Times((0.1 + 0.2, 1 / 3)), "Times(seconds=(300 ms, 333 ms))"),
     (Times((0.1,) * 500), "Times(seconds=<500 of them>)"),
@@ -86,9 +89,12 @@ def test_several_in_a_record_are_a_table():
         "  wait_seconds  200 ms",
         "  bottleneck    1: decode",
         "  stages",
-        "    name       workers  capacity   items  busy_seconds  input_wait_seconds  room_wait_seconds",
-        "    0: range         4        16       7         15 us                61 s               0 us",
-        "    1: decode        4        16  12,345        3.2 ms                61 s               0 us",
+        "    name       workers  capacity   items  busy_seconds  input_wait_seconds  room_wait_seconds"
+        "  items_per_second  bytes_per_second  seconds_per_item  skipped  failures",
+        "    0: range         4        16       7         15 us                61 s               0 us"
+        "              99.5           1.0 MiB           0.26 us        1  (item 3: E)",
+        "    1: decode        4        16  12,345        3.2 ms                61 s               0 us"
+        "              99.5           1.0 MiB           0.26 us        1  (item 3: E)",
     ]
     assert str(replace(PIPELINE, stages=())).splitlines()[1:] == [
         "  stages        ()",
@@ -183,5 +189,5 @@ def test_each_field_has_its_unit(kind):
         for word, unit in (("bytes", "Bytes"), ("seconds", "Seconds"), ("wait_seconds", "Seconds")):
             assert word not in field.name or unit in str(field.type), field.name
         assert "float" not in str(field.type) or field.name in (
-            "drain_rate_tasks", "stepped_per_second", "waiting_cost", "busy", "released", "waits", "counters",
+            "drain_rate_tasks", "items_per_second", "stepped_per_second", "waiting_cost", "busy", "released", "waits", "counters",
         ), f"{field.name}: which unit?"  # fmt: skip

@@ -116,7 +116,7 @@ class Stage:
         if not isinstance(error, self.skips):
             return False
         self.skipped += 1
-        told = "".join(TracebackException.from_exception(error).format_exception_only()).strip()
+        told = "".join(TracebackException.from_exception(error).format_exception_only()).strip().replace("\n", " ")
         failure = f"{describe(origin)}{given and f' ({given})'}: {told[:_MOST_TOLD]}"
         self.failures.append(failure)
         if self.skipped == 1:
