@@ -189,5 +189,6 @@ def test_each_field_has_its_unit(kind):
         for word, unit in (("bytes", "Bytes"), ("seconds", "Seconds"), ("wait_seconds", "Seconds")):
             assert word not in field.name or unit in str(field.type), field.name
         assert "float" not in str(field.type) or field.name in (
-            "drain_rate_tasks", "items_per_second", "stepped_per_second", "waiting_cost", "busy", "released", "waits", "counters",
+            "drain_rate_tasks", "items_per_second", "stepped_per_second", "waiting_cost", "busy", "released", "waits",
+            "counters",
         ), f"{field.name}: which unit?"  # fmt: skip
