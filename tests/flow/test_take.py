@@ -122,3 +122,67 @@ async def test_what_is_refused(s: asc.Scheduler) -> None:
         pipe.take(2.0)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"`.shard` comes first"):
         pipe.take(3).shard(0, 2)
+
+
+def odd(i: int) -> bool:
+    return bool(i % 2)
+
+
+BEHIND: dict[str, Any] = {
+    "filter": lambda pipe: pipe.filter(odd),
+    "shuffle": lambda pipe: pipe.shuffle(4, seed=0),
+    "unbatch": lambda pipe: pipe.flat_map(lambda i: [i] * (i % 3)),
+    "skip": lambda pipe: pipe.map(lambda i: 6 // (i % 4), skip=ZeroDivisionError),
+    "repeat": lambda pipe: pipe.repeat(),
+}
+
+
+@pytest.mark.parametrize("before", BEHIND.values(), ids=BEHIND)
+@pytest.mark.parametrize("kind", [Counted, AsyncCounted, Mapped])
+async def test_behind_stages_whose_length_is_not_known(s: asc.Scheduler, before: Any, kind: Any) -> None:
+    """It gives as many, the source is closed, and a resumed epoch gives the rest."""
+    source = kind(23)
+    whole = (
+        await drain(before(s.pipeline(source)).take(30)) if before is not BEHIND["repeat"] else [*range(23), *range(7)]
+    )
+    for n in (0, 1, 7, 30):
+        for taken in range(min(n, len(whole)) + 1):
+            pipe, other = (before(s.pipeline(source, buffer=2)).take(n) for _ in range(2))
+            assert await take(pipe, taken) == whole[:taken]
+            other.load_state_dict(json.loads(json.dumps(pipe.state_dict())))
+            assert await drain(other) == whole[taken:n]
+            assert await drain(other) == await drain(pipe)
+    if kind is Counted:
+        opened = source.closed
+        async with before(s.pipeline(source)).take(3).open() as items:
+            assert [item async for item in items] == whole[:3]
+        assert source.closed > opened
+    with pytest.raises(TypeError, match="length of this pipeline is not known"):
+        len(before(s.pipeline(source)).take(3))
+
+
+async def test_what_has_no_end_is_read_no_further_than_ahead(s: asc.Scheduler) -> None:
+    source = Counted(10**9)
+    assert await drain(s.pipeline(source, buffer=2).filter(odd, buffer=0).take(3)) == [1, 3, 5]
+    assert source.asked < 100
+    assert source.closed == 1
+
+
+async def test_an_error_behind_the_last_is_of_an_item_that_nobody_asked_for(s: asc.Scheduler) -> None:
+    def fails(i: int) -> int:
+        if i == 7:
+            raise LookupError("it")
+        return i
+
+    pipe = s.pipeline(range(20)).map(fails).filter(odd)
+    assert await drain(pipe.take(3)) == [1, 3, 5]
+    with pytest.raises(LookupError, match="it"):
+        await drain(pipe.take(4))
+
+
+async def test_each_epoch_of_a_repeat_is_counted_anew_or_all_together(s: asc.Scheduler) -> None:
+    odds = s.pipeline(range(6)).filter(odd)
+    assert await drain(odds.take(2).repeat(2)) == [1, 3, 1, 3]
+    assert await drain(odds.repeat(2).take(4)) == [1, 3, 5, 1]
+    assert await drain(odds.take(2).repeat().take(5)) == [1, 3, 1, 3, 1]
+    assert repr(odds.take(2).repeat().take(5)) == "Pipeline(range, filter odd, take 2, repeat, take 5)"

@@ -195,6 +195,29 @@ async def test_a_batch_links_to_those_that_asked(told: Told) -> None:
     assert tree["batch of " + double.__qualname__] == ""  # the last batch is not the current span of the next one
 
 
+@pytest.mark.parametrize("later", [False, True])
+async def test_steps_link_to_their_members(told: Told, later: bool) -> None:
+    def step(members: list[str]) -> list[Any]:
+        with told.tracer.start_as_current_span("inside"):
+            return [asc.Last(member) for member in members]
+
+    async def step_later(members: list[str]) -> list[Any]:
+        return step(members)
+
+    async with scheduler(told) as s:
+        stepper: asc.Stepper[str, str] = asc.Stepper(step_later if later else step)
+        for name in ("one", "two"):
+            async with s.scope(name=name), stepper.join(name) as outputs:
+                assert [output async for output in outputs] == [name]
+    spans = told.exporter.get_finished_spans()
+    batches = [span for span in spans if span.name == "batch"]
+    links = [[link.context.span_id for link in batch.links] for batch in batches]
+    assert links == [[told.named(name).context.span_id] for name in ("one", "two")]
+    names = {span.context.span_id: span.name for span in spans}
+    inside = [names[span.parent.span_id] for span in spans if span.name == "inside" and span.parent]
+    assert inside == ["batch"] * 2 if later else [step.__qualname__] * 2
+
+
 async def test_spans_of_a_function_are_below_its_task(told: Told) -> None:
     def work() -> None:
         with told.tracer.start_as_current_span("inside"):
