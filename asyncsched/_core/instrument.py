@@ -75,8 +75,8 @@ class Instrument:
 
     - `name`; `seq`, its number in the order of submission; `scope`; `state`;
     - `failure`, of a task that failed or was cancelled: `failure.error` is a copy of the exception, `failure.told()`
-      its text, and `failure.upstream` is None where the task itself raised. None of these counts as seeing it, so
-      barriers and scopes still report it;
+      its text, `failure.kind` the name of its class, and `failure.upstream` is None where the task itself raised. To
+      read these is not to see it: barriers and scopes still report it;
     - `site`, the user's line, which `asc.observe.line_of` formats;
     - `cost`, in bytes;
     - `lane`, with `device` and `stream`, once the task is launched;

@@ -14,7 +14,7 @@ of a batcher runs in a copy of the context in which its batch was formed: there 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -114,7 +114,7 @@ class Spans(Instrument):
         self._scopes: dict[Scope, _OpenedScope] = {}
         self._lines: dict[int, tuple[CallSite | None, str]] = {}
         if operations:  # else nobody asks for them
-            self.op_ran_inline = self._op_ran_inline  # type: ignore[method-assign]
+            self.op_ran_inline: Callable[[InlineOp], None] = self._op_ran_inline  # type: ignore[assignment]
 
     def attached(self, scheduler: Any) -> None:
         if self._attached:

@@ -40,7 +40,8 @@ class LoopStage(Stage):
         self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        retry, self.skips = policy
+        retry, skips = policy
+        self.skips: tuple[type[Exception], ...] = skips
         function = _keeps_later(function) if filters else function
         self._function = _tries_later(function, retry) if retry else function
         self._results = ReorderBuffer(self)
@@ -119,7 +120,8 @@ class ThreadStage(Stage):
         self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
     ) -> None:
         super().__init__(*args, **options)
-        self._retry, self.skips = policy
+        self._retry, skips = policy
+        self.skips: tuple[type[Exception], ...] = skips
         self.function = function
         self._filters = filters
         self._results = ReorderBuffer(self)

@@ -211,7 +211,7 @@ class ThreadSource(SourceStage):
                 while room and number < self.until and not self._stopped:
                     started = perf_counter()
                     if (item := self._get(number)) is _END:
-                        self.end = number
+                        self.end: int = number
                         return
                     self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):

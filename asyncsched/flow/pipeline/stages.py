@@ -55,9 +55,9 @@ class Stage:
         self.workers = workers
         self.ordered = ordered
         self.epoch = 0
-        self.skip = Position()  # what counted when the block was opened
+        self.skip: Position = Position()  # what counted when the block was opened
         self.skips: tuple[type[Exception], ...] = ()  # of the function: such an item is left out
-        self.skipped = 0
+        self.skipped: int = 0
         self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.error: BaseException | None = None
