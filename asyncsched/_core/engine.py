@@ -13,8 +13,8 @@ An operation reaches its result in one of four ways:
 Two kinds of work go past the queues when `Ledger.idle` allows it: operations that run at once, and a task that finds
 nothing waiting (`submit`).
 
-`dispatch` is the one place where tasks move: it takes in completions, admits and launches the tasks that fit, and calls
-waiters. It is called after every submission that might go at once, when the loop was woken, and before anything that
+`dispatch` moves all other tasks: it takes in completions, admits and launches the tasks that fit, and calls waiters. It
+is called after every submission that might go at once, when the loop was woken, and before anything that
 waits. Only `dispatch` gives notices, after the tasks have moved; so waiters find all moves done.
 
 The engine has four parts: the `Ledger` has the counts and bytes, `Admission` the queues, `Endings` says how tasks end,
