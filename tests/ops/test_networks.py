@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 import tracemalloc
 from functools import partial
 from typing import Any
@@ -375,3 +377,24 @@ def test_relu_and_its_gradient_cover_the_last_of_many_elements_and_infinities(dt
     expected = np.where(x <= 0, np.zeros((), dtype), grad).tobytes()
     assert backward(grad, x).tobytes() == expected
     assert backward(over := grad.copy(), x, out=over).tobytes() == expected
+
+
+def test_streams_import_no_module_of_a_package():
+    """Two that do so at the same time may each see half of the package: `KeyError: 'numpy.polynomial'`."""
+    script = """
+import asyncio, sys
+import numpy as np
+import asyncsched as asc
+from asyncsched import nn
+
+async def main():
+    async with asc.Scheduler("cpu", streams=2) as s:
+        x = await s.put(np.ones((512, 512)))
+        before = set(sys.modules)
+        await asc.gather(nn.gelu(x), asc.erf(x))
+        print(sorted(name for name in set(sys.modules) - before if name.startswith("numpy")))
+
+asyncio.run(main())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.stderr) == ("[]\n", "")

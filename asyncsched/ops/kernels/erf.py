@@ -12,6 +12,7 @@ from math import inf, sqrt
 from typing import Any
 
 import numpy as np
+from numpy.polynomial.chebyshev import cheb2poly  # here, since streams that import it at the same time may fail
 
 from ..declare import Inferred, Op, Operand, Options, elementwise, meta
 from ..rules import as_meta
@@ -171,8 +172,6 @@ def _horner(xp: Any, x: Any, coefficients: Any) -> Any:
 @cache
 def _erfc_polynomial(single: bool) -> list[float]:
     """The series as coefficients of powers, highest power first."""
-    from numpy.polynomial.chebyshev import cheb2poly
-
     powers: list[float] = cheb2poly(_ERFC_SERIES[: _SINGLE_TERMS if single else None]).tolist()
     return powers[::-1]
 

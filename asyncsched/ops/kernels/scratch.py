@@ -3,6 +3,9 @@
 On the host it belongs to the calling thread, a stream's, and each call reuses it: it stays in the cache, and no fresh
 memory pushes other data out. It is freed with the thread. A plan's workspace counts it as if it were made for each
 task.
+
+Parts of one operation differ a little in length. So a buffer is longer than what is first asked for: otherwise the next
+part would need another one, and the heap would keep the hole. What is never touched takes only addresses.
 """
 
 from __future__ import annotations
@@ -37,6 +40,6 @@ def scratch(xp: Any, place: int, shape: tuple[int, ...], dtype: Any) -> Any:
     buffer = _places.buffers[place]
     if buffer.nbytes < nbytes:
         buffer = _places.buffers[place] = _NOTHING  # drops the old one first, so that both never exist at once
-        room = np.empty(nbytes + LINE_BYTES, np.uint8)
-        buffer = _places.buffers[place] = room[-room.ctypes.data % LINE_BYTES :][:nbytes]
+        room = np.empty(nbytes + nbytes // 4 + LINE_BYTES, np.uint8)
+        buffer = _places.buffers[place] = room[-room.ctypes.data % LINE_BYTES :]
     return np.ndarray(shape, dtype, buffer)
