@@ -106,7 +106,8 @@ class Selection(NamedTuple):
     shape: Shape
     bound: tuple[int, ...]
     ordered: bool  # whether NumPy's result is in C order, given C-contiguous operands
-    workspace: int
+    workspace: int  # bytes of NumPy's own indices
+    on_card: int  # of CuPy's
 
 
 def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Selection:
@@ -120,7 +121,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     places: list[int] = []  # for each tensor or integer, the position of its part
     blocks: list[Shape] = []
     bounds: list[tuple[int, ...]] = []
-    block_at = workspace = 0
+    block_at = workspace = on_card = 0
     for position, (part, tensor, axis) in enumerate(parts):
         if part is None:
             basic.append(1)
@@ -133,7 +134,10 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
                 block_shape, bound, nbytes = _picked(tensor, shape, axis)
                 blocks.append(block_shape)
                 bounds.append(bound)
-                workspace += nbytes
+                on_card += nbytes
+                # NumPy casts indices in pieces, and makes none for one mask of all elements.
+                whole = key == (TENSOR,) and len(tensor.bound) == len(shape)
+                workspace += nbytes if tensor.dtype == bool and not whole else 0
             elif not -shape[axis] <= part < shape[axis]:
                 raise IndexError(f"index {part} is out of bounds for axis {axis} with size {shape[axis]}")
     if places[-1] - places[0] >= len(places):
@@ -142,7 +146,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
     # NumPy makes the block first, then moves it to its place; slices with steps may reorder the dimensions around it.
     ordered = block_at == 0 and all(part in (Slice(None, None, None), TENSOR) for part, _, _ in parts)
     before, after = tuple(basic[:block_at]), tuple(basic[block_at:])
-    return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace)
+    return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace, on_card)
 
 
 def walk(key: Key, shape: tuple[int, ...], indices: Sequence[Any]) -> Iterator[tuple[Any, Any, int]]:

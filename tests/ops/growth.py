@@ -2,7 +2,8 @@
 
 `python -m tests.ops.growth PART OF MOST` prints one of `OF` parts of the cases, at most `MOST` of them. A case is an
 operation with operands of some 32 MiB, of one class of dtypes and in one layout. Its options are drawn, always the same
-ones. A list of operations may follow, of which every case is printed, and a number of streams.
+ones. Where the need depends on the data, the data are those that need the most. A list of operations may follow, of
+which every case is printed, and a number of streams.
 
 It runs on a scheduler, so what several threads take at the same time counts, and what NumPy takes beside its arrays. A
 process for each case is forked from one that has imported everything: what was freed before would hide what is taken.
@@ -20,6 +21,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from math import prod
 from typing import Any, NamedTuple
 
@@ -29,6 +31,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.kernels import compiled
+from asyncsched.ops.traits import Cut
 from asyncsched.tensors.tensor import apply
 from tests.declared import ARITIES
 
@@ -60,7 +63,9 @@ class Array:
         """The tensor: a view of another one, unless it is laid out as a whole."""
         array = self.fill(np.random.default_rng(0), self.shape)
         with np.errstate(invalid="ignore"):
-            array = array > 1 if self.kind == "?" and self.fill is uniform else array.astype(self.kind)
+            array = array >= 1 if self.kind == "?" else array.astype(self.kind)
+            if self.kind[0] in "fc":
+                array[np.isinf(array)] = np.nan  # each counts as different
         if self.layout == "turned":
             return asc.permute_dims(put(np.ascontiguousarray(array.T)), tuple(range(array.ndim))[::-1])
         if self.layout == "spaced":
@@ -70,18 +75,31 @@ class Array:
         return put(array)
 
 
+@cache
+def _drawn_numbers() -> np.ndarray[Any, Any]:
+    """Made once, before processes are forked."""
+    return np.random.default_rng(0).random(1 << 24, "f4") + np.float32(0.5)
+
+
 def uniform(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    return rng.random(shape, "f4") + np.float32(0.5)
+    known, count = _drawn_numbers(), prod(shape)
+    return known[:count].reshape(shape) if count <= known.size else np.resize(known, shape)
 
 
 def holes(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-    found = uniform(rng, shape)
+    found = uniform(rng, shape).copy()
     found[found < 0.6] = np.nan
     return found
 
 
 def numbers(most: int) -> Fill:
     return lambda rng, shape: rng.integers(0, most, shape)
+
+
+def distinct(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
+    """Numbers none of which is 0, as different as the dtype has them, and far apart where integers are wide."""
+    count = prod(shape)
+    return (np.arange(count) * 2_654_435_761 % count * 1_000_003 + 2).reshape(shape)  # by a prime
 
 
 def ordered(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
@@ -113,8 +131,9 @@ def cases(kind: str) -> dict[str, list[Case]]:
         return [((x,), o) for x in operands or (X,) for o in options]
 
     X, WIDE, LINE = some(rows, COLUMNS), some(8, size >> 3), some(size)
-    HOLES, BIG = some(rows, COLUMNS, fill=holes), some(rows, COLUMNS, fill=numbers(120 if kind == "i1" else 256))
-    DISTINCT = some(rows, COLUMNS, fill=numbers(1 << 40 if kind == "i8" else 100))
+    HOLES = some(rows, COLUMNS, fill=holes)
+    DISTINCT, LONE = some(rows, COLUMNS, fill=distinct), some(size, fill=distinct)
+    TRUE, ONES = fixed(rows, COLUMNS, fill=distinct, dtype="?"), fixed(rows, fill=distinct, dtype="?")
     CUBE, ROWS = some(16, rows >> 4, COLUMNS), index(rows, most=rows)
     wide = 512 if kind in ("f4", "f8", "c8", "c16") else 16  # of products: without a BLAS they take long
     STACK, SMALL = some(64, 256, 256, fill=definite), some(4096, 32, 32, fill=definite)
@@ -182,7 +201,8 @@ def cases(kind: str) -> dict[str, list[Case]]:
                   + [((X, fixed(8, COLUMNS, dtype="f8")), {"axis": 0})],
         "stack": [((X, X), {"axis": axis}) for axis in (0, -1)],
         "repeat": along({"repeats": 3, "axis": None}, {"repeats": 3, "axis": 0}, {"repeats": 3, "axis": -1}),
-        "repeat_each": [((X, index(n, most=3)), {"axis": axis}) for axis, n in enumerate((rows, COLUMNS))],
+        "repeat_each": [((X, index(n, most=3)), {"axis": axis, "maxlength": n + n // 8})
+                        for axis, n in enumerate((rows, COLUMNS))],
         "tile": [((X,), {"repetitions": (2,)}), ((X,), {"repetitions": (2, 2)}),
                  ((some(size >> 3, 8),), {"repetitions": (3, 2)})],
         "roll": along({"shift": 5, "axis": None}, {"shift": 5, "axis": 1}, {"shift": (1, 2), "axis": (0, 1)}),
@@ -190,21 +210,23 @@ def cases(kind: str) -> dict[str, list[Case]]:
         "flip": along({"axis": None}),
         "getitem_advanced": [((X, ROWS), {"key": (TENSOR,)}),
                              ((X, index(COLUMNS, most=COLUMNS)), {"key": (ALL, TENSOR)}),
-                             ((X, fixed(rows, COLUMNS, fill=numbers(2), dtype="?")), {"key": (TENSOR,)}),
-                             ((X, index(size, most=2000, dtype="i4"), index(size, most=2000)), {"key": (TENSOR,) * 2})],
+                             ((X, TRUE), {"key": (TENSOR,)}), ((X, ONES), {"key": (TENSOR,)}),
+                             ((X, index(size, most=rows, dtype="i4"), index(size, most=2000)), {"key": (TENSOR,) * 2})],
         "setitem": [((X, 1.0), {"key": (ALL, 1)}), ((X, X, ROWS), {"key": (TENSOR,)}),
-                    ((X, 1.0, fixed(rows, COLUMNS, fill=numbers(2), dtype="?")), {"key": (TENSOR,)}),
+                    ((X, 1.0, TRUE), {"key": (TENSOR,)}), ((X, 1.0, ONES), {"key": (TENSOR,)}),
                     ((some(size), LINE, index(size, most=size)), {"key": (TENSOR,)})],
         "take": [((X, ROWS), {"axis": 0}), ((X, index(COLUMNS, most=COLUMNS, dtype="i4")), {"axis": 1}),
                  ((X, index(size, most=size)), {"axis": None})],
-        "take_along_axis": [((X, index(rows, COLUMNS, most=2000)), {"axis": axis}) for axis in (0, 1)],
-        "argwhere": along({}),
+        "take_along_axis": [((X, index(rows, COLUMNS, most=n)), {"axis": axis})
+                            for axis, n in enumerate((rows, COLUMNS))],
+        "argwhere": along({}, operands=(some(rows, COLUMNS, fill=distinct),)),
         "searchsorted": [((fixed(size, fill=ordered), X), {"side": "left"})],
-        "unique_values": along({}, operands=(X, BIG, DISTINCT)),
+        "unique_values": along({}, operands=(DISTINCT,)),
         "unique_packed": along(*[{"index": i, "inverse": v, "counts": c} for i, v, c in
-                                 ((True, True, True), (False, True, False), (False, False, True))], operands=(X, BIG)),
-        "isin": [((X, LINE), {"invert": False}), ((BIG, some(1000)), {"invert": False})],
-        "bincount": [((index(size, most=100),), {"minlength": 0})],
+                                 ((True, True, True), (False, True, False), (False, False, True))],
+                               operands=(DISTINCT,)),
+        "isin": [((DISTINCT, LONE), {"invert": False}), ((DISTINCT, some(1000, fill=distinct)), {"invert": False})],
+        "bincount": [((index(size, most=size),), {"minlength": 0})],
         "observation_weights": [((fixed(size, dtype="f8"), index(size, most=9)), {"names": ("aweights",) * 2})],
         "clip_parts": along({}),
         "digitize": [((X, fixed(9, fill=ordered, dtype="f8")), {"right": False})],
@@ -221,8 +243,8 @@ def cases(kind: str) -> dict[str, list[Case]]:
         "eye": [((), {"n_rows": rows, "n_cols": COLUMNS, "k": 0, "dtype": np.dtype(kind)})],
         "scatter": [((X, ROWS), {"shape": X.shape, "key": (TENSOR,)}),
                     ((X, index(rows, COLUMNS, most=size)), {"shape": (size,), "key": (TENSOR,)})],
-        "scatter_along_axis": [((X, index(rows, COLUMNS, most=2000)), {"shape": X.shape, "axis": axis})
-                               for axis in (0, 1)],
+        "scatter_along_axis": [((X, index(rows, COLUMNS, most=n)), {"shape": X.shape, "axis": axis})
+                               for axis, n in enumerate((rows, COLUMNS))],
         "last_written": [((index(rows, COLUMNS, most=size),), {"shape": (size,), "key": (TENSOR,)})],
         "cumulative_prod_gradient": [((X, X), {"axis": axis}) for axis in (0, 1)],
     }  # fmt: skip
@@ -342,23 +364,30 @@ class Trial(NamedTuple):
         return zlib.crc32(f"{self.name} {self.text}".encode())
 
     @property
-    def form(self) -> tuple[str, ...]:
-        """Its name, its class of dtypes and its layout; elementwise operations have one layout for each dtype."""
+    def facts(self) -> set[tuple[str, ...]]:
+        """What it tells about: its name with a class of dtypes, and with a layout; elementwise ones have any layout."""
         varied = [one for one in self.operands if isinstance(one, Array) and not one.fixed]
-        layouts = [one.layout for one in varied if one.shape] if self.name not in ARITIES else []
-        return (self.name, *{one.kind for one in varied}, *layouts)
+        layouts = () if self.name in ARITIES else tuple([one.layout for one in varied if one.shape])
+        return {(self.name, *layouts), *[(self.name, one.kind) for one in varied]}
+
+    @property
+    def streams(self) -> int:
+        """One, where several would share the work and large temporary memory: how many do is left to chance."""
+        op, operands = TABLE[self.name], tuple(map(_form, self.operands))
+        found = plan(op, operands, self.options)
+        return 1 if found.helpers or (op.cut is not Cut.WHOLE and found.workspace >= found.nbytes) else 2
 
 
 def drawn() -> list[Trial]:
-    """One trial of each operation, class of dtypes and layout: first one of each operation, then the next of each."""
-    chosen: dict[tuple[str, ...], Trial] = {}
-    for one in sorted(every_trial(), key=lambda one: one.number):
-        chosen.setdefault(one.form, one)
+    """Trials of each operation with each class of dtypes, and in each layout: first one of each, then the next."""
+    known: set[tuple[str, ...]] = set()
     before: Counter[str] = Counter()
     turns = []
-    for one in chosen.values():
-        turns.append((before[one.name], one.number, one))
-        before[one.name] += 1
+    for one in sorted(every_trial(), key=lambda one: one.number):
+        if not one.facts <= known:
+            known |= one.facts
+            turns.append((before[one.name], one.number, one))
+            before[one.name] += 1
     return [one for *_, one in sorted(turns, key=lambda turn: turn[:2])]
 
 
@@ -405,7 +434,7 @@ def start_peak() -> None:
         file.write("5")
 
 
-async def growth(name: str, operands: tuple[Any, ...], options: dict[str, Any], streams: int = 2) -> tuple[int, int]:
+async def growth(name: str, operands: tuple[Any, ...], options: dict[str, Any], streams: int) -> tuple[int, int]:
     """By how much the process grows at most, and what is charged."""
     async with asc.Scheduler("cpu", streams=streams, max_bytes=None) as s:
         made: dict[Array, asc.Tensor] = {}
@@ -444,14 +473,15 @@ def measured(name: str, operands: tuple[Any, ...], options: dict[str, Any], stre
     return grown, charged
 
 
-def main(part: int, of: int, most: int, only: str = "", streams: int = 2) -> None:
+def main(part: int, of: int, most: int, only: str = "", streams: int = 0) -> None:
     """Print a part of the trials: what is tried, by how much the process grew, and what was charged."""
     compiled.finish()  # what is compiled in the background takes memory, too
+    _drawn_numbers()
     gc.freeze()
     names = only.split(",")
     trials = [one for one in every_trial() if one.name in names] if only else drawn()
     for one in trials[part::of][:most]:
-        print(json.dumps([one.name, *measured(*one, streams), one.text]), flush=True)
+        print(json.dumps([one.name, *measured(*one, streams or one.streams), one.text]), flush=True)
 
 
 if __name__ == "__main__":

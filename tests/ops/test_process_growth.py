@@ -13,27 +13,24 @@ import pytest
 import asyncsched as asc
 from asyncsched.ops import TABLE
 from tests.ops.growth import drawn
+from tests.thorough import usually
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux alone tells the peak")
 ROOT = Path(__file__).parents[2]
 MARGIN = 2 << 20  # bytes that no operation counts: Python's own, BLAS's buffers, and pages that are not full
 LEAST = 32 << 20  # bytes; in less, what LAPACK takes for itself counts
 MORE, LESS = 1.1, 1 / 1.25  # of what is charged
-PARTS = 2
+PARTS = usually(2, 16)
 
 # Views, and what makes a few numbers, or calls a generator that a user seeded: nothing of size is made beside a result.
 NOT_TRIED = {
     "broadcast_to", "diagonal", "draw", "draw_seeded", "expand_dims", "getitem", "imag", "listed", "matrix_transpose",
     "permute_dims", "real", "sliding_window_view", "squeeze",
 }  # fmt: skip
-# What these take depends on the data or on NumPy's inner ways, and they are charged the most that may be. So is every
-# operation whose operands are not contiguous, since BLAS and NumPy copy some layouts, and which one it is is not known.
-CHARGED_THE_MOST = {
-    "argwhere", "bincount", "cofactors", "cross_entropy", "digitize", "eig", "eigh", "eigvals", "fft", "fftn",
-    "getitem_advanced", "gradient", "histogram", "ifft", "ifftn", "irfft", "irfftn", "isin", "matrix_norm",
-    "matrix_power", "matrix_rank", "median", "pinv", "qr", "quantile", "repeat", "rfft", "rfftn", "rms_scaled",
-    "setitem", "softmax", "softmax_backward", "svd", "tile", "unique_packed", "unique_values", "vector_norm",
-}  # fmt: skip
+# What these take may be less than they are charged, whatever the operands' layout.
+CHARGED_MORE = {
+    "unique_values": "before 2.3 NumPy sorts integers of few bits, which takes more than its hash table",
+}
 
 
 def test_every_operation_is_tried():
@@ -60,19 +57,20 @@ def beyond(found: list[tuple[str, int, int, str]]) -> str:
         if max(grew, charged) >= LEAST
         and (
             grew > charged * MORE + MARGIN
-            or (grew < charged * LESS - MARGIN and name not in CHARGED_THE_MOST and _whole(what))
+            or (grew < charged * LESS - MARGIN and name not in CHARGED_MORE and _whole(what))
         )
     ])  # fmt: skip
 
 
 def _whole(what: str) -> bool:
+    """Whether all operands are contiguous. Of others a plan knows no strides, and so not whether NumPy copies them."""
     return not any(layout in what for layout in ("turned", "spaced", "flipped"))
 
 
 @pytest.mark.timeout(300)  # on a machine that may be busy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_process_grows_by_what_is_charged(part):
-    found = grown(part, PARTS, 10)
+    found = grown(part, PARTS, usually(10, 100))
     assert found
     assert not beyond(found)
 
@@ -85,11 +83,14 @@ def test_a_process_grows_by_what_is_charged(part):
         ("std,var,cumulative_sum,cumulative_prod", 2),
         ("inv,cholesky,det,svdvals,solve,svd,unique_values", 2),
         ("matmul,linear,tensordot", 2),
+        ("cofactors,eig,pinv,qr,matrix_norm", 2),
+        ("fft,ifftn,irfft,rfft", 2),
+        ("gradient,interp,isin,pad,round,unique_packed", 2),
         ("conv2d,conv2d_input_grad,conv2d_weight_grad", 1),  # more would not be at work at the same time
     ],
 )
 def test_what_is_taken_beside_arrays_is_charged(names, streams):
-    found = grown(0, 17, 3, names, streams)
+    found = grown(0, 17, usually(3, 40), names, streams)
     assert found
     assert not beyond(found)
 

@@ -91,6 +91,12 @@ def by_sample_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> I
     return Inferred(meta(broadcast(operands), dtype, all_contiguous(operands)))
 
 
+def round_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """As by a sample. NumPy rounds the parts of complex numbers one after the other, each in an array of its own."""
+    found = by_sample_rule(op, operands, options)
+    return found._replace(workspace=found.meta.nbytes // 2 if found.meta.dtype.kind == "c" else 0)
+
+
 def clip_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """`clip` with both limits."""
     found = by_sample_rule(op, operands, options)
@@ -216,7 +222,7 @@ OPS = (
     elementwise("logical_xor", comparison_rule, "Whether one is true (not zero) but not both.", Cost.SCALAR),
     elementwise("not_equal", comparison_rule, "Whether x1 != x2.", Cost.VECTOR),
     elementwise("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
-    elementwise("round", by_sample_rule, "The nearest integer, ties to even.", Cost.SCALAR),
+    elementwise("round", round_rule, "The nearest integer, ties to even.", Cost.SCALAR),
     elementwise("clip", clip_rule, "The elements limited to a range.", Cost.SCALAR),
     elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),

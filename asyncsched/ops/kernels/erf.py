@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly  # here, since streams that import it at the same time may fail
 
 from ..declare import Inferred, Op, Operand, Options, elementwise, meta
-from ..rules import as_meta
+from ..rules import as_meta, copies
 from .blocks import BLOCK, blocks
 
 # (1 + 2z) exp(z^2) erfc(z) as a Chebyshev series in (z - 3) / (z + 3), for z >= 0: the form of M. M. Shepherd and
@@ -182,10 +182,8 @@ def _erfc_polynomial(single: bool) -> list[float]:
 def erf_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """In the dtype of SciPy's result, computed in blocks of float64."""
     array = as_meta(operands[0])
-    size = array.nbytes // array.dtype.itemsize
-    copied = 0 if array.contiguous else array.nbytes
     result = meta(array.shape, _dtype(op.name, array.dtype), array.contiguous)
-    return Inferred(result, copied + _ALIVE * min(size, 8 * BLOCK // _ALIVE) * 8)
+    return Inferred(result, copies(operands) + 8 * min(prod(array.bound) * _ALIVE, 8 * BLOCK))
 
 
 def _dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

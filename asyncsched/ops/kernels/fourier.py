@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Inferred, Kernel, Meta, Op, Operand, Options, meta
-from ..op import resolve
-from ..rules import Known, as_meta, no_axis, sample
+from ..declare import Inferred, Kernel, Op, Operand, Options, meta
+from ..rules import Known, as_meta, no_axis
 
 PLAN_BYTES = 32 * 2**20  # of work areas that outlive their task and are charged to no task
 
@@ -73,33 +72,52 @@ class Half(Enum):
 
 
 def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half) -> Inferred:
-    """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros."""
+    """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros.
+
+    Workspace: NumPy transforms along one axis after the other. Each time it casts what is not of the loop's dtypes.
+    """
     array = as_meta(operands[0])
     shape, dtype, places = list(array.bound), array.dtype, places_of(op.name, array.bound, options)
     if not places and half is not Half.NONE:
         raise IndexError(f"{op.name}: at least one axis is needed")
+    if half is Half.OF_RESULT and dtype.kind == "c":
+        raise TypeError(f"{op.name}: the operand must be real, not {dtype}: use `{op.name[1:]}`")
+    forward = op.name[0] != "i"
+    scaled = options["norm"] == "ortho" or (options["norm"] == "forward") == forward
     largest = elements = max(prod(shape), 1)
-    plan = 0
+    plan = made = most = 0  # bytes
     order = list(enumerate(places))
     for i, (axis, n) in order if half is Half.OF_OPERAND else reversed(order):
-        last = i == len(places) - 1
+        kind = half if i == len(places) - 1 else Half.NONE
         if n is None:
-            n = (array.bound[axis] - 1) * 2 if last and half is Half.OF_OPERAND else array.bound[axis]
+            n = (array.bound[axis] - 1) * 2 if kind is Half.OF_OPERAND else array.bound[axis]
         if n < 1:
             raise ValueError(f"Invalid number of FFT data points ({n}) specified.")
-        plan = max(plan, _plan_bytes(n))
-        shape[axis] = n // 2 + 1 if last and half is Half.OF_RESULT else n
-        largest = max(largest, prod(shape))
-        dtype = _dtype(op, array, options, len(places)) if last else dtype
+        taken, given, found = _loop(dtype, kind, scaled)
+        plan = max(plan, _plan_bytes(n, taken, given))
+        used = made + _plan_bytes(n, taken, given) + (prod(shape) * taken.itemsize if taken != dtype else 0)
+        shape[axis] = n // 2 + 1 if kind is Half.OF_RESULT else n
+        count, dtype = prod(shape), found
+        made = count * found.itemsize
+        most = max(most, used + made + (count * given.itemsize if given != found else 0))
+        largest = max(largest, count)
     wide = np.result_type(dtype, np.complex64).itemsize
-    # NumPy casts an operand that is not in double, and casts back. The norm decides which parts; these are the most.
-    in_double = array.dtype == (np.float64 if half is Half.OF_RESULT else np.complex128)
-    work = plan if in_double else plan + 2 * largest * 16
-    between = largest * wide if len(places) > 1 else 0  # the axes
-    copied = 0 if array.contiguous else elements * wide
-    result = meta(tuple(shape), dtype, array.contiguous)
-    # on CUDA it is the work area of a plan
-    return Inferred(result, between + max(largest * wide, work) + copied)
+    # There a copy, what is between two axes, and the work area of a plan.
+    on_card = elements * wide + largest * wide * (len(places) > 1) + max(largest * wide, plan)
+    return Inferred(meta(tuple(shape), dtype, array.contiguous), most - made, on_card=on_card)
+
+
+def _loop(dtype: np.dtype[Any], half: Half, scaled: bool) -> tuple[np.dtype[Any], np.dtype[Any], np.dtype[Any]]:
+    """The dtypes that NumPy's loop takes and gives, and that of the result.
+
+    Single precision has a loop of its own if the numbers need no cast and are scaled; else all are cast to double.
+    """
+    single = scaled and dtype == (np.float32 if half is Half.OF_RESULT else np.complex64)
+    inside = np.dtype(np.complex64) if single else np.result_type(dtype, np.complex128)
+    real, own = np.finfo(inside).dtype, np.finfo(dtype).dtype if dtype.kind == "c" else dtype
+    if half is Half.OF_OPERAND:
+        return inside, real, np.result_type(own, 1.0)
+    return real if half is Half.OF_RESULT else inside, inside, np.result_type(dtype, 1j)
 
 
 def places_of(name: str, shape: Known, options: Options) -> list[tuple[int, int | None]]:
@@ -115,8 +133,8 @@ def places_of(name: str, shape: Known, options: Options) -> list[tuple[int, int 
     return [(axis, shape[axis] if n == -1 else n) for axis, n in zip(axes, points, strict=True)]
 
 
-def _plan_bytes(n: int) -> int:
-    """Bytes that NumPy's FFT allocates for a length: roots of unity and a copy of a line, in double.
+def _plan_bytes(n: int, taken: np.dtype[Any], given: np.dtype[Any]) -> int:
+    """Bytes that NumPy's FFT allocates for a length: roots of unity and a copy of a line, of real or complex numbers.
 
     If a prime factor is large, it is a convolution (Bluestein's) of more than twice the length, with several arrays.
     """
@@ -126,15 +144,8 @@ def _plan_bytes(n: int) -> int:
             rest, largest = rest // prime, prime
         prime += 1
     largest = max(largest, rest)
-    return 16 * n * (10 if largest > 50 and largest * largest > n else 2)
-
-
-def _dtype(op: Op, array: Meta, options: Options, axes: int) -> np.dtype[Any]:
-    """The dtype of the result: half precision may stay along one axis, but is widened along two."""
-    axes = min(axes, 2)
-    along = {"axis": 0, "n": None} if "axis" in options else {"axes": tuple(range(axes)), "s": None}
-    dtype: np.dtype[Any] = resolve(op, np)(sample(array, (2,) * axes), norm="backward", **along).dtype
-    return dtype
+    several = largest > 50 and largest * largest > n
+    return n * (10 * max(taken.itemsize, given.itemsize) if several else 2 * min(taken.itemsize, given.itemsize))
 
 
 # -- declarations ------------------------------------------------------------------------------------------------------

@@ -119,14 +119,13 @@ def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     """Zeros of a shape, with the first operand added at the key."""
     result = meta(options["shape"], as_meta(operands[0]).dtype)
     if len(operands) == 1:
-        place, workspace = viewed(result, lambda array: array[decode_view_key(options["key"])]).meta.shape, 0
-    else:
-        found = select(result.bound, options["key"], operands[1:])
-        place, workspace = found.shape, found.workspace
-        if options["key"] == (TENSOR,):
-            workspace += _room_for_rows(as_meta(operands[0]), as_meta(operands[1]), result)
-    check_value(lengths(operands[0]), place)
-    return Inferred(result, workspace)
+        check_value(lengths(operands[0]), viewed(result, lambda x: x[decode_view_key(options["key"])]).meta.shape)
+        return Inferred(result)
+    found = select(result.bound, options["key"], operands[1:])
+    check_value(lengths(operands[0]), found.shape)
+    rows = options["key"] == (TENSOR,)
+    room = _room_for_rows(as_meta(operands[0]), as_meta(operands[1]), result) if rows else 0
+    return Inferred(result, found.workspace + room, on_card=found.on_card + room)
 
 
 def _room_for_rows(x: Meta, rows: Meta, result: Meta) -> int:
@@ -135,7 +134,8 @@ def _room_for_rows(x: Meta, rows: Meta, result: Meta) -> int:
         return 0
     block, count = max(ADDED, prod(result.bound[1:])), prod(rows.bound)
     sums = prod(result.bound) if _often(count, result.bound[0], result.dtype) else 0
-    return (4 * block + sums + (0 if rows.contiguous else count)) * INTP.itemsize + copies((x,))
+    copied = 0 if rows.contiguous and rows.dtype == INTP else count
+    return (4 * block + sums + copied) * INTP.itemsize + copies((x,))
 
 
 def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

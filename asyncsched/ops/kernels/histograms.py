@@ -51,7 +51,11 @@ def digitize(xp: Any, x: Any, bins: Any, *, right: bool = False) -> Any:
     if xp is not np:
         up, down = xp.all(bins[1:] >= bins[:-1]), xp.all(bins[1:] <= bins[:-1])
         require_true(xp, up | down, ValueError, "bins must be monotonically increasing or decreasing")
-    return xp.digitize(xp.asarray(x), bins, right)
+    x = xp.asarray(x)
+    if xp is np and bins.size and bins[0] > bins[-1]:  # NumPy would make another array of its result
+        found = np.asarray(np.digitize(x, bins[::-1], right))
+        return np.subtract(len(bins), found, out=found)
+    return xp.digitize(x, bins, right)
 
 
 def histogram(
@@ -138,8 +142,8 @@ def digitize_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
         raise ValueError(f"digitize: the bins must have one dimension, not shape {bins.bound}")
     dtype = np.result_type(array.dtype, bins.dtype)
     copied = cast_bytes(array, dtype) or (0 if array.contiguous else array.nbytes)
-    result = meta(array.bound, INTP)
-    return Inferred(result, copied + result.nbytes + bins.bound[0] * (dtype.itemsize + 8))
+    result, workspace = meta(array.bound, INTP), copied + bins.bound[0] * (dtype.itemsize + 8)
+    return Inferred(result, workspace, on_card=workspace + result.nbytes)
 
 
 def histogram_parts(name: str, operands: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[list[Meta], int]:

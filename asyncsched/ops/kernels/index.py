@@ -29,7 +29,7 @@ from ..index_keys import (
 )
 from ..meta import Shape
 from ..op import resolve
-from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, int_bounds, lengths, sample, viewed
+from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, copies, int_bounds, lengths, sample, viewed
 from .checks import require, require_below, require_key, require_within
 from .elementwise import into
 
@@ -223,7 +223,7 @@ def getitem_advanced_rule(op: Op, operands: tuple[Operand, ...], options: Option
     found = select(lengths(array), options["key"], operands[1:])
     contiguous = found.ordered and all_contiguous(operands)
     bound = found.bound if None in found.shape else None
-    return Inferred(meta(found.shape, array.dtype, contiguous, bound), found.workspace)
+    return Inferred(meta(found.shape, array.dtype, contiguous, bound), found.workspace, on_card=found.on_card)
 
 
 def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -237,16 +237,17 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
         check_in_place(part, computed.meta)
         return computed._replace(meta=meta(array.shape, array.dtype))
     if len(operands) == 2:
-        found = Selection(getitem_rule(op, (part,), options).meta.shape, (), True, 0)
+        found = Selection(getitem_rule(op, (part,), options).meta.shape, (), True, 0, 0)
     else:
         found = select(lengths(part), key, operands[2:])
     check_value(lengths(value), found.shape)
     if not isinstance(value, (Meta, np.generic)):
         np.empty(1, part.dtype)[...] = sample(value)
-    bounds, workspace = int_bounds((value,), (part.dtype,)), found.workspace
+    bounds, copied = int_bounds((value,), (part.dtype,)), 0
     if isinstance(value, Meta) and not all_contiguous((value,)) and not all_contiguous(operands[2:]):
-        workspace += value.nbytes  # of the copy in C order
-    return Inferred(meta(array.shape, array.dtype, array.contiguous or path is not None), workspace, int_bounds=bounds)
+        copied = value.nbytes  # in C order
+    result = meta(array.shape, array.dtype, array.contiguous or path is not None)
+    return Inferred(result, found.workspace + copied, int_bounds=bounds, on_card=found.on_card + copied)
 
 
 def check_in_place(part: Meta, computed: Meta) -> None:
@@ -260,8 +261,9 @@ def last_written_rule(op: Op, operands: tuple[Operand, ...], options: Options) -
     """A bool for each place that the tensors select; along slices all are alike. Workspace: numbers of all writes."""
     shape, key = without_slices(options["shape"], options["key"], operands)
     found = select(shape, key, operands)
-    workspace = found.workspace + (prod(shape) + 3 * prod(found.bound)) * 8
-    return Inferred(meta(found.shape, np.dtype(bool), True, found.bound if None in found.shape else None), workspace)
+    result = meta(found.shape, np.dtype(bool), True, found.bound if None in found.shape else None)
+    numbers = (prod(shape) + 2 * prod(found.bound)) * 8
+    return Inferred(result, found.workspace + numbers, on_card=found.on_card + numbers + 8 * prod(found.bound))
 
 
 def argwhere_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -271,7 +273,7 @@ def argwhere_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
         raise ValueError("nonzero: zero-dimensional arrays have no indices; use `x.reshape((1,))` first")
     bound = (prod(array.bound), len(array.bound))
     result = meta((None, bound[1]), INTP, True, bound)
-    return Inferred(result, result.nbytes + cast_bytes(array, np.dtype(bool)))
+    return Inferred(result, result.nbytes, on_card=result.nbytes + cast_bytes(array, np.dtype(bool)))
 
 
 def take_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -283,7 +285,7 @@ def take_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     if not shape[axis] and 0 not in (*shape[:axis], *indices.bound):
         raise IndexError(f"{op.name}: nothing can be taken from an empty axis")
     result = meta((*shape[:axis], *indices.bound, *shape[axis + 1 :]), array.dtype)
-    return Inferred(result, (0 if array.contiguous else array.nbytes) + cast_bytes(indices, INTP))
+    return Inferred(result, copies((array,)) + cast_bytes(indices, INTP))
 
 
 def embedding_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

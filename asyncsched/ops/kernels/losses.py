@@ -144,9 +144,8 @@ def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
     target = as_meta(operands[0])
     if target.dtype.kind not in "iu":
         raise TypeError(f"the target must hold class numbers, of an integer dtype, not {target.dtype}")
-    return Inferred(
-        meta(target.shape, target.dtype, False), prod(target.bound) + target.nbytes
-    )  # the mask of rows that count, and a copy
+    mask = prod(target.bound)  # of rows that count
+    return Inferred(meta(target.shape, target.dtype, False), mask, on_card=mask + target.nbytes)
 
 
 _CROSS_ENTROPY = Op(

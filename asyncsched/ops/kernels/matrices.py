@@ -163,13 +163,14 @@ def _strict(xp: Any) -> Any:
 
 
 _DOUBLE = np.dtype(np.float64)
+_SVD = 6  # matrices: a copy, both factors, and as much to work in
 
 
 def matrix_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """From square matrices to square matrices: `inv`, which solves for a unit matrix, and `cholesky`."""
     array, dtype = _square(op.name, operands[0])
     result = meta(array.bound, dtype)
-    return Inferred(result, _copied(array, dtype, 2) + _wide(result.nbytes, dtype) - result.nbytes)
+    return Inferred(result, _decomposed([result], array, dtype, 2) - result.nbytes)
 
 
 def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -179,11 +180,11 @@ def number_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 def cofactors_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """From square matrices to square matrices. Workspace: matrices to invert, or a decomposition and its products."""
+    """From square matrices to square matrices. Workspace: the decomposition, or its factors and their conjugates."""
     array, dtype = _square(op.name, operands[0])
-    return Inferred(
-        meta(array.bound, dtype), 8 * prod(array.bound) * _inside(dtype).itemsize + _copied(array, dtype, 4)
-    )
+    result, parts = meta(array.bound, dtype), _svd_parts(array, dtype, full=True)
+    used = _bytes(parts) + (3 if dtype.kind == "c" else 2) * result.nbytes
+    return Inferred(result, max(used, _decomposed(parts, array, dtype, _SVD)) - result.nbytes)
 
 
 def spectrum_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, symmetric: bool = False) -> Inferred:
@@ -216,9 +217,12 @@ def pseudo_inverse_rule(op: Op, operands: tuple[Operand, ...], options: Options)
     *batch, n, m = array.bound
     if _with_tolerance(op.name, tuple(batch), operands[1:]) != tuple(batch):
         raise ValueError(f"{op.name}: the tolerance has shape {lengths(operands[1])}, but the matrices {tuple(batch)}")
-    parts, workspace = svd_parts(op.name, operands[:1], {"full_matrices": False})
-    used = 2 * sum(part.nbytes for part in parts) + array.nbytes + workspace
-    return Inferred(meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous), 2 * used)
+    result = meta((*batch, m, n), dtype, len(batch) == 0 or array.contiguous)
+    parts = _svd_parts(array, dtype, full=False)
+    conjugate = array.nbytes if dtype.kind == "c" else 0
+    scaled = parts[0].nbytes + result.nbytes  # one factor, over the singular values; and the product
+    most = conjugate + max(_bytes(parts) + scaled, _decomposed(parts, array, dtype, _SVD))
+    return Inferred(result, most - result.nbytes)
 
 
 def solution_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -240,7 +244,11 @@ def power_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
     _check_square(op.name, array.bound)
     dtype = resolve(op, np)(sample(array, (1, 1)), n=min(max(n, -4), 4)).dtype
     result = meta(array.bound, dtype, array.contiguous or len(array.bound) == 2)
-    return Inferred(result, 3 * result.nbytes + (0 if n >= 0 else cast_bytes(array, _inside(dtype))))
+    products = 1 if abs(n) < 3 else 2 if abs(n) == 3 else 3  # alive at once: a square, and the result before and after
+    if n >= 0:
+        return Inferred(result, (products - 1) * result.nbytes)
+    inverted = _decomposed([result], array, dtype, 2)
+    return Inferred(result, max(inverted, (products + (n < -1)) * result.nbytes) - result.nbytes)
 
 
 def matrix_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -251,7 +259,11 @@ def matrix_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
     dtype = resolve(op, np)(sample(array, (1, 1)), **options).dtype
     kept = (1, 1) if options.get("keepdims") else ()
     result = meta((*array.bound[:-2], *kept), dtype)
-    return Inferred(result, _temporary(array, dtype) + 2 * result.nbytes)
+    if (order := options.get("ord", "fro")) in (2, -2, "nuc"):
+        used = _copied(array, array.dtype if array.dtype.kind in "fc" else _DOUBLE)
+    else:
+        used = _magnitudes(array, order in (None, "fro", "f"))
+    return Inferred(result, used + 2 * result.nbytes, on_card=_norm_on_card(array))
 
 
 def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -262,7 +274,11 @@ def vector_norm_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
     if not prod([shape[axis] for axis in axes]):  # without elements NumPy has no smallest one, or raises
         resolve(op, np)(sample(array, (0,)), **{**options, "axis": None, "keepdims": False})
     result = meta(reduced(shape, axes, options), dtype, array.contiguous)
-    return Inferred(result, _temporary(array, dtype) + array.nbytes)
+    # NumPy brings several axes to the front, as one.
+    stays = isinstance(options.get("axis"), int) or (array.contiguous and axes == tuple(range(len(axes))))
+    moved, order = 0 if stays else array.nbytes, options.get("ord", 2)
+    mask = prod(shape) if order == 0 else 0
+    return Inferred(result, moved + mask + _magnitudes(array, order == 2), on_card=_norm_on_card(array))
 
 
 def cross_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -291,7 +307,9 @@ def eigen_parts(
     array, dtype = _square(name, operands[0])
     values, vectors = (_real_dtype(dtype), dtype) if symmetric else (_complex_dtype(dtype),) * 2
     parts = [meta(array.bound[:-1], values), meta(array.bound, vectors)]
-    return parts, _beside(parts, array, dtype, 3)
+    # A copy, and twice as much to work in; of real numbers with complex vectors, these once real and once complex.
+    count = 3 if symmetric else 2 if dtype.kind == "c" else 4
+    return parts, _beside(parts, _decomposed(parts, array, dtype, count))
 
 
 def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
@@ -302,17 +320,22 @@ def qr_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tupl
     *batch, n, m = array.bound
     k = n if options["mode"] == "complete" else min(n, m)
     parts = [meta((*batch, n, k), dtype), meta((*batch, k, m), dtype)]
-    return parts, _beside(parts, array, dtype, 2) + _wide(prod(array.bound) * dtype.itemsize, dtype)
+    copied = meta(array.bound, _inside(dtype))  # to write over, also where it is no cast
+    return parts, _beside(parts, copied.nbytes + _decomposed(parts, copied, dtype, 2))
 
 
 def svd_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
     """Orthonormal matrices on both sides of real, descending numbers."""
     array, dtype = _stacked(name, operands[0])
+    parts = _svd_parts(array, dtype, full=options["full_matrices"])
+    return parts, _beside(parts, _decomposed(parts, array, dtype, _SVD))
+
+
+def _svd_parts(array: Meta, dtype: np.dtype[Any], *, full: bool) -> list[Meta]:
     *batch, n, m = array.bound
-    k, full = min(n, m), options["full_matrices"]
+    k = min(n, m)
     u, vh = (*batch, n, n if full else k), (*batch, m if full else k, m)
-    parts = [meta(u, dtype), meta((*batch, k), _real_dtype(dtype)), meta(vh, dtype)]
-    return parts, _beside(parts, array, dtype, 5)
+    return [meta(u, dtype), meta((*batch, k), _real_dtype(dtype)), meta(vh, dtype)]
 
 
 def slogdet_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
@@ -374,20 +397,34 @@ def _copied(array: Meta, dtype: np.dtype[Any], count: int = 1) -> int:
     return count * (n * m + 4 * (n + m)) * inside.itemsize + cast_bytes(array, inside)
 
 
-def _beside(parts: list[Meta], array: Meta, dtype: np.dtype[Any], count: int) -> int:
-    """Bytes of temporary memory of a decomposition, beside its results and the buffer that they are copied to.
+def _bytes(parts: list[Meta]) -> int:
+    return sum(part.nbytes for part in parts)
 
-    The same bytes as the buffer's are used before: for a cast of the matrices, or for results not yet cast back.
+
+def _decomposed(parts: list[Meta], array: Meta, dtype: np.dtype[Any], count: int) -> int:
+    """The most bytes of a decomposition of all matrices, its results included.
+
+    They are a cast of the matrices, `count` copies of one and the results; then these, and the first of them cast back.
     """
-    found = sum(part.nbytes for part in parts)
-    before = cast_bytes(array, _inside(dtype)) + _wide(found, dtype) + (found if dtype != _inside(dtype) else 0)
-    return max(0, before - 2 * found) + _copied(array, dtype, count) - cast_bytes(array, _inside(dtype))
+    back = parts[0].nbytes if dtype != _inside(dtype) else 0
+    return _wide(_bytes(parts), dtype) + max(_copied(array, dtype, count), back)
 
 
-def _temporary(array: Meta, dtype: np.dtype[Any]) -> int:
-    """Bytes of the magnitudes of all elements and of their powers: more than a decomposition copies."""
-    elements = prod(array.bound)
-    return 2 * elements * max(dtype.itemsize, array.dtype.itemsize, _DOUBLE.itemsize)
+def _beside(parts: list[Meta], used: int) -> int:
+    """Bytes used by a decomposition that are more than its results and the buffer that these are copied to."""
+    return max(0, used - 2 * _bytes(parts))
+
+
+def _magnitudes(array: Meta, squared: bool) -> int:
+    """Bytes of the magnitudes of all elements, or of their squares in the array's own dtype; and of integers cast."""
+    cast = cast_bytes(array, _DOUBLE) if array.dtype.kind not in "fc" else 0
+    own = max(array.dtype.itemsize, _DOUBLE.itemsize) if cast else array.dtype.itemsize
+    return cast + prod(array.bound) * (own if squared or array.dtype.kind != "c" else own // 2)
+
+
+def _norm_on_card(array: Meta) -> int:
+    """Bytes of a copy, of the magnitudes of all elements and of their powers: the most on a CUDA card."""
+    return array.nbytes + 2 * prod(array.bound) * max(array.dtype.itemsize, _DOUBLE.itemsize)
 
 
 def _with_tolerance(name: str, batch: Known, tolerance: tuple[Operand, ...]) -> Known:

@@ -185,8 +185,8 @@ def einsum_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     dtype = np.result_type(*[as_meta(operand).dtype for operand in operands])
     inside = np.promote_types(dtype, np.float32) if dtype == np.float16 else dtype
     result = meta(tuple([sizes[letter] for letter in output]), dtype, False)
-    workspace = sum(cast_bytes(operand, inside) for operand in operands) + cast_bytes(result, inside)
-    return Inferred(result, workspace)
+    casts = sum(cast_bytes(operand, inside) for operand in operands) + cast_bytes(result, inside)
+    return Inferred(result, on_card=casts)  # NumPy casts in pieces
 
 
 def einsum_letters(subscripts: str, ndims: Sequence[int]) -> tuple[list[str], str]:

@@ -152,10 +152,11 @@ def variance_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> In
     """`var` and `std`. Workspace: NumPy's deviations from the mean, as large as the operand, and the mean."""
     inferred = mean_rule(op, operands, {"axis": options.get("axis"), "keepdims": options.get("keepdims", False)})
     array = as_meta(operands[0])
-    deviations = np.result_type(inferred.meta.dtype, array.dtype, np.float32)
+    deviations = np.result_type(inferred.meta.dtype, array.dtype)
     # They are squared in place. But those of bool are conjugated, as if they were complex: one more array.
     elements = prod(inferred.meta.bound) + prod(array.bound) * (2 if array.dtype == bool else 1)
-    return inferred._replace(workspace=elements * deviations.itemsize + inferred.workspace)
+    on_card = elements * np.result_type(deviations, np.float32).itemsize + inferred.workspace
+    return inferred._replace(workspace=elements * deviations.itemsize + inferred.workspace, on_card=on_card)
 
 
 def arg_reduction_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:

@@ -118,15 +118,18 @@ def repeat_each(x: Any, repeats: Any, *, axis: int | None = None) -> Any:
 
 def tile(xp: Any, x: Any, *, repetitions: Any) -> Any:
     """Copies of the array side by side, by a copy that repeats it, unless its rows are short."""
-    if xp is not np or x.size * prod(repetitions) < LARGE or set(repetitions) <= {1}:
+    if xp is not np or not tiled_at_once(x.shape, prod(repetitions)):
         return xp.tile(x, repetitions)
-    if not x.ndim or x.shape[-1] < _WIDE:
-        return np.tile(x, repetitions)
     ndim = max(x.ndim, len(repetitions))
     shape, counts = [(1,) * (ndim - len(one)) + tuple(one) for one in (x.shape, repetitions)]
     out = np.empty([n for pair in zip(counts, shape, strict=True) for n in pair], x.dtype)
     out[...] = x.reshape([n for length in shape for n in (1, length)])
     return out.reshape([count * length for count, length in zip(counts, shape, strict=True)])
+
+
+def tiled_at_once(shape: tuple[int, ...], times: int) -> bool:
+    """Whether `tile` copies an array of this shape to all places at once."""
+    return prod(shape) * times >= LARGE and times > 1 and shape[-1:] >= (_WIDE,)
 
 
 def several_lines(shape: tuple[int, ...], axis: int) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..declare import Inferred, Meta, Op, Operand, Options, meta
 from ..packed import pack_found
-from ..rules import INTP, Known, as_meta
+from ..rules import INTP, Known, as_meta, copies
 
 
 def unique_values(xp: Any, x: Any) -> Any:
@@ -39,16 +39,25 @@ _BYTES = np.dtype(np.uint8)
 
 
 def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The unique elements. NumPy copies all, and puts them into a hash table, or sorts them and marks the first ones.
-
-    A table has a node for each unique element, and one or two places in a list.
-    """
+    """The unique elements; as many as there may be."""
     array, elements, most = _flat(operands[0])
-    itemsize = array.dtype.itemsize
-    node = 16 * -(-(itemsize + 24) // 16)  # with two pointers and what the allocator adds
-    table = most * (node + 2 * 8)
-    work = elements * itemsize + max(table, elements * (itemsize + 1))
-    return Inferred(meta((None,), array.dtype, True, (most,)), work)
+    result, used = meta((None,), array.dtype, True, (most,)), _found_bytes(array)
+    # CuPy sorts in a copy of the copy.
+    on_card = max(used - result.nbytes, elements * (2 * array.dtype.itemsize + 1))
+    return Inferred(result, used - result.nbytes, on_card=on_card)
+
+
+def _found_bytes(array: Meta) -> int:
+    """The most bytes of NumPy's unique elements: a copy of all, and a hash table, or the copy sorted and two masks.
+
+    A table has a node for each unique element, and one or two places in a list. NumPy has none for floating-point
+    numbers, before 2.3 none at all, and before 2.4 none for complex numbers: the larger is charged.
+    """
+    array, elements, most = _flat(array)
+    node = 16 * -(-(array.dtype.itemsize + 24) // 16)  # with two pointers and what the allocator adds
+    table = 0 if array.dtype.kind == "f" else most * (node + 2 * 8)
+    found = most * array.dtype.itemsize
+    return elements * array.dtype.itemsize + max(table + found, elements + max(found, elements))
 
 
 def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -66,15 +75,38 @@ def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
     if options["inverse"]:
         parts.insert(options["index"], part(0, wide, array.bound, INTP))
     values = part(0, 0, None, array.dtype) if wide else part(fixed, others * INTP.itemsize, None, array.dtype)
-    nbytes, sorting = fixed + most * width, elements * (2 * itemsize + 3 * INTP.itemsize + 1)
-    return Inferred(meta((None,), _BYTES, True, (nbytes,)), max(sorting, nbytes), parts=[values, *parts])
+    nbytes = fixed + most * width
+    used = _sorted_bytes(elements, most, itemsize, **options)
+    workspace, result = max(used, 2 * nbytes) - nbytes, meta((None,), _BYTES, True, (nbytes,))
+    on_card = max(workspace, elements * (2 * itemsize + 3 * INTP.itemsize + 1))
+    return Inferred(result, workspace, parts=[values, *parts], on_card=on_card)
+
+
+def _sorted_bytes(elements: int, most: int, itemsize: int, *, index: bool, inverse: bool, counts: bool) -> int:
+    """The most bytes of NumPy's `unique` with indices or counts: a copy, a mask of the first ones, and its results."""
+    used = elements * (itemsize + 1) + max(most * itemsize, elements)  # the mask is made of another one
+    if index or inverse:  # the order, and the elements in order
+        used += elements * (INTP.itemsize + itemsize)
+    wide = most * (index + 2 * counts) + elements * 2 * inverse  # with the numbers of all, and where the first ones are
+    return used + wide * INTP.itemsize
 
 
 def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A bool for each element of the first operand. Both operands are joined and sorted, or a table is made."""
-    first, second = as_meta(operands[0]), as_meta(operands[1])
-    elements, itemsize = prod(first.bound) + prod(second.bound), np.result_type(first.dtype, second.dtype).itemsize
-    return Inferred(meta(first.bound, np.dtype(bool)), elements * (4 * itemsize + 4 * INTP.itemsize))
+    """A bool for each element of the first operand. NumPy sorts both operands, and then both as one.
+
+    Booleans it looks up in a table, by their places and three masks. (Integers, too, if they are close together: this
+    takes less.)
+    """
+    (first, count, _), (second, others, _) = map(_flat, operands)
+    most, rest = [min(prod(one.bound), 1 << 8 * one.dtype.itemsize) for one in (first, second)]  # NaNs are equal here
+    result, itemsize = meta(first.bound, np.dtype(bool)), np.result_type(first.dtype, second.dtype).itemsize
+    if first.dtype == second.dtype == bool:
+        used = others + 4 * count + max(others, count) * (1 + INTP.itemsize)
+        return Inferred(result, copies(operands) + used)
+    unique = _sorted_bytes(count, most, first.dtype.itemsize, index=False, inverse=True, counts=False)
+    kept = most * first.dtype.itemsize + count * INTP.itemsize
+    together = rest * second.dtype.itemsize + (most + rest) * (2 * itemsize + INTP.itemsize + 3)
+    return Inferred(result, copies(operands) + max(unique, kept + max(_found_bytes(second), together)))
 
 
 def _flat(operand: Operand) -> tuple[Meta, int, int]:

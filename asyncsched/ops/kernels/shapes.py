@@ -10,7 +10,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
-from ..rules import Known, all_contiguous, as_meta, axis_of, lengths, same_as, view_rule
+from ..rules import Known, all_contiguous, as_meta, axis_of, copies, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
 
@@ -121,9 +121,8 @@ def repeat_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     shape, axis = axis_of(array.bound, options.get("axis"))
     if repeats < 0:
         raise ValueError("repeat: repeats may not contain negative values.")
-    copied = 0 if array.contiguous else array.nbytes
     found = meta((*shape[:axis], shape[axis] * repeats, *shape[axis + 1 :]), array.dtype)
-    return Inferred(found, copied + room(found))
+    return Inferred(found, copies(operands) + room(found))
 
 
 def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -140,7 +139,7 @@ def repeat_each_rule(op: Op, operands: tuple[Operand, ...], options: Options) ->
     most = _most_repeats(shape, axis, array.dtype.itemsize, options.get("maxlength"))
     before, after = shape[:axis], shape[axis + 1 :]
     found = meta((*before, None, *after), array.dtype, True, (*before, most, *after))
-    return Inferred(found, (0 if array.contiguous else array.nbytes) + repeats.nbytes + room(found))
+    return Inferred(found, copies((array,)) + repeats.nbytes + room(found))
 
 
 def _most_repeats(shape: Known, axis: int, itemsize: int, maxlength: int | None) -> int:
@@ -152,25 +151,29 @@ def _most_repeats(shape: Known, axis: int, itemsize: int, maxlength: int | None)
 
 
 def tile_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """Copies of the array side by side. NumPy repeats one axis after the other; workspace: the step before the last."""
+    """Copies of the array side by side. Unless it is copied at once, NumPy repeats one axis after the other.
+
+    Workspace: the step before the last.
+    """
     array, repetitions = as_meta(operands[0]), options["repetitions"]
     ndim = max(len(array.bound), len(repetitions))
     padded = (1,) * (ndim - len(array.bound)) + array.bound
     counts = (1,) * (ndim - len(repetitions)) + tuple(repetitions)
     if any(count < 0 for count in counts):
         raise ValueError(f"tile: negative repetitions {counts}")
-    copies = [count for count in counts if count != 1]
+    repeated = [count for count in counts if count != 1]
     shape = tuple([length * count for length, count in zip(padded, counts, strict=True)])
-    result = meta(shape, array.dtype, array.contiguous or bool(copies))
-    return Inferred(result, result.nbytes if len(copies) > 1 or not array.contiguous else 0)
+    result = meta(shape, array.dtype, array.contiguous or bool(repeated))
+    before = result.nbytes // max(repeated[-1], 1) if len(repeated) > 1 else copies(operands)
+    at_once = releasing_gil.tiled_at_once(array.bound, prod(counts))
+    return Inferred(result, 0 if at_once else before, on_card=before)
 
 
 def roll_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The elements rolled. Without an axis the flattened array is rolled, which makes the result C-contiguous."""
     array, axis = as_meta(operands[0]), options.get("axis")
     if axis is None:
-        copied = 0 if array.contiguous else array.nbytes
-        return Inferred(meta(array.shape, array.dtype), copied)
+        return Inferred(meta(array.shape, array.dtype), copies(operands))
     axes = normalize_axis_tuple(axis, len(array.shape), allow_duplicate=True)
     np.broadcast_shapes(np.shape(options["shift"]), (len(axes),))
     return same_as(array)

@@ -140,20 +140,26 @@ def interp_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     forms = ((x, np.float64, count * 8), (points, np.float64, known * 8), (values, dtype, known * width))
     workspace = sum(nbytes for one, wanted, nbytes in forms if one.dtype != wanted or not one.contiguous)
     if options["period"] is not None:  # remainders, their order, points with two more, and the values likewise
-        workspace += count * 8 + known * (2 * 8 + 2 * width)
+        after_cast = x.dtype != np.float64 and x.contiguous  # the cast is dropped before there is a result
+        workspace += (0 if after_cast else count * 8) + known * (2 * 8 + 2 * width)
     elif known <= count:
         workspace += known * width  # slopes
     return Inferred(meta(x.shape, dtype), workspace)
 
 
 def gradient_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The form of the first operand, in floating point; the caller has checked the arguments. Workspace: three more."""
+    """The form of the first operand, in floating point; the caller has checked the arguments.
+
+    Workspace: differences; or of two, which are weighted, what is more than the result. NumPy reuses temporary arrays.
+    """
     f, spacing = [as_meta(operand) for operand in operands]
     dtype = f.dtype if f.dtype.kind in "fc" else np.dtype(np.float64)
     exact = isinstance(operands[1], (Meta, np.generic))  # otherwise a Python number, which adapts to the other dtype
     count, wide = prod(f.bound), np.result_type(dtype, spacing.dtype).itemsize if exact else dtype.itemsize
-    workspace = count * ((3 if spacing.bound else 2) * wide + (8 if f.dtype != dtype else 0))
-    return Inferred(meta(f.shape, dtype, f.contiguous), workspace + 8 * prod(spacing.bound) * wide)
+    each = max(wide, 2 * wide - dtype.itemsize) if spacing.bound else wide
+    rest = count * (8 if f.dtype != dtype else 0) + 8 * prod(spacing.bound) * wide
+    on_card = count * (3 if spacing.bound else 2) * wide + rest  # CuPy reuses none
+    return Inferred(meta(f.shape, dtype, f.contiguous), count * each + rest, on_card=on_card)
 
 
 def convolve_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -203,6 +209,8 @@ def _pad_bytes(array: Meta, padded: Known, pairs: Pairs, mode: str, options: Opt
             each = 3 * wide.itemsize
         elif axis or not array.contiguous or options.get("reflect_type") == "odd":
             each = widest * size  # a copy: only for rows can NumPy tell that source and target do not overlap
+            if array.dtype == bool and options.get("reflect_type") == "odd":
+                each += widest * 8  # twice the edge, less that, in integers
         most = max(most, each * prod(padded[:axis]) * prod(shape[axis + 1 :]))
     return most
 
