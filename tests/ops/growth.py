@@ -140,7 +140,10 @@ def cases(kind: str) -> dict[str, list[Case]]:
     PAIRS = STACK if wide > 99 else some(rows * 8, 16, 16)
     SQUARE = some(1024, 1024, fill=definite)
     axes = ({"axis": None}, {"axis": 0}, {"axis": -1})
-    found: dict[str, list[Case]] = {name: [((X,) * n, {})] for name, n in ARITIES.items()}
+    LONG = some(2 * rows, COLUMNS)  # beside it, what is charged for blocks is little
+    found: dict[str, list[Case]] = {
+        name: [((LONG if callable(TABLE[name].kernel) else X,) * n, {})] for name, n in ARITIES.items()
+    }
     found |= {name: along(*axes) for name in ("all", "any", "max", "min", "prod", "sum", "mean", "std", "var")}
     found |= {name: along(*axes) + along(axes[1], operands=(WIDE,)) for name in ("count_nonzero", "argmax", "argmin")}
     found |= {
@@ -281,7 +284,7 @@ def signals(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
 
 def networks(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
     """Of networks. Images are many and small, few and large, and lines."""
-    n, x, target = rows * 16, some(rows * 16, 128), fixed(rows * 16, fill=numbers(100), dtype="i8")
+    n, x, target = rows * 32, some(rows * 32, 128), fixed(rows * 32, fill=numbers(100), dtype="i8")
     how, one = {"ignore_index": -100, "label_smoothing": 0.1}, fixed(fill=lambda *_: np.asarray(1))
     shapes = ((rows, 32, 32), (rows, 32, 32), (rows, 32, 32))
     seen = fixed(64, 64, fill=lambda rng, shape: np.tri(*shape), dtype="?")

@@ -90,7 +90,7 @@ def test_a_process_grows_by_what_is_charged(part):
     ],
 )
 def test_what_is_taken_beside_arrays_is_charged(names, streams):
-    found = grown(0, 17, usually(3, 40), names, streams)
+    found = grown(0, 17, usually(3, 15), names, streams)
     assert found
     assert not beyond(found)
 
