@@ -172,7 +172,7 @@ def _forward(name: str) -> _Operator:
     op = TABLE[name]
     plans, exact, with_int, with_float = op.plans, op.exact, op.with_number[int], op.with_number[float]
     UFUNC_OPERATORS[op.kernel if isinstance(op.kernel, str) else name] = name
-    template: tuple[Any, ...] = (None, None, None, ())  # a number, its plan and device as of the last call, and what these made
+    template: tuple[Any, ...] = (None, None, None, ())  # of the last number: its plan, its device, and what they made
 
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
