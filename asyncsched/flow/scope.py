@@ -380,7 +380,7 @@ class Scope(Submitter, OnlyAsync):
                 claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
                 engine.grant_reserve(core, claimed)
         except BaseException as error:
-            engine.close_scope(core, error)
+            engine.close_scope(core, self._left_by(error))
             raise
         return core
 
@@ -419,8 +419,7 @@ class Scope(Submitter, OnlyAsync):
             raise
         finally:
             if not core.tasks:
-                cancelled = error is None or isinstance(error, asyncio.CancelledError)
-                runtime.engine.close_scope(core, self._exceeded() if cancelled and self._late() else error)
+                runtime.engine.close_scope(core, self._left_by(error))
                 runtime.dispatch()
             del error  # it holds this frame
 
@@ -438,6 +437,11 @@ class Scope(Submitter, OnlyAsync):
             self._timeout.reschedule(None)
             if self._inner is not None:
                 self._inner.deadline = inf
+
+    def _left_by(self, error: BaseException | None) -> BaseException | None:
+        """What an observer is told of the end of the scope."""
+        cancelled = error is None or isinstance(error, asyncio.CancelledError)
+        return self._exceeded() if cancelled and self._late() else error
 
     def _late(self) -> bool:
         return self._timeout is not None and self._timeout.expired()

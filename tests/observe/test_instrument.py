@@ -372,6 +372,10 @@ async def test_a_scope_says_what_left_it(s: asc.Scheduler) -> None:
     with pytest.raises(asc.DeadlineExceeded):
         async with s.scope(name="late", deadline=0.001):
             await asyncio.Event().wait()
+    async with s.scope(name="all", reserve=s.load().max_bytes):
+        with pytest.raises(asc.DeadlineExceeded):
+            async with s.scope(name="late before it began", reserve=1, deadline=0.001):
+                pass
     with pytest.raises(ExceptionGroup):
         async with s.scope(name="of a task") as scope:
             await scope.submit(int, "no number")
@@ -390,7 +394,8 @@ async def test_a_scope_says_what_left_it(s: asc.Scheduler) -> None:
     await asyncio.wait([task])
     assert left.found == {
         "well": "NoneType", "raised": "LookupError", "late": "DeadlineExceeded", "of a task": "NoneType",
-        "cancelled": "CancelledError", "too large": "TaskTooLarge",
+        "cancelled": "CancelledError", "too large": "TaskTooLarge", "late before it began": "DeadlineExceeded",
+        "all": "NoneType",
     }  # fmt: skip
 
 
