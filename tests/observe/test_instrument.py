@@ -372,10 +372,15 @@ async def test_a_scope_says_what_left_it(s: asc.Scheduler) -> None:
     with pytest.raises(asc.DeadlineExceeded):
         async with s.scope(name="late", deadline=0.001):
             await asyncio.Event().wait()
-    async with s.scope(name="all", reserve=s.load().max_bytes):
+    outside = contextvars.copy_context()
+
+    async def begins_late() -> None:
         with pytest.raises(asc.DeadlineExceeded):
             async with s.scope(name="late before it began", reserve=1, deadline=0.001):
                 pass
+
+    async with s.scope(name="all", reserve=s.load().max_bytes):
+        await asyncio.create_task(begins_late(), context=outside)
     with pytest.raises(ExceptionGroup):
         async with s.scope(name="of a task") as scope:
             await scope.submit(int, "no number")
