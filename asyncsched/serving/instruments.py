@@ -243,7 +243,7 @@ SERVER: Final = (
         lambda s: s.limiter.adopted),
     Row("bodies_adopted", "Tasks of such requests that still run.", False, lambda s: len(s.bodies())),
     Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
-    Row("requests_refused", "Requests refused: over max_requests or a tenant's quota, or draining.", True,
+    Row("requests_refused", "Requests refused: too late, over max_requests or a tenant's quota, or draining.", True,
         lambda s: s.limiter.refused),
     Row("estimated_wait_seconds", "Seconds until all requests and tasks are done, by estimate.", False,
         lambda s: s.estimated_wait()),
