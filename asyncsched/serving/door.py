@@ -29,11 +29,10 @@ from math import inf
 from time import perf_counter
 from typing import Final
 
-from .._arguments import label_of
 from .._core.instrument import Instrument
 from .._core.model import Scope, Task
 from ..runtime.rates import Spent, Took
-from .http import Exchange, Problem
+from .http import Exchange, Problem, route_of
 from .limiter import Limiter
 
 SAFE: Final = 0.9  # of a deadline is given away, since times vary
@@ -43,6 +42,10 @@ _PATHS: Final = 1024  # the most that are remembered
 _NOTHING: Final = 1e-9  # seconds: sums are rounded
 _BATCHES: Final = object()  # the name of what is no request's own work
 _LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
+
+
+class TooLate(Problem):
+    """The end of a request that could not be answered in time."""
 
 
 class Route(Took):
@@ -101,7 +104,7 @@ class Door(Instrument):
         """Let a request in, if it can be answered in so many seconds. It must `leave`.
 
         Raises:
-            Problem: 503, if it would come too late.
+            TooLate: 503, if its answer would come too late.
         """
         now, tenant, known = perf_counter(), exchange.tenant, self._routes.get(path)
         route = known or self._any
@@ -221,15 +224,12 @@ class Door(Instrument):
             routes.popitem(last=False)
         return route
 
-    def _refusal(self, seconds: float) -> Problem:
+    def _refusal(self, seconds: float) -> TooLate:
         self._limiter.refused += 1
-        return Problem(503, "The answer would not be ready in time.", retry_after=seconds)
+        return TooLate(503, "The answer would not be ready in time.", retry_after=seconds)
 
 
 def _route_of(exchange: Exchange) -> str | None:
-    """Method and route, as Starlette and FastAPI tell it; None if nobody has."""
-    scope = exchange.scope
-    path = getattr(scope.get("route"), "path", None)
-    if path is None and "endpoint" in scope:
-        path = label_of(scope["endpoint"])
-    return None if path is None else f"{scope['method']} {scope.get('root_path', '')}{path}"
+    """Method and route; None if that is not known."""
+    scope, route = exchange.scope, route_of(exchange.scope)
+    return None if route is None else f"{scope['method']} {scope.get('root_path', '')}{route}"

@@ -112,6 +112,8 @@ async def test_what_would_come_too_late_is_refused_by_the_work_that_is_left(cloc
         assert (await done[0].answer())[0] == 503
         assert done[0].headers["retry-after"] == "100"
         assert server.limiter.refused == 2
+        if server.render_metrics is not None:
+            assert b'asyncsched_refusals_total{reason="TooLate"} 2.0' in server.render_metrics()[1]
         await until(lambda: len(app.began) == 2)
         clock.passes(50)
         assert refused(await ask(server, "a")) == 1
