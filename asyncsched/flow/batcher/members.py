@@ -41,7 +41,7 @@ from ...errors import TaskCancelled
 from ...runtime.context import Ambient
 from ...runtime.rates import Took
 from ..scope import Scope
-from .pace import SAFE, too_late
+from .pace import SAFE, Pace, too_late
 from .queue import STEP, Entry, Group, Queue, Tenant, late
 
 NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
@@ -123,6 +123,7 @@ class MemberQueue(Queue):
 
     def __init__(self, max_cost: float, cost: Callable[[Any], float] | None) -> None:
         super().__init__(STEP, max_cost, None, cost)
+        self.pace = Pace(max_cost, 1, 1 / 32, 1 / 32)  # a member takes many steps, so their mean counts
         self.seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve; by identity
         # Of a member: how many steps it takes, and what they cost. These vary, and become no slower.
         self._steps, self._work = Took(1 / 32, 1 / 32), Took(1 / 32, 1 / 32)

@@ -8,8 +8,8 @@ are refused after a batch (`Queue.shed`), the later ones first, so that those be
 with which those in it would be late (`Queue.form`).
 
 Nothing is refused without a measurement. One item is let through if nothing else waits or is computed, so that a single
-stall is forgotten. If no batch of a size was computed for a minute, perhaps since it is too slow, it is taken to need
-no more for each item than smaller ones do.
+stall is forgotten. A batch needs no more for each item than smaller ones did that were computed later: else a size that
+was slow once would never be tried again.
 
 Alternatives. The rate of items: after a quiet time it is the rate of lone items. Not to begin what would be late, and
 nothing else: then the queue is full of items that are just too late, and each that is in time takes the place of
@@ -25,7 +25,6 @@ from ...errors import QueueFull
 from ...runtime.rates import Took
 
 SAFE: Final = 0.9  # of the time to a deadline is given away, since times vary
-REMEMBERED: Final = 60.0  # seconds
 
 
 class Size(Took):
@@ -40,18 +39,20 @@ class Pace:
     Args:
         most: the most that a batch may cost.
         concurrency: how many batches are computed at a time.
+        weights: of the last time, and of one that is longer: see `Took`.
     """
 
-    def __init__(self, most: float, concurrency: int) -> None:
+    def __init__(self, most: float, concurrency: int, *weights: float) -> None:
         self.full: float = most  # what a batch costs that leaves items behind
         self.running: dict[int, tuple[float, float]] = {}  # the cost of each batch, and when it began
         self._concurrency = concurrency
+        self._weights = weights
         self._took: dict[int, Size] = {}
 
     def add(self, cost: float, seconds: float, now: float) -> None:
         """A batch took so long."""
         if cost:
-            took = self._took.setdefault(_size(cost), Size())
+            took = self._took.setdefault(_size(cost), Size(*self._weights))
             took.add(seconds / cost)
             took.at = now
 
@@ -66,9 +67,9 @@ class Pace:
             return 0.0
         size = _size(cost)
         known = size if size in self._took else min(self._took, key=lambda one: abs(one - size))
-        each, recent = self._took[known].mean, now - REMEMBERED
-        if self._took[known].at < recent:
-            each = min([each, *[one.mean for size, one in self._took.items() if size < known and one.at > recent]])
+        each, at = self._took[known].mean, self._took[known].at
+        if len(self._took) > 1:
+            each = min([each, *[one.mean for size, one in self._took.items() if size < known and one.at > at]])
         return each * min(max(cost, 2.0 ** (known - 1)), 2.0**known)
 
     def expected(self, cost: float, now: float) -> float:
