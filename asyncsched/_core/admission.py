@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sized
+from math import inf
 from operator import attrgetter
 from typing import Final, Protocol
 
@@ -49,13 +50,17 @@ class Admission:
         self._returning = returning
         self.tenants: Tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # queues with pending tasks
+        self._opened = 0  # scopes with a deadline, but those inside others
         self._classes: list[Priority] = []  # classes whose tenants have queues to serve
 
     def new_queue(self, around: Queue | None, share: Share) -> Queue:
         """A queue for a scope whose parent has the queue `around`."""
         if around is None:
             return Queue(Tenant(name=None, priority=self.tenants.ordinary))
-        return Queue(self.tenants.join(around.tenant, share))
+        queue = Queue(self.tenants.join(around.tenant, share), born=around.born)
+        if share.deadline and queue.born == inf:
+            queue.born = self._opened = self._opened + 1
+        return queue
 
     def push(self, task: Task) -> None:
         """Add a task to the queue of its scope."""

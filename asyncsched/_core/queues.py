@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from math import inf
 from typing import Any, Final
 
 from .model import PENDING, Task
@@ -28,6 +29,7 @@ class Queue:
     """
 
     tenant: Any  # the `Tenant` whose share it is admitted from
+    born: float = inf  # if its scope, or one around it, has a deadline: the older has the lower number
     live: int = 0  # pending tasks
     since: int = 0  # the number of the task that was the first to wait here; all that wait now came with it or later
     in_rotation: bool = False  # whether its tenant serves it: only while other queues have pending tasks, too

@@ -5,6 +5,8 @@ Theory of operation. There are three levels. Each asks the one below for a task 
 - `Admission` asks the classes (`Priority`), the highest first; its head says how low classes are kept from starving.
 - A class asks its tenants in the order of a `FairQueue`, and charges the tenant that had a task.
 - A tenant asks the queues of its scopes round robin: the queue just asked goes last, whether its head can go or not.
+  Scopes with a deadline take turns with the others, too. But in such a turn the oldest of them goes, whose turn it ever
+  is: if all got equal shares, all would be late together.
 
 Only queues with pending tasks take part. While just one queue has any, as in most programs, `Admission` takes its head,
 and neither rotates nor charges.
@@ -21,9 +23,12 @@ nobody knows them before the task has run, and estimates by class of operation w
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass, field
+from math import inf
+from operator import attrgetter
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -42,6 +47,10 @@ class Share(NamedTuple):
     tenant: Hashable | None = None  # whose work it is; if nobody around names one, the scope is a tenant of its own
     weight: float | None = None  # of the tenant, from now on
     priority: float | None = None  # the class: the higher goes first
+    deadline: bool = False  # it has one, so it goes before younger ones
+
+
+_born = attrgetter("born")
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True, kw_only=True)
@@ -51,17 +60,22 @@ class Tenant(Member):
     name: Hashable | None
     priority: Priority
     queues: dict[Queue, None] = field(default_factory=dict)  # queues with pending tasks; the first is asked next
+    by_age: list[Queue] = field(default_factory=list)  # those of scopes with a deadline, the oldest first
 
     def enter(self, queue: Queue) -> None:
         """Add one of its queues that has a pending task now."""
         queue.in_rotation = True
         self.queues[queue] = None
+        if queue.born < inf:
+            insort(self.by_age, queue, key=_born)
         self.priority.tenants.join(self)
 
     def leave(self, queue: Queue) -> None:
         """Remove one of its queues that has no pending task any more."""
         queue.in_rotation = False
         del self.queues[queue]
+        if queue.born < inf:
+            self._take_out(queue)
         if not self.queues:
             self.priority.tenants.leave(self)
 
@@ -70,11 +84,13 @@ class Tenant(Member):
 
         Heads before it that lack bytes are added to `blocked`.
         """
-        queues = self.queues
+        queues, by_age = self.queues, iter(self.by_age)
         for _ in range(len(queues)):
             queue = next(iter(queues))
             del queues[queue]
             queues[queue] = None
+            if queue.born < inf:
+                queue = next(by_age)
             head = queue.peek()
             if head is None or head.blockers or (full and head.lanes):
                 continue
@@ -83,9 +99,16 @@ class Tenant(Member):
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
             if account.fits(head):
+                if queue.born < inf:
+                    self._take_out(queue)
+                    insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
                 return head
             blocked.append(head)
         return None
+
+    def _take_out(self, queue: Queue) -> None:
+        by_age = self.by_age
+        del by_age[by_age.index(queue, bisect_left(by_age, queue.born, key=_born))]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -121,7 +144,7 @@ class Tenants:
 
     def join(self, parent: Tenant, share: Share) -> Tenant:
         """The tenant of a new scope inside a scope of the tenant `parent`: a known one or a new one."""
-        name, weight, priority = share
+        name, weight, priority, _ = share
         name = parent.name if name is None else name
         level = parent.priority.level if priority is None else priority
         group = self._classes.get(level)

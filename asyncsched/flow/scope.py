@@ -187,8 +187,9 @@ class Submitter(Tasks):
                 the body is cancelled at its `await`, as with `asyncio.timeout`, and with it its unfinished tasks.
                 Inside a scope with a deadline only a shorter one makes a difference.
             tenant: whose work it is, anything hashable. Tenants get equal shares of admissions, by bytes and number,
-                however many scopes and tasks each has. The scopes of one tenant alternate. Default: the tenant of the
-                scope around it; a scope without any counts as a tenant of its own.
+                however many scopes and tasks each has. The scopes of one tenant alternate, but of those with a deadline
+                the oldest goes first. Default: the tenant of the scope around it; a scope without any counts as a
+                tenant of its own.
             weight: the tenant gets that many shares. The last one given holds for all its scopes (of one priority).
             priority: the class, an int; use few different ones. A higher class goes first, but a lower one that waits
                 gets every 17th admission or so. Default: that of the scope around it, 0 at first.
@@ -211,7 +212,8 @@ class Submitter(Tasks):
                 tenant.close()  # else Python warns
             raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
-        return Scope(self, name or "unnamed", claimed, wait, deadline, Share(tenant, weight, priority))
+        share = Share(tenant, weight, priority, deadline is not None)
+        return Scope(self, name or "unnamed", claimed, wait, deadline, share)
 
 
 _UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import Final, Protocol
 
 TIME_CONSTANT: Final = 1.0  # seconds
+_LATELY: Final = 2.0  # seconds
+_MANY: Final = 1024
 _FOLD: Final = 0.05  # seconds of work that make one sample
 
 
@@ -40,6 +43,74 @@ class Rate:
     def seconds_for(self, count: float) -> float | None:
         """The seconds that `count` items will take; None before anything was measured."""
         return count * self._weight / self._count if self._count else None
+
+
+class Took:
+    """How long something takes: an exponentially weighted mean of the last times, and how far they lie from it.
+
+    Args:
+        weight: of the last time, where it is shorter than the mean. The first few have more.
+        longer: of one that is longer. By default more, since work that is not known to be slow is begun in vain. But
+            the first that is far beyond all others counts no more than twice the mean: mostly it is a single stall.
+    """
+
+    __slots__ = ("_count", "_last", "_longer", "_off", "_weight", "mean")
+
+    def __init__(self, weight: float = 1 / 8, longer: float = 1 / 2) -> None:
+        self._weight, self._longer = weight, longer
+        self._count = 0
+        self.mean = 0.0  # 0 before the first
+        self._off = self._last = 0.0
+
+    def add(self, seconds: float) -> None:
+        """It took so long."""
+        self._count += 1
+        if not self.mean:
+            self.mean = seconds
+            return
+        weight, off = max(self._weight, 1 / self._count), seconds - self.mean
+        if off > 0:
+            self.mean += min(off, max(self.mean, 4 * self._off, self._last)) * max(self._longer, weight)
+        else:
+            self.mean += off * weight
+        self._off += (abs(off) - self._off) * weight
+        self._last = off
+
+    def at_least(self, seconds: float) -> None:
+        """It was cut short after so long, so it takes longer."""
+        self.mean = max(self.mean, seconds)
+
+    @property
+    def likely(self) -> float:
+        """What most take at most."""
+        return self.mean + 2 * self._off
+
+
+class Spent:
+    """The seconds that each of many has spent lately, per second: exponentially weighted means."""
+
+    def __init__(self) -> None:
+        self._sums: OrderedDict[Hashable, float] = OrderedDict()  # as if all had been spent at `_at`
+        self._all = self._began = self._at = 0.0
+
+    def add(self, who: Hashable, seconds: float, now: float) -> None:
+        """Somebody has spent so much."""
+        if not self._sums:
+            self._began = now
+        if not self._sums or now - self._at > 50 * _LATELY:  # before the numbers become too large
+            kept = math.exp((self._at - now) / _LATELY)
+            self._sums = OrderedDict({one: amount * kept for one, amount in self._sums.items()})
+            self._all, self._at = self._all * kept, now
+        amount = seconds * math.exp((now - self._at) / _LATELY)
+        self._sums[who] = self._sums.pop(who, 0.0) + amount
+        self._all += amount
+        if len(self._sums) > _MANY:
+            self._all -= self._sums.popitem(last=False)[1]
+
+    def by_others(self, who: Hashable, now: float) -> float:
+        """What all others spend per second."""
+        span = _LATELY * (1 - math.exp((self._began - now) / _LATELY))
+        return (self._all - self._sums.get(who, 0.0)) * math.exp((self._at - now) / _LATELY) / span if span else 0.0
 
 
 class Counts(Protocol):

@@ -205,3 +205,11 @@ def find_problem(error: BaseException, retry_after: Callable[[], float | None]) 
             after = (getattr(error, "retry_after", None) or retry_after() or 1.0) if row.retry else None
             return Problem(row.status, row.detail, retry_after=after)
     return None
+
+
+def route_of(scope: ASGIScope) -> str | None:
+    """The route that a framework chose: the template of its path, or the name of what it called; never the path. None
+    if no framework tells, or it has not chosen yet."""
+    route = scope.get("route")
+    template = getattr(route, "path_format", None) or getattr(route, "path", None) or scope.get("path_template")
+    return template if isinstance(template, str) else getattr(scope.get("endpoint"), "__name__", None)

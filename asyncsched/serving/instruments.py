@@ -19,7 +19,7 @@ from .._blocks import contextmanager
 from ..flow.batcher.batcher import BatcherStatistics
 from ..flow.batcher.stepper import StepperStatistics
 from ..runtime.statistics import Statistics
-from .http import ASGIScope, Exchange
+from .http import Exchange, route_of
 from .service import Service
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Metrics:
             status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
         finally:
             now, method = perf_counter(), exchange.scope["method"]
-            route = self._routes.bounded(_route_of(exchange.scope))
+            route = self._routes.bounded(route_of(exchange.scope) or "other")
             self._requests.labels(method if method in _METHODS else "other", route, status).inc()
             if exchange.tenant is not None:
                 self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()
@@ -176,13 +176,6 @@ class _Values:
         return value
 
 
-def _route_of(scope: ASGIScope) -> str:
-    """The route that a framework chose: the template of its path, or the name of what it called; never the path."""
-    route = scope.get("route")
-    template = getattr(route, "path_format", None) or getattr(route, "path", None) or scope.get("path_template")
-    return template if isinstance(template, str) else getattr(scope.get("endpoint"), "__name__", "other")
-
-
 def _note_batch(wait: Histogram, size: Histogram, seconds: list[float]) -> None:
     size.observe(len(seconds))
     for one in seconds:
@@ -243,7 +236,7 @@ SERVER: Final = (
         lambda s: s.limiter.adopted),
     Row("bodies_adopted", "Tasks of such requests that still run.", False, lambda s: len(s.bodies())),
     Row("requests_limit", "The most requests in progress.", False, lambda s: s.limiter.max_requests),
-    Row("requests_refused", "Requests refused: over max_requests or a tenant's quota, or draining.", True,
+    Row("requests_refused", "Requests refused: too late, over max_requests or a tenant's quota, or draining.", True,
         lambda s: s.limiter.refused),
     Row("estimated_wait_seconds", "Seconds until all requests and tasks are done, by estimate.", False,
         lambda s: s.estimated_wait()),

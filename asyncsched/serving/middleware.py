@@ -8,9 +8,11 @@ from contextlib import ExitStack, suppress
 from ..flow.scope import Scope
 from ..runtime.context import ambient
 from .client import Client, Disconnected
+from .door import Door, Inside
 from .http import App, BodyTooLarge, Exchange, Receive, ShuttingDown, find_problem
 from .service import Service
 
+_NOBODY = "no tenant"
 _LINGERS = 2.0  # seconds, for most of what an honest client has still to send
 
 
@@ -57,20 +59,26 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
     reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
     wait = None if reserve is None else options.wait
-    scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
-    work = asyncio.create_task(_in_scope(scope, app, exchange, client))
+    name, whose, weight = exchange.name, exchange.tenant, None
+    if whose is None and seconds is not None:  # as one tenant they go the oldest first, with a share for each
+        whose, weight = _NOBODY, len(service.limiter)
+    scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
+    inside = service.door.let_in(exchange, name, seconds, client.end)
+    work = asyncio.create_task(_in_scope(service.door, inside, scope, app, exchange, client))
     try:
         await client.attend(work, seconds)
     finally:
         if not work.done():
             service.adopt(exchange, scope, work)
+        service.door.leave(exchange, inside)
         del work  # avoids a cycle: its exception holds this frame
 
 
-async def _in_scope(scope: Scope, app: App, exchange: Exchange, client: Client) -> None:
+async def _in_scope(door: Door, inside: Inside, scope: Scope, app: App, exchange: Exchange, client: Client) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
     scope._takes_turn = False
     async with scope:
+        door.entered(exchange, inside, scope._core())
         exchange.on_complete = scope._lift_deadline
         await app(exchange.scope, client.receive, exchange.send)
 

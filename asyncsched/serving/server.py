@@ -62,7 +62,9 @@ class Serving(Service):
         tenant: a function of ASGI's scope that names the tenant, by a header say; or None for a request without one.
             `max_requests_per_tenant` needs it.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
-            function of ASGI's scope that gives them: use it if some answers are streams. A function that runs in a
+            function of ASGI's scope that gives them: use it if some answers are streams. A request whose answer would
+            come later than that is refused with 503, mostly before its body is read: by the work of those that were let
+            in, and the time for which requests of its route have kept streams busy. A function that runs in a
             thread cannot be ended. It keeps its request's place and reserve until it ends, and is shown as adopted in
             metrics and status. Readiness fails while such functions hold every stream. If the response has begun, it is
             cut off: DeadlineExceeded reaches the server, which logs it. Once the response is complete, nothing is

@@ -21,6 +21,7 @@ from ..flow.batcher.stepper import Stepper
 from ..flow.scope import Scope, check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
+from .door import Door
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
 
@@ -151,6 +152,9 @@ class Service:
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
             self._scheduler = scheduler
+            lanes = scheduler._runtime.lanes.values()
+            self.door = Door(sum([len(one.compute) for one in lanes]), self.limiter)
+            scheduler.add_instrument(self.door)
             if self.shown:
                 self.summary = Summary()
                 scheduler.add_instrument(self.summary)

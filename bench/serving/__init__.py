@@ -12,6 +12,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 
 from bench.harness.rows import OURS, Result, Row, Target
 from bench.harness.subjects import Together
@@ -20,6 +21,7 @@ from bench.harness.turns import Turns
 from .load import request
 from .servers import CONNECTIONS, DRAIN, LIMIT, Found, Server, answer, beside, counted, with_litserve
 
+KINDS = ("batch", "call", "tensors", "tokens")  # of `waiting`
 AT_CAPACITY = "at capacity"
 
 
@@ -80,6 +82,39 @@ def overload(turns: Turns) -> Iterator[Result]:
     yield counted("overload-counts", "three times the load: counted differently", differently, "books agree", note)
 
 
+def deadlines(turns: Turns) -> Iterator[Result]:
+    """Three times as many requests as can be answered, with a deadline of 1.9 s: those that are answered in time, for
+    several limits of requests in progress. The guide's is 80, twice as many as are answered in that time."""
+    quick = turns.quick
+    kinds, missing = with_litserve([*KINDS, *(["fastapi"] if find_spec("fastapi") else [])], turns)
+    limits = (80,) if quick else (40, 80, 320)
+    found: dict[str, dict[int, list[float]]] = {}
+    for kind in kinds:
+        app = "bench.serving.waiting"
+        with Server(kind, quick, app=app, max_requests=1000, deadline=None) as server:
+            most = answer(server.load(seconds=0.3 if quick else 6, connections=40))["per_second"]
+        for limit in limits:
+            with Server(kind, quick, app=app, max_requests=limit, deadline=1.9) as server:
+                one = answer(server.load(seconds=0.5 if quick else 20, connections=500, rate=3 * most))
+            told = one["statuses"]
+            let_in = told.get("200", 0) + told.get("504", 0)
+            numbers = [one["per_second"] / most, 100 * told.get("504", 0) / max(1, let_in), one["refused"]["p99"] * 1e3]
+            found.setdefault(kind, {})[limit] = numbers
+    least, few = Target(1 / 0.95, "5% for refusals"), Target(1, "it was let in", absolute=True)
+    soon = Target(50, "it is told at once", absolute=True)
+    for limit in limits:
+        rows = {kind: numbers[limit] for kind, numbers in found.items()}
+        for at, key, title, unit, target in (
+            (0, "time", "time per answer in time", "x", least), (1, "late", "let in, and told 504", "%", few),
+            (2, "refusals", "p99 of refusals", "ms", soon),
+        ):  # fmt: skip
+            values = {kind: [1 / max(one[at], 1e-3) if at == 0 else one[at]] for kind, one in rows.items()}
+            title = f"three times the load, a deadline, {limit} requests: {title}"
+            targets = dict.fromkeys(KINDS, target)
+            of = {AT_CAPACITY: [1.0]} if at == 0 else {}
+            yield Row(f"deadlines-{limit}-{key}", title, unit, targets=targets).result(of | values, missing)
+
+
 def _counts(server: Server) -> Counter[str]:
     """Requests by status, from the server's metrics."""
     text = server.ask(request("/metrics", b"", method="GET"))[1]
@@ -134,4 +169,4 @@ def stopping(turns: Turns) -> Iterator[Result]:
     yield counted("stopping-seconds", title, seconds, "the drain timeout", most=DRAIN, unit="s")
 
 
-ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, tenants, stopping))
+ROWS = tuple(Together(one.__name__, one) for one in (capacity, overload, deadlines, tenants, stopping))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -62,9 +63,36 @@ class Texts(Digits):
     encode_response = unbatch
 
 
+class Waits(ls.LitAPI):  # type: ignore[misc]
+    """The model of `bench.serving.waiting`, in batches."""
+
+    def setup(self, device: object) -> None:
+        pass
+
+    def decode_request(self, request):  # type: ignore[no-untyped-def]  # as above
+        return 0
+
+    def batch(self, items: list[Any]) -> Any:
+        return items
+
+    def predict(self, items: list[Any]) -> Any:
+        time.sleep(0.05 * len(items))
+        return items
+
+    def unbatch(self, items: Any) -> Any:
+        return items
+
+    def encode_response(self, item: Any) -> Any:
+        return {}
+
+
 if __name__ == "__main__":
     app, port, options = sys.argv[1:]
-    width = json.loads(options)["width"]
-    api = Texts(width, tokens.CAPACITY, stream=True) if app == "bench.tokens" else Digits(width)
-    server = ls.LitServer(api, accelerator="cpu")
+    given = json.loads(options)
+    width, deadline = given["width"], given.get("deadline")
+    if app == "bench.serving.waiting":
+        api = Waits(max_batch_size=4, batch_timeout=0.005)
+    else:
+        api = Texts(width, tokens.CAPACITY, stream=True) if app == "bench.tokens" else Digits(width)
+    server = ls.LitServer(api, accelerator="cpu", timeout=deadline or 30)
     server.run(host="127.0.0.1", port=int(port), log_level="error", generate_client_file=False)

@@ -27,7 +27,8 @@ HERE = ("numpy", "asyncsched", "run_in_executor", "to_thread", "dask")  # librar
 OWN = {
     "serving": (
         "capacity-time; capacity-p99; overload-time; overload-p99; overload-refusals; overload-healthz; overload-lag"
-        "; overload-tracked; overload-resident; overload-counts; tenants"
+        "; overload-tracked; overload-resident; overload-counts"
+        "; deadlines-80-time; deadlines-80-late; deadlines-80-refusals; tenants"
         "; stopping-unanswered; stopping-seconds"
     ),
     "replan": "; ".join(

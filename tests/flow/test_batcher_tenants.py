@@ -171,3 +171,18 @@ async def test_steps_have_the_highest_priority_first_and_let_no_other_starve(s: 
     assert await asyncio.gather(*tasks) == [[]] * len(tasks)
     had = Counter(name for step in steps[30:200] for name in step)
     assert had == {"high": 640, "usual": 40}
+
+
+async def test_a_batch_has_a_share_for_each_that_waits_for_it() -> None:
+    """As if they came without a batcher."""
+    shares = list[float]()
+
+    class Shares(asc.observe.Instrument):
+        def scope_opened(self, scope: Any) -> None:
+            if scope.name.startswith("batch of"):
+                shares.append(scope.queue.tenant.weight)
+
+    async with asc.Scheduler("cpu", instruments=[Shares()]):
+        batcher = Batcher(list, max_batch_cost=2)
+        await asyncio.gather(*[batcher(item) for item in range(5)])
+    assert shares == [5, 3, 1]

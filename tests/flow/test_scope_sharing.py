@@ -32,6 +32,35 @@ async def test_tenants_share_whatever_their_scopes() -> None:
     assert await served(("a", 3, {"tenant": 1}), ("b", 3, {"tenant": 1}), ("x", 6, {"tenant": 2})) == "axbx" * 3
 
 
+async def test_of_the_scopes_with_a_deadline_the_oldest_goes_first() -> None:
+    dated = {"tenant": 1, "deadline": 60}
+    assert await served(("a", 3, dated), ("b", 3, dated), ("c", 1, dated)) == "aaabbbc"
+
+
+async def test_scopes_with_a_deadline_take_turns_with_the_others_of_their_tenant_and_with_other_tenants() -> None:
+    dated = {"tenant": 1, "deadline": 60}
+    order = await served(("a", 2, dated), ("x", 4, {"tenant": 1}), ("b", 2, dated), ("o", 8, {"tenant": 2}))
+    assert order[1::2] == "o" * 8
+    assert order[::2] == "axaxbxbx"
+
+
+async def test_scopes_inside_one_with_a_deadline_go_with_it_and_alternate() -> None:
+    order, gate = list[str](), threading.Event()
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+        s.submit_nowait(held, gate)
+        async with (
+            s.scope() as around, around.scope(tenant=1, deadline=60) as old,
+            around.scope(tenant=1, deadline=60) as young,
+        ):  # fmt: skip
+            young.submit_nowait(order.append, "y")
+            async with old.scope(name="a") as first, old.scope(name="b", deadline=30) as second:
+                for _ in range(2):
+                    first.submit_nowait(order.append, "a")
+                    second.submit_nowait(order.append, "b")
+                gate.set()
+    assert "".join(order) == "ababy"
+
+
 async def test_weights() -> None:
     order = await served(("a", 9, {"tenant": "a", "weight": 3}), ("b", 3, {"tenant": "b"}))
     assert all(order[i : i + 4].count("b") == 1 for i in range(0, 12, 4))

@@ -7,6 +7,7 @@ import gc
 from collections import Counter
 from collections.abc import Callable, Coroutine
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Problem, Serving
+from asyncsched.serving.door import Route
 from asyncsched.serving.http import ASGIScope, Receive, Send
-from tests.waiting import no_collector
+from tests.waiting import no_collector, turns
 
 from .rig import Call, read, reply, serving
 
@@ -29,14 +31,14 @@ async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         raise Problem(400, "No.")
     if scope["path"] == "/failing":
         raise asc.QueueFull("full")
-    if scope["path"] in ("/slow", "/left"):
+    if scope["path"] in ("/slow", "/left", "/late"):
         await asyncio.Event().wait()
     x = await scope["state"]["scheduler"].put(np.frombuffer(body, np.uint8))
     await reply(send, str(await asc.sum(x).item()).encode())
 
 
 def deadline(scope: ASGIScope) -> float | None:
-    return 0.001 if scope["path"] == "/slow" else None
+    return {"/slow": 0.001, "/late": 60.0}.get(scope["path"])
 
 
 async def ask(server: Serving, path: str = "/", *, size: int = 3) -> int:
@@ -61,6 +63,21 @@ async def refused(server: Serving) -> int:
         server.limiter.max_requests = 10
 
 
+async def too_late(server: Serving, *, let_in: bool) -> int:
+    """Refused at the door, or once it was let in, by the work of another."""
+    calls = [Call(server, "/left").feed()]
+    calls += [Call(server, "/late").feed()] if let_in else []
+    await turns()
+    for inside in server.door._inside.values():
+        inside.route = Route()
+        inside.route.add(1000.0)
+    server.door._look(perf_counter())
+    calls += [] if let_in else [Call(server, "/late").feed()]
+    status = (await calls[1].answer())[0]
+    await calls[0].leave().task
+    return status
+
+
 KINDS: list[tuple[Ask, int]] = [
     (ask, 200),
     (refused, 503),
@@ -68,6 +85,8 @@ KINDS: list[tuple[Ask, int]] = [
     (partial(ask, path="/failing"), 503),
     (partial(ask, path="/slow"), 504),
     (partial(ask, size=11), 413),
+    (partial(too_late, let_in=False), 503),
+    (partial(too_late, let_in=True), 503),
     (leave, 0),
     (stall, 408),
 ]

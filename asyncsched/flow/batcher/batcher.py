@@ -35,9 +35,9 @@ class BatcherStatistics(Record):
     answered: int
     """Items whose batch has ended, with a result or with an exception."""
     dropped: int
-    """Items that were never computed, since they were cancelled or expired before."""
+    """Items that were never computed, since they were cancelled or expired before, or could not be in time any more."""
     refused: int
-    """Items turned away because the queue was full."""
+    """Items turned away because the queue was full, or too long for their deadline."""
     batches: int
     """Batches computed."""
     retries: int
@@ -131,14 +131,16 @@ class Batcher(Generic[Item, Result]):
         self.reserve: int | None = None if reserve is None else parse_bytes(reserve, "reserve")
         if self.reserve is not None:
             check_reserve(self.reserve, _limit(scheduler), "a batch (reserve=)")
-        self._queue = Queue(BATCH, max_batch_cost, max_queue, cost)
+        self._queue = Queue(BATCH, max_batch_cost, max_queue, cost, concurrency)
         self._runners = Runners(fn, self._queue, concurrency, isolate, self.reserve, scheduler)
 
     async def __call__(self, item: Item) -> Result:
         """Wait for a batch with this item, and return its result. Cancelling it drops the item.
 
         Raises:
-            QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take.
+            QueueFull: at once, if `max_queue` items wait. Its `retry_after` is how long these will take. Or if its
+                result would come after the deadline of the caller's scope, by how long batches took lately: mostly at
+                once, and later where batches have become slower.
             TaskTooLarge: if the item costs more than a batch may.
             DeadlineExceeded: if the deadline of the caller's scope passes before the item is computed.
             MemoryDeadlockError: if its batch can get no bytes while the callers keep their reserves.
@@ -152,9 +154,10 @@ class Batcher(Generic[Item, Result]):
             full.retry_after = self._runners.rate.seconds_for(len(self._queue))
             raise
         # No await between the check and the push, so the room that was found is still there.
-        here = innermost()
-        tenant = self._queue.tenant(None if here is None else here.core.queue.tenant)
-        waiting = Waiting(item, cost, monotonic(), deadline(here), tenant, loop.create_future())
+        here, now = innermost(), monotonic()
+        until, tenant = deadline(here), self._queue.tenant(None if here is None else here.core.queue.tenant)
+        self._queue.check_time(tenant, cost, until, now)
+        waiting = Waiting(item, cost, now, until, tenant, loop.create_future())
         self._queue.push(waiting)
         try:
             self._runners.wake(loop)

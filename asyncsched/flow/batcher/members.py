@@ -14,6 +14,10 @@ costs more than one that has, whose reader would see the gap. Parts take the roo
 once. So that they do not wait for ever if there is none, one goes first after `PATIENCE` steps that left all of them
 out.
 
+Members whose scope has a deadline do not share: where one of them would go, the oldest that can goes. Else all would be
+late together. And a member that could not have its last output in time is refused: by the cost of those before it, and
+by how many steps members took lately.
+
 Alternatives. The oldest first, as with a batcher's items: then long prompts go before the tokens of others, whose gaps
 grow. Only shares of cost: if prompts come together, each then goes before the tokens of those that went first. The
 cheapest first: then a prompt never goes while streams of tokens fill the steps. Lists that are kept sorted: members
@@ -25,16 +29,19 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
+from time import monotonic
 from typing import Any, ClassVar, Final, cast
 
 from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient
+from ...runtime.rates import Took
 from ..scope import Scope
+from .pace import SAFE, Pace, too_late
 from .queue import STEP, Entry, Group, Queue, Tenant, late
 
 NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
@@ -48,6 +55,7 @@ class Seat(Entry):
     stays: ClassVar[bool] = True
 
     owner: Owner | None  # the tenant of the scope it joined in
+    number: int  # in the order of joining
     ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
     loop: asyncio.AbstractEventLoop
     joined_in: Ambient | None  # and by whom
@@ -55,6 +63,8 @@ class Seat(Entry):
     unread: deque[Any] = field(default_factory=deque)
     since: float = 0.0  # when it joined, was given its last output, or went on after a pause
     stands: float = 0.0  # see the head of this file
+    steps: int = 0  # it has had so many
+    done: float = 0.0  # and these cost so much
     in_row: bool = False  # of its tenant
     joined: bool = False  # it has its reserve, if it needs one
     room: Scope | None = None  # the scope with its reserve
@@ -111,20 +121,76 @@ class MemberQueue(Queue):
         seat.cost, seat.arrived, seat.going = cost, now, True
         self._add(seat)
 
+    def __init__(self, max_cost: float, cost: Callable[[Any], float] | None) -> None:
+        super().__init__(STEP, max_cost, None, cost)
+        self.pace = Pace(max_cost, 1, 1 / 32, 1 / 32)  # a member takes many steps, so their mean counts
+        self.seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve; by identity
+        # Of a member: how many steps it takes, and what they cost. These vary, and become no slower.
+        self._steps, self._work = Took(1 / 32, 1 / 32), Took(1 / 32, 1 / 32)
+
+    def check_member(self, seat: Seat, deadline: float, now: float) -> None:
+        """Raise QueueFull unless a member that joins now is likely to have its last output in time, or is alone."""
+        others = [one for one in self.seats.values() if one is not seat and not one.ended]
+        if deadline == inf or not others or not self._steps.mean:
+            return
+        seconds = self._expected(seat, [*others, seat], now)
+        if seconds > SAFE * (deadline - now):
+            self.refused += 1
+            raise too_late(seconds, deadline - now)
+
+    def learn(self, seat: Seat, *, whole: bool) -> None:
+        """A member leaves, after all of its steps, or as it was cut short. Members that have not begun, and can no
+        longer have their last output in time, are refused."""
+        for took, found in ((self._steps, seat.steps), (self._work, seat.done)):
+            took.add(found) if whole else took.at_least(found)
+        now, before = monotonic(), list[Seat]()
+        for one in list(self.seats.values()):
+            if one.ended or one is seat:
+                continue
+            before.append(one)
+            if one.steps or one not in self._items or one.deadline == inf or len(before) == 1:
+                continue
+            if one.deadline < now + SAFE * (seconds := self._expected(one, before, now)):
+                self.drop(before.pop())
+                one.settle(too_late(seconds, one.deadline - now))
+
+    def _expected(self, seat: Seat, upto: list[Seat], now: float) -> float:
+        """Seconds until a member has its last output, by those that go up to it: until there is room for it in a step,
+        and its own steps. It waits for as much of each other tenant as of its own, at most, by their weights."""
+        cost = sum([one.cost for one in upto])
+        own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full), now)
+        if cost <= self.pace.full:
+            return own
+        left = [(_owner(one), max(0.0, self._work.mean - one.done)) for one in upto]
+        (name, weight), last = left.pop()
+        mine = last + sum([work for (other, _), work in left if other == name])
+        shares = sum(dict([owner for owner, _ in left] + [(name, weight)]).values()) / weight
+        total = last + sum([work for _, work in left])
+        return own + (min(total, mine * shares) - last) / self.pace.full * self.pace.seconds(self.pace.full, now)
+
+    def shed(self, now: float) -> None:
+        """Members are refused as others leave: see `learn`."""
+
     def form(self, now: float) -> list[Entry]:
         """Take the members of the next step: all if they fit, else those that have got least. Those that nobody wants
         are dropped."""
         for entry in [entry for entry in self._items if not entry.wanted(now)]:
             self.drop(entry)
             entry.expire()
+        leaves = self.cost > self.max_batch_cost or not all(seat.joined for seat in self.seats.values())
         if self.cost > self.max_batch_cost:
             step = list(self._chosen())
             for entry in step:
                 self._take(entry, now)
-            return self._formed(step, now)
-        step = self._take_all(now)
+        else:
+            step = self._take_all(now)
+            for seat in cast(list[Seat], step):
+                seat.stands, seat.in_row = 0.0, False
+        cost = 0.0
         for seat in cast(list[Seat], step):
-            seat.stands, seat.in_row = 0.0, False
+            cost += seat.cost
+            seat.steps, seat.done = seat.steps + 1, seat.done + seat.cost
+        self.pace.formed(cost, leaves)
         return self._formed(step, now)
 
     def _remove(self, entry: Entry) -> None:
@@ -138,6 +204,7 @@ class MemberQueue(Queue):
         seat.in_row, seat.tenant = True, self.tenant(seat.owner)
         seat.stands = max(seat.stands, seat.tenant.clock) + seat.cost
         seat.tenant.items[seat] = None
+        seat.tenant.cost += seat.cost
         seat.tenant.group.waiting += 1
 
     def _chosen(self) -> Iterator[Entry]:
@@ -171,6 +238,10 @@ class MemberQueue(Queue):
         return None
 
 
+def _owner(seat: Seat) -> tuple[Hashable, float]:
+    return (None, 1.0) if seat.owner is None else (seat.owner.name, seat.owner.weight)
+
+
 def _in_order(tenant: Tenant) -> list[Seat]:
     """The members of a tenant as they go, if they fit."""
     seats = cast(Iterable[Seat], tenant.items)
@@ -178,6 +249,10 @@ def _in_order(tenant: Tenant) -> list[Seat]:
     prompts = {seat for seat in seats if not seat.begun and seat.cost > least}
     tenant.left_out = tenant.left_out + 1 if prompts else 0
     line = sorted(seats, key=lambda seat: (seat in prompts, seat.stands))
+    dated = sorted([seat for seat in line if seat.deadline < inf], key=lambda seat: (seat in prompts, seat.number))
+    if dated:
+        oldest = iter(dated)
+        line = [next(oldest) if seat.deadline < inf else seat for seat in line]
     if tenant.left_out > PATIENCE:
         line.insert(0, line.pop(-len(prompts)))
     return line

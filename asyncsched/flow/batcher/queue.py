@@ -25,6 +25,7 @@ from ..._core.exception_copies import copied
 from ..._core.fair_queue import FairQueue, Member
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
+from .pace import SAFE, Pace, too_late
 
 
 class Words(NamedTuple):
@@ -48,13 +49,14 @@ STEP: Final = Words(
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("clock", "group", "items", "left_out", "name")
+    __slots__ = ("clock", "cost", "group", "items", "left_out", "name")
 
     def __init__(self, name: Hashable, group: Group) -> None:
         super().__init__()
         self.name: Hashable = name
         self.group: Group = group
         self.items: OrderedDict[Entry, None] = OrderedDict()
+        self.cost: float = 0.0  # of these
         # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
         # parts of prompts.
         self.clock: float = 0.0
@@ -175,11 +177,13 @@ class Queue:
 
     Args:
         cost: what an item costs; None: each costs 1.
+        concurrency: how many batches are computed at a time.
     """
 
     def __init__(
-        self, words: Words, max_batch_cost: float, max_items: int | None, cost: Callable[[Any], float] | None
-    ) -> None:
+        self, words: Words, max_batch_cost: float, max_items: int | None, cost: Callable[[Any], float] | None,
+        concurrency: int = 1,
+    ) -> None:  # fmt: skip
         check_number(words.limit, max_batch_cost)
         if cost is not None and not callable(cost):
             raise TypeError(f"cost takes a function of {words.an_item}, not {type(cost).__name__}")
@@ -187,6 +191,7 @@ class Queue:
         self.words = words
         self.max_batch_cost = max_batch_cost
         self.max_items = max_items
+        self.pace: Pace = Pace(max_batch_cost, concurrency)
         self.cost: float = 0.0
         self.accepted: int = 0  # items, ever, as the next two
         self.dropped: int = 0
@@ -231,6 +236,41 @@ class Queue:
                 " admit fewer callers at a time, or raise max_queue"
             )
 
+    def check_time(self, tenant: Tenant, cost: float, deadline: float, now: float) -> None:
+        """Raise unless an item that joins now is likely to be computed in time, or is alone."""
+        if deadline == inf or not (self._items or self.pace.running):
+            return
+        seconds = self.pace.expected(self._before(tenant, tenant.cost + cost), now)
+        if seconds and seconds > SAFE * (deadline - now):
+            self.refused += 1
+            raise too_late(seconds, deadline - now)
+
+    def shed(self, now: float) -> None:
+        """Refuse items that can no longer be computed in time, behind those that can. One is kept in any case if none
+        is computed."""
+        alone = not self.pace.running
+        for tenant in [tenant for group in self._groups.values() for tenant in group.tenants.values()]:
+            kept = 0.0
+            for entry in list(tenant.items):
+                left, seconds = entry.deadline - now, 0.0
+                if left < inf and not alone:
+                    seconds = self.pace.expected(self._before(tenant, kept + entry.cost), now)
+                if SAFE * seconds > left:
+                    self.drop(entry)
+                    entry.settle(too_late(seconds, left))
+                else:
+                    kept, alone = kept + entry.cost, False
+
+    def _before(self, tenant: Tenant, cost: float) -> float:
+        """The cost of the items that are computed up to the one with which its tenant's cost this much, as tenants
+        share: at most, since no more is known of the others than what they cost together."""
+        group = tenant.group
+        above = [other for other in self._groups.values() if other.level > group.level]
+        higher = sum([one.cost for other in above for one in other.tenants.values()])
+        others = [one for one in group.tenants.values() if one.items and one is not tenant]
+        shares = sum([one.weight for one in others]) / tenant.weight
+        return higher + cost + min(sum([one.cost for one in others]), cost * shares)
+
     def tenant(self, owner: Owner | None) -> Tenant:
         """The tenant of a scope, or of a caller in no scope. It is made if it is new. The caller then pushes an item of
         it at once."""
@@ -248,6 +288,7 @@ class Queue:
     def push(self, waiting: Entry) -> None:
         self._add(waiting)
         waiting.tenant.items[waiting] = None
+        waiting.tenant.cost += waiting.cost
         waiting.tenant.group.waiting += 1
         self.accepted += 1
 
@@ -260,22 +301,30 @@ class Queue:
         return True
 
     def form(self, now: float) -> list[Entry]:
-        """Take the next batch: as many items as fit, shared fairly. Items that nobody wants are dropped."""
+        """Take the next batch: as many items as fit, shared fairly, and can be in time. Items that nobody wants are
+        dropped."""
         batch: list[Entry] = []
-        cost, groups = 0.0, self._present()
+        cost, groups, until = 0.0, self._present(), inf
         while self._items:
             tenant = min([group for group in groups if group.waiting], key=rank_of).first()
             first = next(iter(tenant.items))
             if not first.wanted(now):
                 self.drop(first)
                 first.expire()
-            elif cost + first.cost > self.max_batch_cost:
+                continue
+            seconds = self.pace.seconds(cost + first.cost, now)
+            if first.deadline < now + seconds and (batch or len(self._items) > 1):
+                self.drop(first)
+                first.settle(too_late(seconds, first.deadline - now))
+            elif cost + first.cost > self.max_batch_cost or until < now + seconds:
                 break
             else:
                 self._charge(first)
                 self._take(first, now)
                 batch.append(first)
                 cost += first.cost
+                until = min(until, first.deadline)
+        self.pace.formed(cost, bool(self._items))
         return self._formed(batch, now)
 
     def _formed(self, batch: list[Entry], now: float) -> list[Entry]:
@@ -322,6 +371,7 @@ class Queue:
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]
         self.cost -= waiting.cost
+        waiting.tenant.cost -= waiting.cost
         group = waiting.tenant.group
         group.waiting -= 1
         if not self._items:

@@ -6,14 +6,13 @@ import asyncio
 import contextlib
 import contextvars
 import weakref
-from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
 from time import monotonic
 from typing import Any, NoReturn
 
-from ..._arguments import counted, is_coroutine_function, is_table, label_of
+from ..._arguments import counted, is_coroutine_function, label_of
 from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
 from ...devices.guests import call as call_guest
@@ -23,7 +22,8 @@ from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
-from .queue import STEP, Entry, Parts, Queue, Words
+from .queue import STEP, Entry, Parts, Queue
+from .returned import one_each
 
 Answered = tuple[list[Entry], list[Any]]
 
@@ -84,6 +84,7 @@ class Runners:
                         " server's loop by `anyio.from_thread.run(predict, x)`"
                     )
                 self._queue.empty()  # nobody waits for items that may be left
+                self._queue.pace.running.clear()
                 self._begin_anew()
             self._loop = loop
         if self._is_async and asyncio.current_task() in {batch.task for batch in self._batches} - {None}:
@@ -157,11 +158,13 @@ class Runners:
             waiting.give_up()
 
     async def _compute(self, batch: Batch, lasting: Lasting) -> None:
+        batch.made = monotonic()
         try:
             self._batches.add(batch)
             if not self._goes_on:
                 name = f"{self._words.batch} of {self.name}"
-                async with self._around().scope(name=name, reserve=self._reserve) as scope:
+                share = max(1, len(self._queue))  # one for each that waits, as if it came without a batcher
+                async with self._around().scope(name=name, reserve=self._reserve, weight=share) as scope:
                     wanted, results = await self._computed(batch, scope)
             else:
                 if lasting.scope is None:
@@ -234,6 +237,8 @@ class Runners:
             batch.items = self._queue.form(now)
             self.computing += len(batch.items)
             self.largest = max(self.largest, len(batch.items))
+            batch.cost = sum([entry.cost for entry in batch.items])
+            self._queue.pace.running[id(batch)] = batch.cost, now
         else:
             batch.items = [waiting for waiting in batch.part if waiting.wanted(now)]
             dropped = [waiting for waiting in batch.part if not waiting.wanted(now)]
@@ -260,7 +265,7 @@ class Runners:
             finally:
                 batch.task = error = None
                 del task  # its traceback holds this frame
-            return items, _one_each(returned, len(items), self.name, self._words)
+            return items, one_each(returned, len(items), self.name, self._words)
 
         def compute() -> Answered:
             return self._on_stream(batch)
@@ -284,10 +289,12 @@ class Runners:
         batch.begun = True
         returned = call_guest(self._fn, ([waiting.item for waiting in wanted],)) if wanted else []
         # Here and not on the loop: JAX compiles a program that takes an array apart.
-        return wanted, _one_each(returned, len(wanted), self.name, self._words)
+        return wanted, one_each(returned, len(wanted), self.name, self._words)
 
     def _deliver(self, batch: Batch, wanted: list[Entry], results: list[Any]) -> None:
         self.answered += len(wanted)
+        if wanted and batch.part is None:
+            self._queue.pace.add(batch.cost, (now := monotonic()) - batch.made, now)
         for waiting in set(batch.items).difference(wanted) if len(wanted) < len(batch.items) else ():
             self._queue.dropped += 1
             waiting.expire()
@@ -321,6 +328,9 @@ class Runners:
             self.rate.add(len(settled), now - self._since)
         if settled or not batch.items:
             self._since = now
+        self._queue.pace.running.pop(id(batch), None)
+        if batch.items and self._queue:
+            self._queue.shed(now)
         batch.items = []
 
 
@@ -337,6 +347,8 @@ class Batch:
     part: list[Entry] | None
     items: list[Entry] = field(default_factory=list)  # once it is formed
     formed: bool = False
+    cost: float = 0.0  # of the items of the queue
+    made: float = 0.0  # when its turn came, before it waited for its reserve
     begun: bool = False  # the function was called: an exception from then on may be its own
     began: float = 0.0  # when it was handed to the function, or to a stream; 0 before that, and once it has ended
     scope: Scope | None = None  # its own, or that of the batches of a runner, while it is computed
@@ -368,35 +380,3 @@ def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
         return runner is not None and runner.cancelling() > 0
     ended = issubclass(type(error), KeyboardInterrupt | SystemExit) and not batch.begun
     return ended or issubclass(type(error), GeneratorExit)
-
-
-def _one_each(returned: Any, wanted: int, name: str, words: Words) -> list[Any]:
-    if type(returned) is list and len(returned) == wanted:  # as almost always
-        return returned
-    if (refused := _refused(returned)) is not None:
-        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, not {refused}")
-    results = list(islice(returned, max(wanted, len(returned)) + 1))  # not more, where it has no end
-    if len(results) != wanted:
-        raise ValueError(
-            f"{name} got {wanted} {words.item}s and returned {len(results)} {words.results}: return one per"
-            f" {words.item}, in order"
-        )
-    if not isinstance(returned, Sequence | ValuesView) and not getattr(returned, "shape", ()):
-        kind = type(returned).__name__  # its length may be that of its rows, while it iterates over something else
-        raise TypeError(f"{name} must return a list of {words.results}, one per {words.item}, and not a {kind}")
-    return results
-
-
-def _refused(returned: Any) -> str | None:
-    """What is no row of results for a batch, in words: also what might have as many parts as there are items by
-    chance."""
-    kind = type(returned).__name__
-    if getattr(returned, "ndim", 1) == 0:  # an array without axes: its length raises
-        return "a single number"
-    if isinstance(returned, tuple):  # the results of a function that returns several, each for all items
-        return f"{kind}: `list(zip(*parts))` of arrays of all items gives each item its own; else make a list of it"
-    if is_table(returned):
-        return f"{kind}, which iterates over its columns: give its rows, as by `to_numpy()`"
-    if not hasattr(returned, "__len__") or isinstance(returned, Mapping | Set | str | bytes | bytearray):
-        return kind
-    return None

@@ -20,7 +20,7 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from math import inf
+from itertools import count
 from time import monotonic
 from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
 
@@ -36,7 +36,7 @@ from ...runtime.threads import outlast
 from ...runtime.waiting import checkpoint
 from ..scope import Scope, Submitter, check_wait
 from .members import NOBODY, MemberQueue, Seat
-from .queue import STEP, is_error, own
+from .queue import is_error, own
 from .runners import Runners
 
 Member = TypeVar("Member")
@@ -212,10 +212,10 @@ class Stepper(Generic[Member, Output]):
 
     *Who goes*, if `max_cost` does not admit all: the highest `priority` of the scopes in which members joined, but a
     lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost, or shares by their
-    weights. The members of a tenant have equal shares; a member that still fits in goes besides. A part of a long
-    prompt is the step of a member without an output yet that costs more than one with outputs. It goes where the tokens
-    of others leave room; if they never do, in every 17th step or so. If all fit, all go. The cost is asked for before
-    each step.
+    weights. The members of a tenant have equal shares, but of those with a deadline the oldest go first; a member that
+    still fits in goes besides. A part of a long prompt is the step of a member without an output yet that costs more
+    than one with outputs. It goes where the tokens of others leave room; if they never do, in every 17th step or so. If
+    all fit, all go. The cost is asked for before each step.
 
     *If the scheduler closes*, the step that runs may end, and members read the outputs that they have. Then they get
     SchedulerClosed. *A step that never ends* holds up all of its members, also those that want to leave. `s.explain()`
@@ -290,9 +290,10 @@ class Stepper(Generic[Member, Output]):
         self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
-        self._queue = MemberQueue(STEP, max_cost, None, cost)
+        self._queue = MemberQueue(max_cost, cost)
         self._runners = Runners(step, self._queue, 1, False, None, scheduler)
-        self._seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve
+        self._seats = self._queue.seats
+        self._numbers = count()
         self._joined = self._begun = self._failed = self._outputs = 0
         self._first_seconds = self._gap_seconds = self._longest_gap = 0.0
         # Told of each output: whether it is its member's first, and seconds since the one before, or since it joined
@@ -308,7 +309,8 @@ class Stepper(Generic[Member, Output]):
         Raises:
             ValueError: if this very object is a member already.
             TaskTooLarge: if it costs more than a step may, or reserves more than there is.
-            QueueFull: if its reserve does not come within `wait`.
+            QueueFull: if its reserve does not come within `wait`. Or if its last output would come after the deadline
+                of its scope, by what members and steps took lately.
             MemoryDeadlockError, SchedulerStalled, DeadlineExceeded: as in `s.scope(reserve=)`.
             RuntimeError: if the stepper belongs to another event loop.
         """
@@ -317,7 +319,11 @@ class Stepper(Generic[Member, Output]):
             raise ValueError(f"{member!r} has joined already: leave before it joins again, or let it be another object")
         owner, by = None if here is None else here.core.queue.tenant, asyncio.current_task()
         assert by is not None
-        seat = Seat(member, 1.0, 0.0, inf, NOBODY, owner, self._settle, loop, here, weakref.ref(by))
+        seat = Seat(
+            member, 1.0, 0.0, deadline(here), NOBODY, owner, next(self._numbers), self._settle, loop, here,
+            weakref.ref(by),
+        )  # fmt: skip
+        self._queue.check_member(seat, seat.deadline, monotonic())
         self._seats[key] = seat
         del by  # the task holds this frame
         try:
@@ -327,6 +333,11 @@ class Stepper(Generic[Member, Output]):
                 seat.joined, self._joined = True, self._joined + 1
                 try:
                     yield Outputs(seat, self._again)
+                except BaseException:
+                    self._queue.learn(seat, whole=False)
+                    raise
+                else:
+                    self._queue.learn(seat, whole=True)
                 finally:
                     await self._leave(seat)
         finally:

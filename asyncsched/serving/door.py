@@ -1,0 +1,235 @@
+"""Requests that would come too late are refused at the door, by the work of those that are let in.
+
+Theory of operation. Each request is charged the time for which requests of its route have kept streams busy. What all
+that are let in have still to come, over the streams, is the *wait* of one more, since the oldest goes first. A request
+is let in if its wait and its own time fit into its deadline. Requests of batchers and steppers are charged nothing for
+these, which refuse by queues of their own. Five rules:
+
+1. *Nothing is refused without a measurement*, nor while nothing is waited for.
+2. *Long requests do not starve.* One of 1 s fits in only after a short wait, and there never is one while shorter ones
+   fill it up. So all hold to the shortest wait that any route has needed in the last minute.
+3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
+   minute, so that a single stall is forgotten.
+4. *Tenants share.* A tenant waits for as much work of each other tenant as of its own, at most.
+5. *What can no longer be in time is refused then*, unless it has begun: routes become slower, and streams stall.
+
+A route is known from the framework, once a request is routed. So paths are remembered with their routes; a path that
+was never seen is charged what requests take on average. Without a framework the path is the route.
+
+Alternatives. The number of requests in progress over the rate at which they are answered: it refuses those that only
+wait for others. Not to begin what would be late, and nothing else: then most that begin are just in time, or just late.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict, deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
+from time import perf_counter
+from typing import Final
+
+from .._core.instrument import Instrument
+from .._core.model import Scope, Task
+from ..runtime.rates import Spent, Took
+from .http import Exchange, Problem, route_of
+from .limiter import Limiter
+
+SAFE: Final = 0.9  # of a deadline is given away, since times vary
+_SLOW: Final = 0.75  # of that: a route that takes more holds up nobody's wait
+_REMEMBERED: Final = 60.0  # seconds
+_PATHS: Final = 1024  # the most that are remembered
+_NOTHING: Final = 1e-9  # seconds: sums are rounded
+_BATCHES: Final = object()  # the name of what is no request's own work
+_LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
+
+
+class TooLate(Problem):
+    """The end of a request that could not be answered in time."""
+
+
+class Route(Took):
+    """The seconds for which a request of a route keeps streams busy."""
+
+    tried: float = -inf  # when one was last let in, or measured
+
+
+@dataclass(slots=True, eq=False)
+class Inside:
+    """A request that was let in."""
+
+    path: str
+    route: Route
+    tenant: Hashable
+    until: float  # its deadline
+    end: Callable[[Exception], None]  # ends it early, for a reason
+    left: float  # seconds for which it will keep streams busy, but for those that are not noted yet
+    seconds: float = 0.0  # for which it has
+    core: Scope | None = None  # once it is entered
+
+
+class Door(Instrument):
+    """Lets requests in, and refuses those that would come too late.
+
+    Args:
+        streams: how many there are.
+        limiter: counts refusals.
+    """
+
+    def __init__(self, streams: int, limiter: Limiter) -> None:
+        self._streams = streams
+        self._limiter = limiter
+        self._routes: OrderedDict[str, Route] = OrderedDict()  # by name, and by the paths that led there
+        self._any = Route()  # of a path that was never seen
+        self._inside: dict[Exchange, Inside] = {}  # the oldest first
+        self._scopes: dict[Scope, Inside] = {}
+        self._left: defaultdict[Hashable, float] = defaultdict(float)  # seconds that are left, by tenant
+        self._shortest, self._needed = inf, -inf  # the wait of rule 2, and when a route last needed it
+        self._spent = Spent()  # by tenant, and by batches and steps
+        self._looked = -inf
+        # Streams' threads set, delete and append, each in one step.
+        self._running: dict[Task, float] = {}
+        self._ended: deque[tuple[Scope, float]] = deque()
+
+    def body_began(self, task: Task) -> None:
+        """On a stream's thread."""
+        self._running[task] = perf_counter()
+
+    def body_ended(self, task: Task, began: float, ended: float) -> None:
+        """On a stream's thread."""
+        self._running.pop(task, None)
+        self._ended.append((task.scope, ended - began))
+
+    def let_in(self, exchange: Exchange, path: str, seconds: float | None, end: Callable[[Exception], None]) -> Inside:
+        """Let a request in, if it can be answered in so many seconds. It must `leave`.
+
+        Raises:
+            TooLate: 503, if its answer would come too late.
+        """
+        now, tenant, known = perf_counter(), exchange.tenant, self._routes.get(path)
+        route = known or self._any
+        if seconds is not None:
+            likely = 0.0 if known is None else known.likely
+            if likely > _SLOW * SAFE * seconds and now - route.tried > _REMEMBERED:
+                route, likely = Route(), 0.0  # as if it had never been measured
+            most = self._longest_wait(likely, SAFE * seconds, now)
+            if self._inside:
+                wait = self._wait(tenant, self._left.get(tenant, 0.0), route.mean, self._note(now), now)
+                if wait > most and wait > _NOTHING:
+                    raise self._refusal(wait - most)
+        if known is not None:
+            known.tried = now
+        until = inf if seconds is None else now + seconds
+        self._inside[exchange] = inside = Inside(path, route, tenant, until, end, route.mean)
+        self._left[tenant] += inside.left
+        return inside
+
+    def entered(self, exchange: Exchange, inside: Inside, core: Scope) -> None:
+        """The scope of a request is entered."""
+        if exchange in self._inside:
+            inside.core, self._scopes[core] = core, inside
+
+    def leave(self, exchange: Exchange, inside: Inside) -> None:
+        """A request is answered, or ended. Its bodies may still run."""
+        now = perf_counter()
+        spent = self._note(now).get(inside, 0.0)
+        del self._inside[exchange]
+        if inside.core is not None:
+            del self._scopes[inside.core]
+        self._left[inside.tenant] -= inside.left
+        if spent or exchange.complete:
+            route = self._route(exchange, inside)
+            route.tried = now
+            if spent:
+                route.at_least(inside.seconds + spent)
+            else:
+                route.add(inside.seconds)
+                self._any.add(inside.seconds)
+        if not self._inside:
+            self._left.clear()  # and rounding errors
+        elif now - self._looked >= _LOOKS:
+            self._looked = now
+            self._look(now)
+
+    def _longest_wait(self, likely: float, seconds: float, now: float) -> float:
+        """With which a request is let in that is likely to take so long itself, of so many seconds."""
+        if likely > _SLOW * seconds:
+            return seconds - likely
+        if seconds - likely <= self._shortest or now - self._needed > _REMEMBERED:
+            self._shortest, self._needed = seconds - likely, now
+        return self._shortest
+
+    def _wait(self, tenant: Hashable, before: float, own: float, running: dict[Inside, float], now: float) -> float:
+        """Seconds until a request begins: its tenant has so much work before it. It waits for the work of others that
+        are there, as much of each as its own at most, and gets what streams others leave lately, or its share."""
+        others = [work for other, work in self._left.items() if other != tenant]
+        streams = max(self._streams / (2 + len(others)), self._streams - self._spent.by_others(tenant, now))
+        done = sum([min(inside.left, seconds) for inside, seconds in running.items()])
+        return max(0.0, before - done) / streams + min(sum(others), own * len(others)) / self._streams
+
+    def _look(self, now: float) -> None:
+        """Charge those inside by the last measurements, and refuse those that can no longer be in time."""
+        running = self._note(now)
+        self._left.clear()
+        for exchange, inside in self._inside.items():
+            if inside.route is self._any:
+                inside.route = self._routes.get(_route_of(exchange) or inside.path, self._any)
+            inside.left = max(0.0, inside.route.mean - inside.seconds)
+            if inside.left > _NOTHING:
+                self._left[inside.tenant] += inside.left
+        before = defaultdict[Hashable, float](float)
+        for exchange, inside in list(self._inside.items()):
+            left, tenant = inside.left, inside.tenant
+            begun = inside.seconds or inside in running or exchange.status is not None
+            if not begun and left > _NOTHING:
+                wait = self._wait(tenant, before[tenant], left, running, now)
+                if wait > _NOTHING and now + SAFE * (wait + left) > inside.until:
+                    inside.end(self._refusal(now + wait + left - inside.until))
+                    inside.route, inside.left = Route(), 0.0
+                    self._left[tenant] -= left
+                    continue
+            before[tenant] += left
+
+    def _note(self, now: float) -> dict[Inside, float]:
+        """Note the bodies that have ended. Returns those inside with bodies that run, and for how long they do."""
+        while self._ended:
+            scope, seconds = self._ended.popleft()
+            inside = self._find(scope)
+            if scope.queue.tenant.priority.level >= 0:
+                self._spent.add(_BATCHES if inside is None else inside.tenant, seconds, now)
+            if inside is not None:
+                inside.seconds += seconds
+                self._left[inside.tenant] -= min(seconds, inside.left)
+                inside.left -= min(seconds, inside.left)
+        found: dict[Inside, float] = {}
+        for task, since in self._running.copy().items() if self._running else ():
+            if (inside := self._find(task.scope)) is not None:
+                found[inside] = found.get(inside, 0.0) + now - since
+        return found
+
+    def _find(self, scope: Scope | None) -> Inside | None:
+        while scope is not None and scope not in self._scopes:
+            scope = scope.parent
+        return None if scope is None else self._scopes[scope]
+
+    def _route(self, exchange: Exchange, inside: Inside) -> Route:
+        """The route of a request that has been routed. It is remembered by its path, too."""
+        routes, name = self._routes, _route_of(exchange) or inside.path
+        route = routes.setdefault(name, inside.route if inside.route is not self._any else Route())
+        routes.move_to_end(name)
+        if name != inside.path:
+            routes[inside.path] = route
+            routes.move_to_end(inside.path)
+        while len(routes) > _PATHS:
+            routes.popitem(last=False)
+        return route
+
+    def _refusal(self, seconds: float) -> TooLate:
+        self._limiter.refused += 1
+        return TooLate(503, "The answer would not be ready in time.", retry_after=seconds)
+
+
+def _route_of(exchange: Exchange) -> str | None:
+    """Method and route; None if that is not known."""
+    scope, route = exchange.scope, route_of(exchange.scope)
+    return None if route is None else f"{scope['method']} {scope.get('root_path', '')}{route}"
