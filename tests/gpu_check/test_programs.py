@@ -17,7 +17,7 @@ from tests.gpu.conftest import NONE
 ROOT = Path(__file__).parents[2]
 PROGRAMS = [name for programs in GROUPS.values() for name in programs]
 # The fake takes no kernels, and PyTorch does not know it.
-NOT_ON_THE_FAKE = {"fault", "fault_at_once", "full_card", "pytorch"}
+NOT_ON_THE_FAKE = {"before", "fault", "fault_at_once", "full_card", "pytorch"}
 ALL = """
 import sys
 from pathlib import Path
