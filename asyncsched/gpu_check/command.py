@@ -5,8 +5,8 @@
   probe    whether order, memory, faults, cancellation and numbers are right
   again    a probe that failed: each launch waited for, under compute-sanitizer, and in gdb if it died of a signal
   rate     launches, the latency of `await`, copies, a convolution: beside plain CuPy
-  test     first `kernels`, which compiles those of the table of operations in several processes; then `pytest -m gpu`,
-           file by file, and that table in parts
+  test     first `table_kernels`, which compiles those of the table of operations in several processes; then that
+           table in parts, and `pytest -m gpu` file by file
   bench    `bench gpu`, section by section, in turn with the tests
   after    the state of the device at the end
 
@@ -133,7 +133,7 @@ def _tests() -> Iterator[Entry]:
     why = NOT_REACHED if find_spec("pytest") else 'needs pytest: pip install -e ".[test]"'
     files = {path.stem: path for path in sorted((ROOT / "tests" / "gpu").glob("test_*.py"))}
     table, processes = files.pop(_TABLE), str(min(os.cpu_count() or 1, 8))
-    yield Entry("test", "kernels", _pytest(table, "-n", processes), 600, why=why)
+    yield Entry("test", "table_kernels", _pytest(table, "-n", processes), 600, why=why)
     for part in range(_PARTS):
         variables = {"ASYNCSCHED_PART": f"{part}/{_PARTS}"}
         yield Entry("test", f"{_TABLE}_{part + 1}", _pytest(table), 120, variables=variables, why=why)

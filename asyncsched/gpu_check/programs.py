@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, distributions
 from pathlib import Path
@@ -52,9 +53,12 @@ def machine(report: Report) -> None:
 
 
 def state(report: Report) -> None:
-    """The devices' clocks, temperatures, errors, and the processes that use them."""
+    """The devices' clocks, temperatures, errors, and the processes that use them; and errors that the kernel noted."""
+    run = partial(subprocess.run, capture_output=True, text=True, errors="replace", timeout=15, check=False)
+    with suppress(OSError):
+        print(*[line for line in run(["dmesg"]).stdout.splitlines(keepends=True) if "Xid" in line], sep="", end="")
     try:
-        found = subprocess.run(["nvidia-smi", "-q"], capture_output=True, text=True, timeout=15, check=False)
+        found = run(["nvidia-smi", "-q"])
     except OSError as error:
         raise NotHere(f"nvidia-smi: {error.strerror}") from None
     print(_IDENTIFIES.sub("", found.stdout + found.stderr))

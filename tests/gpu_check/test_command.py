@@ -348,7 +348,7 @@ def test_tests_and_sections_of_a_checkout_take_turns_and_none_is_forgotten(tmp_p
     assert [one.group for one in found[:6]] == ["test", "bench"] * 3
     tests = [one for one in found if one.group == "test"]
     assert {one.command[-1] for one in tests} == {str(path) for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
-    assert (tests[0].name, tests[1].name) == ("kernels", "test_table_1")
+    assert (tests[0].name, tests[1].name) == ("table_kernels", "test_table_1")
     assert len({one.name for one in tests}) == len(tests)
     assert set(SECTIONS) == {row.key for row in gpu.ROWS}
 
