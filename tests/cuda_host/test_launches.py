@@ -92,6 +92,27 @@ async def test_a_step_of_training_takes_few(runtime, kind, most):
         del model, optimizer
 
 
+async def test_a_captured_training_with_products_is_one_launch(runtime):
+    rng = np.random.default_rng(0)
+    async with asc.Scheduler("cuda", streams=1) as s:
+        model = nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.Linear(32, 10))
+        parameters, target = list(model.parameters()), await s.put(rng.integers(0, 10, 16))
+
+        def step(x: asc.Tensor) -> Any:
+            loss = nn.cross_entropy(model(x), target)
+            return loss.detach(), asc.autograd.grad(loss, parameters)
+
+        x = await s.put(rng.standard_normal((16, 20)).astype(np.float32))
+        graph = await s.capture(step, x)
+        await graph(x)[0]
+        await s.barrier()
+        runtime.reset()
+        await graph(x)[0]
+        await s.barrier()
+        assert runtime.calls()["cudaGraphLaunch"] == 1
+        assert runtime.calls()["cuBLAS, a product"] == 0
+
+
 @pytest.mark.parametrize("columns", [windows.CARD_COLUMNS, 10_000], ids=["whole", "in tiles"])
 @pytest.mark.parametrize("case", CONVOLUTIONS)
 def test_convolutions_take_no_more_memory_than_is_charged(runtime, monkeypatch, case, columns):

@@ -135,7 +135,7 @@ async def test_halves_that_a_kernel_neither_reads_nor_writes(card):
 
 
 async def test_a_training_step_with_products(card):
-    """It never becomes a graph, since CuPy captures no product; its runs are kernels all the same."""
+    """Between products, its runs are kernels."""
 
     def step(x: asc.Tensor, w: asc.Tensor) -> list[asc.Tensor]:
         leaf = w.detach()

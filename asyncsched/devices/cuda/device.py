@@ -166,8 +166,8 @@ class CUDADevice(Device):
         fused = FusedProgram(self.xp, program)
         peak = fused.peak(self.memory.footprint)
         owned = peak + sum([self.memory.footprint(form.nbytes) for form in program.forms[:inputs]])
-        make_room = partial(self.memory.make_room, owned)
-        graph = CUDAGraph(fused, inputs, make_room, partial(self._janitor.take, streams={}))
+        workspace, dispose = self.context.cublas_workspace(), partial(self._janitor.take, streams={})
+        graph = CUDAGraph(fused, inputs, owned, workspace, self.memory.make_room, dispose)
         self._graphs.add(graph)
         return graph.run, peak
 

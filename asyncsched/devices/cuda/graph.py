@@ -11,6 +11,7 @@ from ...ops.kernels import checks
 from ..untracked import behind, untracked
 from .context import capturing, of_capture
 from .fused import FusedProgram
+from .products import Handle
 
 
 class _Recorded:
@@ -19,13 +20,14 @@ class _Recorded:
     def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self.graph: Any = None
+        self.products: Handle | None = None
         self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
         self.own: list[Any] = []
         self.results: list[Any] = []
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
+        dispose, held = self._dispose, [self.graph, self.products, self.own, self.results, self.checks, self.pool]
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held)
 
@@ -33,10 +35,10 @@ class _Recorded:
 class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
-    CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
-    operations are issued one by one, in one task all the same. So are those of a program that writes over its inputs,
-    or calls a library that keeps memory for later calls (`Op.resource`): a plan of cuFFT's may be gone at a replay.
-    Operations that go element by element become one kernel for each run of them, see `fused`.
+    Operations that go element by element become one kernel for each run of them, see `fused`. Products of matrices go
+    by a handle of cuBLAS that the graph has for itself, see `products`. A program never becomes a graph if it writes
+    over its inputs, or calls a library that keeps memory for later calls (`Op.resource`: a plan of cuFFT's may be gone
+    at a replay), or one that CuPy lets into no graph. Its operations are issued one by one, in one task all the same.
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
     intermediates and the results are in a pool of its own, whose blocks nobody else ever gets. So are the numbers that
@@ -48,13 +50,17 @@ class CUDAGraph:
     Args:
         program: what to run.
         inputs: how many of its arrays change from run to run; the others are constants.
-        make_room: has the device's pool give back as much idle memory as the graph lacks. May block.
+        nbytes: that it takes for itself, but for cuBLAS's workspace.
+        workspace: bytes of that, if it has products.
+        make_room: has the device's pool give back as much idle memory as so many bytes lack. May block.
         dispose: empties a list on a thread that may wait. It refers to nothing of the user's.
     """
 
     def __init__(
-        self, program: FusedProgram, inputs: int, make_room: Callable[[], None], dispose: Callable[[list[Any]], None]
-    ) -> None:
+        self, program: FusedProgram, inputs: int, nbytes: int, workspace: int, make_room: Callable[[int], None],
+        dispose: Callable[[list[Any]], None],
+    ) -> None:  # fmt: skip
+        self._nbytes, self._workspace = nbytes, workspace
         self._make_room = make_room
         self._dispose = dispose
         self._program = program
@@ -81,7 +87,7 @@ class CUDAGraph:
         return [_copied(xp, result) for result in recorded.results]
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
-        self._make_room()
+        self._make_room(self._nbytes)
         recorded = _Recorded(xp, self._dispose)
         with xp.cuda.using_allocator(recorded.pool.malloc):
             recorded.own = [array.copy(order="K") for array in arrays[: self._inputs]]
@@ -90,18 +96,31 @@ class CUDAGraph:
             with checks.deferred():
                 self._program.run(xp, operands)
             with capturing:
-                self._capture(xp, operands, recorded)
+                refused = not self._captured(xp, operands, recorded)
+            if refused and (handle := self._handle(xp)) is not None:
+                recorded.products = handle
+                with capturing, handle.in_place():
+                    refused = not self._captured(xp, operands, recorded)
+            self._refused = refused
         if not self._refused:
             self._recorded = untracked(recorded)
 
-    def _capture(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> None:
+    def _handle(self, xp: Any) -> Handle | None:
+        self._make_room(self._workspace)
+        with suppress(OSError, RuntimeError, ImportError):
+            return Handle(xp, self._workspace)
+        return None
+
+    def _captured(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> bool:
+        """Whether CuPy lets the operations into a graph."""
         stream = xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
             with checks.deferred() as recorded.checks:
                 recorded.results = self._program.run(xp, operands)
         except NotImplementedError:
-            self._refused = True
+            stream.end_capture()
+            return False
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # it says that the capture is invalid, as is known
                 stream.end_capture()
@@ -110,6 +129,7 @@ class CUDAGraph:
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error
         recorded.graph = stream.end_capture()
+        return True
 
 
 def _copied(xp: Any, source: Any, target: Any = None) -> Any:
