@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
 from ...errors import CaptureError
@@ -22,12 +23,16 @@ class _Recorded:
         self.graph: Any = None
         self.products: Handle | None = None
         self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
-        self.own: list[Any] = []
-        self.results: list[Any] = []
+        self.own: list[Any] = []  # copies of the inputs; None for those that it does not read
+        self.results: list[Any] = []  # None for those that are made after the graph
+        self.values: list[Any] = []  # by their slots, behind the inputs: what is read after the graph
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        dispose, held = self._dispose, [self.graph, self.products, self.own, self.results, self.checks, self.pool]
+        dispose, held = (
+            self._dispose,
+            [self.graph, self.products, self.own, self.results, self.values, self.checks, self.pool],
+        )
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held)
 
@@ -42,7 +47,9 @@ class CUDAGraph:
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
     intermediates and the results are in a pool of its own, whose blocks nobody else ever gets. So are the numbers that
-    say whether an operation failed: each replay writes them anew, and they are read after it.
+    say whether an operation failed: each replay writes them anew, and they are read after it. What a replay copies, in
+    and out, may be more than it saves. So the last kernels of the program may be launched after the graph, to write to
+    new arrays; and a program of few kernels is no graph.
 
     A graph is always called on one stream. The collector does not see its memory on the device (see `untracked`), so a
     finaliser may still call it.
@@ -66,7 +73,8 @@ class CUDAGraph:
         self._program = program
         self._inputs = inputs
         self._recorded: Any = None  # holds a `_Recorded`
-        self._refused = program.unrecordable  # or refused by CuPy
+        self._after = program.after_graph(inputs)
+        self._refused = program.unrecordable or not self._after  # or refused by CuPy
 
     def let_go(self) -> None:
         """Give up everything on the device."""
@@ -80,18 +88,22 @@ class CUDAGraph:
             return self._program.run(xp, arrays)
         recorded = behind(self._recorded)
         for own, array in zip(recorded.own, arrays, strict=False):
-            _copied(xp, array, own)
+            if own is not None:
+                _copied(xp, array, own)
         recorded.graph.launch(stream=xp.cuda.get_current_stream())
         for numbers, judge in recorded.checks:
             checks.require(xp, numbers, judge)
-        return [_copied(xp, result) for result in recorded.results]
+        slots = self._program.through(xp, [*arrays, *recorded.values], self._after)
+        found = zip(recorded.results, self._program.results(slots), strict=True)
+        return [made if result is None else _copied(xp, result) for result, made in found]
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
         self._make_room(self._nbytes)
         recorded = _Recorded(xp, self._dispose)
         with xp.cuda.using_allocator(recorded.pool.malloc):
-            recorded.own = [array.copy(order="K") for array in arrays[: self._inputs]]
-            operands = [*recorded.own, *arrays[self._inputs :]]
+            read, given = self._program.reads(self._after), arrays[: self._inputs]
+            recorded.own = [a.copy(order="K") if slot in read else None for slot, a in enumerate(given)]
+            operands = [own if own is not None else a for own, a in zip_longest(recorded.own, arrays)]
             # Once for real: this compiles the kernels and fills the pool, and a capture can do neither.
             with checks.deferred():
                 self._program.run(xp, operands)
@@ -117,7 +129,8 @@ class CUDAGraph:
         stream.begin_capture()
         try:
             with checks.deferred() as recorded.checks:
-                recorded.results = self._program.run(xp, operands)
+                slots = self._program.through(xp, self._program.slots(operands), 0, self._after)
+            recorded.results, recorded.values = self._program.results(slots), slots[len(operands) :]
         except NotImplementedError:
             stream.end_capture()
             return False

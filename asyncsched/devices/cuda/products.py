@@ -46,8 +46,9 @@ class Handle:
     """
 
     def __init__(self, cupy: Any, nbytes: int) -> None:
+        self._handle = ctypes.c_void_p()
         self._library = ctypes.CDLL(_LIBRARY.format(cupy.cuda.runtime.runtimeGetVersion() // 1000))
-        self._workspace, self._handle = cupy.cuda.alloc(nbytes), ctypes.c_void_p()
+        self._workspace = cupy.cuda.alloc(nbytes)
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
         self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
         workspace = ctypes.c_void_p(self._workspace.ptr)  # after the stream, which takes back the one of before
