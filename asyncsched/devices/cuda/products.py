@@ -14,10 +14,11 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from threading import get_ident
 from typing import Any, Final
+
+from ..._blocks import contextmanager
 
 _LIBRARY: Final = "cublas64_{}.dll" if sys.platform == "win32" else "libcublas.so.{}"
 _KINDS: Final = {"p": ctypes.c_void_p, "i": ctypes.c_int, "q": ctypes.c_longlong}
