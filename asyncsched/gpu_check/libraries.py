@@ -256,7 +256,8 @@ async def programs(report: Report) -> None:
 
 
 async def full_card(report: Report) -> None:
-    """Where the device is full, the first call of a library, or of a kernel, gets the pool's idle memory."""
+    """Where the device is full, the first call of a library, or of a kernel, gets the pool's idle memory; also within a
+    function of the user's."""
     cupy, array = requirements.cupy(), np.random.default_rng(0).random((64, 64))
     if not hasattr(cupy, "RawKernel"):
         raise NotHere("the libraries of this CuPy need no memory")
@@ -265,6 +266,7 @@ async def full_card(report: Report) -> None:
         "transform": lambda xp, x: abs(xp.fft.fft(x)),
         "decomposition": lambda xp, x: xp.linalg.cholesky(x @ x.mT + 64 * xp.eye(64)),
         "kernel": lambda xp, x: xp.expm1(x),
+        "function": lambda xp, x: xp.arctan(abs(xp.fft.rfft(x, 77))),
     }
     for name, step in steps.items():
         async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
@@ -274,7 +276,8 @@ async def full_card(report: Report) -> None:
             taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)
             report.tell(f"filled before the {name}", sum(taken.values()), "bytes")
             try:
-                agree(await step(asc, x).numpy(), step(np, array), 1e-12)
+                found = step(asc, x) if name != "function" else await s.submit(partial(step, cupy), x)
+                agree(await s.call(cupy.asnumpy, found), step(np, array), 1e-12)
             finally:
                 for start in taken:
                     await asyncio.to_thread(cupy.cuda.runtime.free, start)
