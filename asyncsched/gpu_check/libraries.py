@@ -23,12 +23,10 @@ from ..ops.op import Op, resolve
 from ..ops.table import TABLE
 from ..tensors.tensor import apply
 from .blocks import one_for_each
-from .probes import MIB, agree, raised
+from .probes import MIB, TRANSFORMS, agree, raised
 from .telling import NotHere, Program, Report
 
-_TRANSFORMS: Final = ("fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn")
 _REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
-_LENGTHS: Final = (1, 2, 7, 64, 97, 243, 1000, 1009)  # with primes, large ones, and powers
 _WITHOUT_OPTIONS: Final = (1, 2, 3)  # operands that are tried
 Step = Callable[[Any, Any], Any]
 
@@ -43,7 +41,7 @@ def _reduced(name: str, xp: Any, x: Any) -> Any:
 
 # Steps of one array, by a namespace.
 STEPS: Final[Mapping[str, Step]] = {
-    **{name: partial(_transformed, name) for name in _TRANSFORMS},
+    **{name: partial(_transformed, name) for name in TRANSFORMS},
     "convolve": lambda xp, x: xp.convolve(x[0], x[1], mode="full") * 1.0,
 }
 # Of an array with NaN, ties and infinities, by a namespace.
@@ -56,19 +54,6 @@ _EDGES: Final[Mapping[str, Step]] = {
     "cumulative_sum": lambda xp, x: xp.cumulative_sum(x, axis=-1),
     "unique_values": lambda xp, x: xp.sort(xp.unique_values(xp.where(xp.isnan(x), xp.zeros_like(x), x))),
 }
-
-
-async def transforms(report: Report) -> None:
-    """Transforms of many lengths, and of two axes, have NumPy's results."""
-    rng, worst = np.random.default_rng(0), 0.0
-    async with asc.Scheduler("cuda") as s:
-        for shape in ((3, n) for n in _LENGTHS):
-            array = rng.random(shape)
-            x = await s.put(array)
-            for name in _TRANSFORMS:
-                if shape[1] > 1:  # else there is no inverse
-                    worst = max(worst, agree(await STEPS[name](asc, x).numpy(), STEPS[name](np, array), 1e-10))
-    report.tell("off by", worst)
 
 
 async def plans(report: Report) -> None:
@@ -295,6 +280,5 @@ def _fill(runtime: Any) -> dict[int, int]:
 
 
 PROBES: Final[Mapping[str, Program]] = {
-    probe.__name__: probe
-    for probe in (transforms, plans, plans_back, singular, edges, two_devices, programs, full_card, replays)
+    probe.__name__: probe for probe in (plans, plans_back, singular, edges, two_devices, programs, full_card, replays)
 }

@@ -23,6 +23,7 @@ from .telling import NotHere, Program, Report
 MIB: Final = 1 << 20
 _OF_ONE: Final = "exp expm1 log log1p log2 log10 sqrt sin cos tan sinh cosh tanh asin acos atan asinh atanh square"
 _OF_TWO: Final = "pow atan2 hypot remainder divide"
+TRANSFORMS: Final = ("fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn")
 _FAR: Final = 'extern "C" __global__ void far(float* p) { p[1ll << 40] = 1; }'
 
 
@@ -67,6 +68,11 @@ def _decompositions(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
     return [*found, asc.sort(x, axis=0), asc.cumulative_sum(y, axis=1)]
 
 
+def _transforms(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """Of some lengths, with primes and powers, and of two axes."""
+    return [asc.abs(getattr(asc.fft, name)(x[:, :n])) for n in (2, 7, 54, 61, 97, 243, 320) for name in TRANSFORMS]
+
+
 def _training(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
     """Losses of three steps of a small network with a convolution."""
     images, classes = x.reshape(-1)[:2400].reshape((8, 3, 10, 10)), asc.arange(8) % 5
@@ -94,6 +100,7 @@ SAME: Final[Mapping[str, Same]] = {
     "products_f4": (lambda x, y: [x @ y.mT], "f4", 1e-5),
     "products_f8": (lambda x, y: [x @ y.mT], "f8", 1e-13),
     "decompositions": (_decompositions, "f8", 1e-9),
+    "transforms": (_transforms, "f8", 1e-10),
     "training": (_training, "f8", 1e-9),
 }
 
