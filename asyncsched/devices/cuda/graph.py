@@ -119,7 +119,7 @@ class CUDAGraph:
 
     def _handle(self, xp: Any) -> Handle | None:
         self._make_room(self._workspace)
-        with suppress(OSError, RuntimeError, ImportError):
+        with suppress(OSError, RuntimeError, MemoryError):  # no cuBLAS, or it refuses
             return Handle(xp, self._workspace)
         return None
 
