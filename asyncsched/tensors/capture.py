@@ -126,10 +126,13 @@ class Graph:
 
         donate, own, pace = self.donate, self._owns, self._pace
         takes_out = not self._device.owns_captures  # else a result may be a view of an argument
+        packs = single or takes_out  # else the device writes to the parts of one buffer
         clock = perf_counter if self._device.inline else None
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Lease | None = owned) -> Any:
             began = 0.0 if clock is None else clock()
+            if not packs:
+                out = xp.empty(nbytes, xp.uint8)
             if out is not None:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
             else:

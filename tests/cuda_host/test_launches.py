@@ -153,7 +153,7 @@ async def test_the_last_kernels_of_a_step_write_to_new_arrays_and_read_what_no_g
 
         graph = await s.capture(step, x, w, moment)
         calls = await replayed(s, runtime, graph, x, w, moment)
-        assert (calls["cuLaunchKernel"], calls["cudaGraphLaunch"]) == (1, 1)
+        assert (calls["cuLaunchKernel"], calls["cudaGraphLaunch"], calls[ENQUEUED]) == (1, 1, 2 + 1 + 1 + 1)
         # The operands of the product are copied in, and the argument that comes back is copied out.
         assert copied == 3 * 3 * [x.nbytes]  # by `capture` and by two replays
         for w_then, m_then in ((2, 3), (5, 1)):

@@ -126,26 +126,33 @@ class FusedProgram:
         """Those among the values."""
         return [slots[slot] for slot in self._program.outputs]
 
-    def through(self, xp: Any, slots: list[Any], first: int = 0, last: int | None = None) -> list[Any]:
-        """Run some parts, all by default. Returns the values that are still needed, in their places."""
+    def through(
+        self, xp: Any, slots: list[Any], first: int = 0, last: int | None = None, outs: Sequence[Any] = ()
+    ) -> list[Any]:
+        """Run some parts, all by default. Returns the values that are still needed, in their places.
+
+        Args:
+            outs: arrays to which kernels write results, where they can.
+        """
         program = self._program
+        into = dict(zip(program.outputs, outs, strict=False))
         for place in range(first, len(self._parts) if last is None else last):
             steps, run = self._parts[place]
-            if run is None or not self._apply(xp, place, run, slots):
+            if run is None or not self._apply(xp, place, run, slots, into):
                 for i in steps:
                     slots[program.inputs + i] = program.apply(i, xp, slots)
             for slot in self._over[place]:
                 slots[slot] = None
         return slots
 
-    def _apply(self, xp: Any, place: int, run: Run, slots: list[Any]) -> bool:
+    def _apply(self, xp: Any, place: int, run: Run, slots: list[Any], into: Mapping[int, Any]) -> bool:
         """Launch a run's kernel, unless the arrays have another layout than when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
         if not run.writes:  # nobody reads a result of this run
             return True
-        forms = [self._program.form(slot) for slot in run.writes]
-        outs = [xp.empty(form.bound, form.dtype) for form in forms]
+        forms = [(slot, self._program.form(slot)) for slot in run.writes]
+        outs = [into[slot] if slot in into else xp.empty(form.bound, form.dtype) for slot, form in forms]
         try:
             _kernel(xp, *run.source)(*[slots[slot] for slot in run.reads], *run.numbers, *outs)
         except xp.cuda.compiler.CompileException:

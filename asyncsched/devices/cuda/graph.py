@@ -80,12 +80,13 @@ class CUDAGraph:
         """Give up everything on the device."""
         self._recorded = None
 
-    def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
-        """Results of the program for these inputs and constants, as arrays of their own."""
+    def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
+        """Results of the program for these inputs and constants: in `outs` if given, else as arrays of their own."""
         if self._recorded is None and not self._refused:
             self._record(xp, arrays)
         if self._refused:
-            return self._program.run(xp, arrays)
+            found = self._program.results(self._program.through(xp, self._program.slots(arrays), outs=outs or ()))
+            return found if outs is None else _put(xp, found, outs)
         recorded = behind(self._recorded)
         for own, array in zip(recorded.own, arrays, strict=False):
             if own is not None:
@@ -93,9 +94,11 @@ class CUDAGraph:
         recorded.graph.launch(stream=xp.cuda.get_current_stream())
         for numbers, judge in recorded.checks:
             checks.require(xp, numbers, judge)
-        slots = self._program.through(xp, [*arrays, *recorded.values], self._after)
-        found = zip(recorded.results, self._program.results(slots), strict=True)
-        return [made if result is None else _copied(xp, result) for result, made in found]
+        slots = self._program.through(xp, [*arrays, *recorded.values], self._after, outs=outs or ())
+        made = self._program.results(slots)
+        if outs is None:
+            outs = [one if result is None else None for result, one in zip(recorded.results, made, strict=True)]
+        return _put(xp, [a if b is None else b for a, b in zip(made, recorded.results, strict=True)], outs)
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
         self._make_room(self._nbytes)
@@ -143,6 +146,11 @@ class CUDAGraph:
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error
         recorded.graph = stream.end_capture()
         return True
+
+
+def _put(xp: Any, found: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """Arrays, each copied to another one, or where that is None to a new one, unless it is that."""
+    return [one if one is out else _copied(xp, one, out) for one, out in zip(found, outs, strict=True)]
 
 
 def _copied(xp: Any, source: Any, target: Any = None) -> Any:
