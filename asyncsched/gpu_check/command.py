@@ -10,10 +10,10 @@
   bench    `bench gpu`, section by section, in turn with the tests
   after    the state of the device at the end
 
-`pip install` this first, with cuda13 where the driver is for CUDA 13:
+Install what it needs before, with cuda13 where the driver is for CUDA 13. The first program says the line, too:
 
-  "asyncsched[cuda12]"    from a wheel: the groups test and bench are left out
-  -e ".[cuda12,test]"     in a checkout: all groups
+  pip install -e ".[cuda12,test]"     in a checkout
+  pip install "asyncsched[cuda12]"    from a wheel: the groups test and bench are left out
 
 The states of a program:
 
@@ -49,7 +49,7 @@ from typing import Any, Final
 
 from .. import __version__
 from .._arguments import check_number, format_bytes, format_number, format_seconds
-from .entries import FOLDER, NOT_REACHED, NOT_THROUGH, ROOT, Entry
+from .entries import CHECKOUT, FOLDER, NOT_REACHED, NOT_THROUGH, ROOT, Entry
 from .programs import AFTER, GROUPS
 
 HELP: Final = "all that one run can learn of a CUDA device, in one file to send"
@@ -121,7 +121,7 @@ def entries(*, quick: bool) -> Iterator[Entry]:
             yield Entry(group, name, command, 240 if name == "replays" else 90, whole=group == "machine")
         if group == "machine":
             yield Entry(group, "described", [*_PYTHON, "asyncsched"], 60)
-    if all((ROOT / name / "gpu").is_dir() for name in ("tests", "bench")):
+    if CHECKOUT:
         yield from filter(None, chain.from_iterable(zip_longest(_tests(), _benches(options))))
     else:
         yield from (Entry(group, f"{group} gpu", [], 0, why="needs a checkout") for group in ("test", "bench"))

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]  # from here the package is found, and the rest of a checkout, if it is one
+CHECKOUT: Final = all((ROOT / name / "gpu").is_dir() for name in ("tests", "bench"))
 NOT_REACHED: Final = "not reached"  # why a program that was not begun is skipped
 # By the exit status; all others are crashes. 5 is pytest's, for no tests; 77 is automake's.
 _STATES: Final = {0: "passed", 1: "missed", 5: "skipped", 77: "skipped"}

@@ -18,7 +18,7 @@ from typing import Final
 
 from ..devices.cuda import requirements
 from . import libraries, probes, rates
-from .entries import ROOT
+from .entries import CHECKOUT, ROOT
 from .telling import NotHere, Program, Report
 
 _SETTINGS: Final = re.compile("(CUPY|CUDA|CUBLAS|NVIDIA|NVRTC|NCCL|PYTORCH|ASYNCSCHED|HOSTCUDA)_|LD_LIBRARY_PATH")
@@ -33,6 +33,7 @@ def machine(report: Report) -> None:
     report.tell("commit", _commit())
     report.tell("system", f"{platform.platform()}, Python {platform.python_version()}, {os.cpu_count()} processors")
     report.tell("settings", {name: value for name, value in os.environ.items() if _SETTINGS.match(name)})
+    report.tell("all that it needs", _installs())
     report.tell("driver's release", _release())
     report.tell("core files", _core_files())
     report.tell("packages", {d.name: d.version for d in distributions() if _PACKAGES.match(d.name or "")})
@@ -64,6 +65,14 @@ def state(report: Report) -> None:
     print(_IDENTIFIES.sub("", found.stdout + found.stderr))
 
 
+def _installs() -> str:
+    """The command that installs all that `gpu-check` needs."""
+    extra = "cuda13" if requirements.driver() >= 13_000 else "cuda12"
+    if CHECKOUT:
+        return f'pip install -e ".[{extra},test]"'
+    return f'pip install "asyncsched[{extra}]"; the groups test and bench need a checkout'
+
+
 def _release() -> str:
     """The driver's version, by the library that `nvidia-smi` asks, too."""
     text = ctypes.create_string_buffer(96)
@@ -88,7 +97,7 @@ def _commit() -> str:
     """The revision of a checkout, and whether it was changed; or the origin that pip noted."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     with suppress(OSError, subprocess.SubprocessError, PackageNotFoundError):
-        if not (ROOT / "bench" / "gpu").is_dir():
+        if not CHECKOUT:
             return distribution("asyncsched").read_text("direct_url.json") or "from the package index"
         return subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout.strip()
     return "not known"

@@ -269,6 +269,7 @@ def test_without_a_card_what_is_missing_is_said_once_and_nothing_runs(tmp_path, 
     assert run.returncode == 1, run.stderr
     assert run.stdout.startswith(f"{len(list(entries(quick=True)))} skipped, in ")
     assert "CuPy is not installed: pip install" in run.stdout
+    assert 'all that it needs pip install -e ".[cuda12,test]"; ' in " ".join(run.stdout.split())
     found = json.loads((tmp_path / "out.json").read_text())
     assert {one["state"] for one in found["entries"]} == {"skipped"}
     assert {one["why"] for one in found["entries"]} == {found["entries"][0]["why"]}
@@ -333,8 +334,8 @@ def test_a_signal_ends_it_with_the_page(tmp_path, fake, number):
     assert {one["why"] for one in ended} == {"interrupted"}
 
 
-def test_without_a_checkout_tests_and_benches_are_skipped(tmp_path, monkeypatch):
-    monkeypatch.setattr("asyncsched.gpu_check.command.ROOT", tmp_path)
+def test_without_a_checkout_tests_and_benches_are_skipped(monkeypatch):
+    monkeypatch.setattr("asyncsched.gpu_check.command.CHECKOUT", False)
     found = [one for one in entries(quick=False) if one.group in ("test", "bench")]
     assert [(one.name, one.why, one.command) for one in found] == [
         ("test gpu", "needs a checkout", []), ("bench gpu", "needs a checkout", []),

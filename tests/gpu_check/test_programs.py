@@ -82,10 +82,13 @@ class Nvml:
         return 0
 
 
-def test_the_drivers_release_is_known_without_its_tool(tmp_path, monkeypatch):
+def test_the_drivers_release_is_known_without_its_tool_and_a_wheel_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml())
+    monkeypatch.setattr("asyncsched.gpu_check.programs.CHECKOUT", False)
     monkeypatch.setattr("asyncsched.devices.cuda.requirements.missing", list[Any])
     with suppress(ImportError, AttributeError):  # without CuPy: what comes after it
         GROUPS["machine"]["machine"](Report(tmp_path))
     facts = [json.loads(line) for line in (tmp_path / "facts").read_text().splitlines()]
     assert {"name": "driver's release", "value": "575.57.08", "unit": ""} in facts
+    wanted = 'pip install "asyncsched[cuda12]"; the groups test and bench need a checkout'
+    assert {"name": "all that it needs", "value": wanted, "unit": ""} in facts
