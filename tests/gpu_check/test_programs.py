@@ -85,6 +85,7 @@ class Nvml:
 def test_the_drivers_release_is_known_without_its_tool_and_a_wheel_says_what_it_needs(tmp_path, monkeypatch):
     monkeypatch.setattr("ctypes.CDLL", lambda name: Nvml())
     monkeypatch.setattr("asyncsched.gpu_check.programs.CHECKOUT", False)
+    monkeypatch.setattr("asyncsched.devices.cuda.requirements.driver", lambda: 12090)
     monkeypatch.setattr("asyncsched.devices.cuda.requirements.missing", list[Any])
     with suppress(ImportError, AttributeError):  # without CuPy: what comes after it
         GROUPS["machine"]["machine"](Report(tmp_path))
