@@ -28,11 +28,11 @@ _HELD_UP: Final = 0.1  # of the allocations
 class Block:
     """Some memory of the device, for as long as anything refers to it."""
 
-    made = 0
+    made: int = 0
 
     def __init__(self, cuda: Any, nbytes: int) -> None:
         self._free, self._stream = cuda.runtime.freeAsync, cuda.get_current_stream().ptr
-        self.start = cuda.runtime.mallocAsync(nbytes, self._stream)
+        self.start: Any = cuda.runtime.mallocAsync(nbytes, self._stream)
         cuda.runtime.memsetAsync(self.start, 0xFF, nbytes, self._stream)
         Block.made += 1
 

@@ -93,9 +93,9 @@ class _InPlace:
     """CuPy's module of cuBLAS, some of whose functions are others on one thread."""
 
     def __init__(self, module: Any, handle: Handle) -> None:
-        self.module, self._thread = module, get_ident()
+        self._module, self._thread = module, get_ident()
         self._functions = {name: handle.function(name) for name in _FUNCTIONS}
 
     def __getattr__(self, name: str) -> Any:
         found = self._functions.get(name) if get_ident() == self._thread else None
-        return getattr(self.module, name) if found is None else found
+        return getattr(self._module, name) if found is None else found
