@@ -163,7 +163,7 @@ class Check:
     """
 
     def __init__(self, programs: Sequence[Entry], out: Path, minutes: float) -> None:
-        self.entries = list(programs)
+        self.entries: list[Entry] = list(programs)
         self._out, self._minutes, self._began = out, minutes, monotonic()
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
 
