@@ -183,5 +183,5 @@ class DaskDevice(RemoteDevice):
         """As `bring`. Blocks the calling thread, which is never the loop's."""
         return answered(ask_async(self.connection.loop, partial(self.bring, array)))
 
-    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
-        return Fused(program), program.peak(self.memory.footprint)
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
+        return Fused(program), program.peak(self.memory.footprint), 0

@@ -154,12 +154,13 @@ class Device(Protocol):
 
     # -- a captured step --------------------------------------------------------------------------------------------
 
-    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
         """A function that runs a program on (array namespace, arrays), of which the first `inputs` change from run to
-        run. And the most bytes that its intermediates and results take at once.
+        run. And the most bytes that its intermediates and results take at once; and bytes that it owns while it lives,
+        if those are no run's own.
 
-        Unless the device `owns_captures`, the function takes arrays for the results as a third argument. This is called
-        in the caller's context, and takes no memory of the device.
+        The function takes arrays for the results as a third argument. A single result of a device that `owns_captures`
+        is given none. This is called in the caller's context, and takes no memory of the device.
         """
 
     # -- the end ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
-"""One program, in this process: `python -m asyncsched.gpu_check NAME FOLDER [--quick]`. `entries` reads the status."""
+"""One program, in this process: `python -m asyncsched.gpu_check NAME FOLDER [--quick] [--blocks]`. `entries` reads the
+status. With `--blocks` each allocation has a block of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ import traceback
 from pathlib import Path
 
 from ..runtime.loops import run
-from .programs import GROUPS
+from .blocks import one_for_each
+from .programs import AFTER, GROUPS
 from .telling import NotHere, Report
 
 
@@ -16,7 +18,9 @@ def main(name: str, folder: str, *options: str) -> int:
     """Returns the exit status."""
     report = Report(Path(folder), quick="--quick" in options)
     try:
-        (program,) = [programs[name] for programs in GROUPS.values() if name in programs]
+        (program,) = [programs[name] for programs in (*GROUPS.values(), AFTER) if name in programs]
+        if "--blocks" in options:
+            one_for_each()
         found = program(report)
         if inspect.iscoroutine(found):
             run(found)

@@ -7,22 +7,33 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import which
 from time import monotonic
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]  # from here the package is found, and the rest of a checkout, if it is one
+CHECKOUT: Final = all((ROOT / name / "gpu").is_dir() for name in ("tests", "bench"))
 NOT_REACHED: Final = "not reached"  # why a program that was not begun is skipped
 # By the exit status; all others are crashes. 5 is pytest's, for no tests; 77 is automake's.
 _STATES: Final = {0: "passed", 1: "missed", 5: "skipped", 77: "skipped"}
+FOLDER: Final = "{folder}"
+NOT_THROUGH: Final = "not through"  # the state of a program whose time passed: it may be well, and slow
 _TAIL: Final = 20_000  # characters
 _GRACE: Final = 5.0  # seconds to write tracebacks, or to end
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGABRT)
 _TRACEBACK: Final = re.compile(r"(?:Traceback \(most recent call last\)|Fatal Python error).*", re.DOTALL)
 _RAISED: Final = re.compile(r"(?!AssertionError)[\w.]*(Error|Exception)\b")
+# How a program that failed is run once more: by name, a command before it, variables, and options of its own. For a
+# tool that watches memory, each allocation has a block of its own.
+_AGAIN: Final[Mapping[str, tuple[Sequence[str], dict[str, str], Sequence[str]]]] = {
+    "blocking": ((), {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_LOG_FILE": "stderr"}, ()),
+    "memcheck": (("compute-sanitizer", "--track-stream-ordered-races", "all"), {}, ("--blocks",)),
+    "gdb": (("gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace", "--args"), {}, ()),
+}
 _SETTINGS: Final = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
 
@@ -32,20 +43,25 @@ class Entry:
 
     Attributes:
         group, name: the name is unique within the group.
-        command: how it is started, if it can be. It may write to the file "facts" in its folder, a JSON object with
-            "name" in each line, and to other JSON files there: these are kept.
+        command: how it is started, if it can be, with `FOLDER` in place of its folder. It may write to the file "facts"
+            there, a JSON object with "name" in each line, and to other JSON files there: these are kept.
         limit: most seconds that it may take.
-        state: "passed"; "missed": it ended, and something is wrong; "crashed"; "skipped".
+        variables: of its environment, beside those that there are.
+        whole: whether to keep its whole output.
+        state: "passed"; "missed": it ended, and something is wrong; "crashed"; "not through"; "skipped".
         why: the reason of the state, in one line.
         seconds: that it took.
         facts: the facts that it wrote, by name.
-        output, traceback: the end of its output, and the last traceback in it.
+        output, traceback: the end of its output, and the last traceback in it. Where a process dies of a signal, that
+            has the stacks of Python; from Python 3.14 on those of C, too.
     """
 
     group: str
     name: str
     command: Sequence[str]
     limit: float
+    variables: dict[str, str] = field(default_factory=dict)
+    whole: bool = False
     state: str = "skipped"
     why: str = NOT_REACHED
     seconds: float = 0.0
@@ -60,8 +76,9 @@ class Entry:
         with (folder / "output").open("wb") as output:
             try:
                 process = subprocess.Popen(
-                    self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT,
-                    env=os.environ | _SETTINGS, process_group=0,
+                    [part.replace(FOLDER, str(folder)) for part in self.command], cwd=ROOT,
+                    stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
+                    env=os.environ | _SETTINGS | self.variables, process_group=0,
                 )  # fmt: skip
             except OSError as error:
                 self.why = str(error)
@@ -77,16 +94,26 @@ class Entry:
         self._read(folder)
         if status is not None:
             self._judge(status)
-        elif limit < self.limit:
-            self.state, self.why = "skipped", f"no time left: not through after {limit:.0f} s"
         else:
-            self.state, self.why = "crashed", f"not through after {limit:.0f} s"
+            self.state, self.why = NOT_THROUGH, f"its time passed, {limit:.0f} s"
+
+    def again(self) -> Iterator[Entry]:
+        """Further runs, which say more of a failure."""
+        for name, (before, variables, options) in _AGAIN.items():
+            if before and (not which(before[0]) or (name == "gdb" and not self.why.startswith("killed by"))):
+                continue
+            command = [*before, *self.command, *options]
+            yield Entry("again", f"{self.name}_{name}", command, 3 * self.limit, variables=variables, whole=True)
 
     def _read(self, folder: Path) -> None:
         with (folder / "output").open("rb") as file:
-            file.seek(max(0, (folder / "output").stat().st_size - 4 * _TAIL))
+            if not self.whole:
+                file.seek(max(0, (folder / "output").stat().st_size - 4 * _TAIL))
             text = file.read().decode("utf-8", "backslashreplace").strip()
-        self.output, found = text[-_TAIL:], _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0))
+        self.output, found = (
+            text if self.whole else text[-_TAIL:],
+            _TRACEBACK.search(text, max(text.rfind("Traceback (most"), 0)),
+        )
         self.traceback = found[0][:_TAIL] if found else ""
         with suppress(OSError, ValueError):  # there are no facts, or the last line is cut off
             for line in (folder / "facts").read_text("utf-8").splitlines():

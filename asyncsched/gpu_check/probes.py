@@ -20,9 +20,10 @@ from asyncsched import linalg, nn, optim
 from ..devices.cuda import requirements
 from .telling import NotHere, Program, Report
 
-_MIB: Final = 1 << 20
+MIB: Final = 1 << 20
 _OF_ONE: Final = "exp expm1 log log1p log2 log10 sqrt sin cos tan sinh cosh tanh asin acos atan asinh atanh square"
 _OF_TWO: Final = "pow atan2 hypot remainder divide"
+TRANSFORMS: Final = ("fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn")
 _FAR: Final = 'extern "C" __global__ void far(float* p) { p[1ll << 40] = 1; }'
 
 
@@ -67,6 +68,11 @@ def _decompositions(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
     return [*found, asc.sort(x, axis=0), asc.cumulative_sum(y, axis=1)]
 
 
+def _transforms(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """Of some lengths, with primes and powers, and of two axes."""
+    return [asc.abs(getattr(asc.fft, name)(x[:, :n])) for n in (2, 7, 54, 61, 97, 243, 320) for name in TRANSFORMS]
+
+
 def _training(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
     """Losses of three steps of a small network with a convolution."""
     images, classes = x.reshape(-1)[:2400].reshape((8, 3, 10, 10)), asc.arange(8) % 5
@@ -94,6 +100,7 @@ SAME: Final[Mapping[str, Same]] = {
     "products_f4": (lambda x, y: [x @ y.mT], "f4", 1e-5),
     "products_f8": (lambda x, y: [x @ y.mT], "f8", 1e-13),
     "decompositions": (_decompositions, "f8", 1e-9),
+    "transforms": (_transforms, "f8", 1e-10),
     "training": (_training, "f8", 1e-9),
 }
 
@@ -145,13 +152,13 @@ async def half_sums(report: Report) -> None:
 async def reuse(report: Report) -> None:
     """Buffers are taken again and again on three streams, under a limit of 32 of them."""
     count, found = report.size(300, 30), list[Any]()
-    async with asc.Scheduler("cuda", streams=3, max_bytes=32 * _MIB, max_ops=None) as s:
-        x = await s.put(np.ones(_MIB // 4, np.float32))
+    async with asc.Scheduler("cuda", streams=3, max_bytes=32 * MIB, max_ops=None) as s:
+        x = await s.put(np.ones(MIB // 4, np.float32))
         for i in range(count):
             y = (x + i) * 2 - x
             found += [y.min().item(), y.max().item()]
         agree(await asc.gather(*found), np.repeat(2 * np.arange(count) + 1, 2))
-        assert s.statistics().peak_bytes <= 32 * _MIB
+        assert s.statistics().peak_bytes <= 32 * MIB
 
 
 async def dropped(report: Report) -> None:
@@ -159,7 +166,7 @@ async def dropped(report: Report) -> None:
     cupy = requirements.cupy()
     streams, found = [cupy.cuda.Stream.null, cupy.cuda.Stream(non_blocking=True)], list[Any]()
     async with asc.Scheduler("cuda", streams=1) as s:
-        x = await s.put(np.zeros(_MIB // 4, np.float32))
+        x = await s.put(np.zeros(MIB // 4, np.float32))
         for i in range(report.size(200, 20)):
             array = await (x + i)
             with streams[i % 2]:
@@ -197,7 +204,7 @@ async def cancelled(report: Report) -> None:
 async def memory_back(report: Report) -> None:
     """Nothing is held after all was dropped, and the device has its memory back after the close."""
     cupy = requirements.cupy()
-    async with asc.Scheduler("cuda", max_bytes=256 * _MIB) as s:
+    async with asc.Scheduler("cuda", max_bytes=256 * MIB) as s:
         device: Any = s.devices[0]
         x = await s.put(np.ones((256, 256), np.float32))
         await asc.gather(*[(x @ x + i).sum().item() for i in range(report.size(100, 10))])
@@ -212,52 +219,16 @@ async def memory_back(report: Report) -> None:
     report.tell("free", cupy.cuda.runtime.memGetInfo()[0], "bytes")
 
 
-async def full_card(report: Report) -> None:
-    """Where the device is full, the first call of a library, or of a kernel, gets the pool's idle memory."""
-    cupy, array = requirements.cupy(), np.random.default_rng(0).random((64, 64))
-    if not hasattr(cupy, "RawKernel"):
-        raise NotHere("the libraries of this CuPy need no memory")
-    steps: dict[str, Callable[[Any, Any], Any]] = {
-        "product": lambda xp, x: x @ x,
-        "transform": lambda xp, x: abs(xp.fft.fft(x)),
-        "decomposition": lambda xp, x: xp.linalg.cholesky(x @ x.mT + 64 * xp.eye(64)),
-        "kernel": lambda xp, x: xp.expm1(x),
-    }
-    for name, step in steps.items():
-        async with asc.Scheduler("cuda", streams=1, max_bytes=256 * _MIB) as s:
-            x, idle = await s.put(array), await s.put(np.ones(8 * _MIB))
-            del idle
-            await s.barrier()
-            taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)
-            report.tell(f"filled before the {name}", sum(taken.values()), "bytes")
-            try:
-                agree(await step(asc, x).numpy(), step(np, array), 1e-12)
-            finally:
-                for start in taken:
-                    await asyncio.to_thread(cupy.cuda.runtime.free, start)
-
-
-def _fill(runtime: Any) -> dict[int, int]:
-    """Take all that is free on the device. Returns the size of each block by its address."""
-    taken, size = dict[int, int](), runtime.memGetInfo()[0]
-    while size >= 4096:
-        try:
-            taken[runtime.malloc(size)] = size
-        except runtime.CUDARuntimeError:
-            size //= 2
-    return taken
-
-
 async def round_trips(report: Report) -> None:
     """An array that is put comes back, whatever its size and layout. Its source may be changed at once, also a pinned
     one."""
     cupy = requirements.cupy()
-    cube, pinned = np.arange(24.0).reshape(2, 3, 4), np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * _MIB), np.float32)
+    cube, pinned = np.arange(24.0).reshape(2, 3, 4), np.frombuffer(cupy.cuda.alloc_pinned_memory(8 * MIB), np.float32)
     flat = [np.arange(size) for size in (0, 1, 63, 65, report.size(4 << 20, 1000) + 1)]
     async with asc.Scheduler("cuda") as s:
         for array in (*flat, cube.T, cube[::-1, :, ::2], cube.swapaxes(0, 1), np.broadcast_to(cube[:1], (5, 3, 4))):
             agree(await (await s.put(array)).numpy(), array)
-        for source in (np.zeros(2 * _MIB, np.float32), pinned):
+        for source in (np.zeros(2 * MIB, np.float32), pinned):
             tensors = []
             for i in range(8):
                 source.fill(i)
@@ -341,7 +312,7 @@ def fork(report: Report) -> None:
 
 
 _OTHERS: Final = (
-    captured, half_sums, reuse, dropped, wrong_index, fault, cancelled, memory_back, full_card, round_trips, pytorch,
+    captured, half_sums, reuse, dropped, wrong_index, fault, cancelled, memory_back, round_trips, pytorch,
     work_left, fork,
 )  # fmt: skip
 PROBES: Final[Mapping[str, Program]] = {

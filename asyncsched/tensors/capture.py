@@ -67,6 +67,7 @@ class Graph:
 
     Attributes:
         donate: the positions of the donated arguments.
+        owned: bytes of the buffers that this graph owns while it lives; 0 if each replay takes its own.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu") as s:
@@ -95,26 +96,18 @@ class Graph:
         self.donate = donate
         self._order = _results_apart(self._program, donate, name, remote=self._device.remote)
         self._metas = [self._program.form(slot) for slot in self._program.outputs]
-        self._owns = self._device.owns_captures and not donate
         # A replay may run on the event loop's thread if its operations could, one by one.
         self._pace, self._quick = Pace(), min(INLINE_SECONDS * (1 + len(self._program.steps)), _INLINE_MOST)
         self._name = f"{name} (captured, {next(_number)})"  # a unique name, since devices learn durations by name
         lanes = runtime.lanes[self._device].compute
-        self._run, self._peak = self._device.capture(self._program, len(self._forms))
+        self._run, self._peak, owned = self._device.capture(self._program, len(self._forms))
+        self.owned: int = owned
         resource = next((step.op.resource for step in self._program.steps if step.op.resource), None)
         if resource is not None and not self._device.inline and not self._device.remote:
             lanes = runtime.lane_of(resource, self._device)  # as in `apply`
-        elif self._owns:
+        elif self.owned:
             lanes = [lanes[runtime.ledger.sequence % len(lanes)]]
         self._lanes = lanes
-
-    @property
-    def owned(self) -> int:
-        """Bytes of the buffers that this graph owns while it lives; 0 if each replay takes its own."""
-        if not self._owns:
-            return 0
-        inputs: int = sum(self._device.memory.footprint(form.nbytes) for form in self._forms)
-        return inputs + self._peak
 
     def prepare(self, claim: Value | None) -> None:
         """Make the graph callable. `claim` holds the owned bytes until the last replay is over."""
@@ -124,12 +117,15 @@ class Graph:
         form = self._metas[0] if single else meta((nbytes,), np.dtype(np.uint8))
         self._starts = starts
 
-        donate, own, pace = self.donate, self._owns, self._pace
+        donate, own, pace = self.donate, self.owned, self._pace
         takes_out = not self._device.owns_captures  # else a result may be a view of an argument
+        packs = single or takes_out  # else the device writes to the parts of one buffer
         clock = perf_counter if self._device.inline else None
 
         def kernel(xp: Any, *arrays: Any, out: Any = None, _: Lease | None = owned) -> Any:
             began = 0.0 if clock is None else clock()
+            if not packs:
+                out = xp.empty(nbytes, xp.uint8)
             if out is not None:
                 run(xp, arrays, [out] if single else unpacked(out, starts, metas))
             else:

@@ -45,7 +45,7 @@ def small(turns: Turns) -> Iterator[Result]:
         captured = f"captured, {GRAPH} at a time"
         cells = _cells(loop) | {captured: Here(partial(_scheduled, loop, {}, GRAPH), loop.count)}
         targets = {"asyncsched": Target(2.0, "a task is more than a launch")}
-        if of is _add:  # CuPy captures no matrix product
+        if of is _add:  # the card takes longer for a product
             targets[captured] = Target(0.5, "one launch for all")
         yield turns.measure(Row(f"small-{name}", f"a small {name}", "us", cells, targets))
 

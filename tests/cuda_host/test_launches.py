@@ -11,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn, optim
+from asyncsched.devices.cuda import graph as module
 from asyncsched.ops.kernels import windows
 from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan, resolve
@@ -90,6 +91,76 @@ async def test_a_step_of_training_takes_few(runtime, kind, most):
             await s.barrier()
         assert 0 < runtime.calls().others[ENQUEUED] < most
         del model, optimizer
+
+
+async def test_a_captured_training_with_products_is_one_launch(runtime):
+    rng = np.random.default_rng(0)
+    async with asc.Scheduler("cuda", streams=1) as s:
+        model = nn.Sequential(nn.Linear(20, 32), nn.GELU(), nn.Linear(32, 10))
+        parameters, target = list(model.parameters()), await s.put(rng.integers(0, 10, 16))
+
+        def step(x: asc.Tensor) -> Any:
+            loss = nn.cross_entropy(model(x), target)
+            return loss.detach(), asc.autograd.grad(loss, parameters)
+
+        x = await s.put(rng.standard_normal((16, 20)).astype(np.float32))
+        graph = await s.capture(step, x)
+        calls = await replayed(s, runtime, graph, x)
+        assert calls["cudaGraphLaunch"] == 1
+        assert calls["cuBLAS, a product"] == 0
+
+
+async def replayed(s: asc.Scheduler, runtime: Any, graph: asc.Graph, *tensors: asc.Tensor) -> Any:
+    """What a second replay calls."""
+    for _ in range(2):
+        await s.barrier()
+        runtime.reset()
+        kept = graph(*tensors)
+        await s.barrier()
+    del kept
+    return runtime.calls()
+
+
+async def test_a_captured_step_of_few_kernels_is_no_graph_and_copies_nothing(runtime):
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x = await s.put(np.ones((64, 64), np.float32))
+
+        def chain(x: asc.Tensor) -> asc.Tensor:
+            for _ in range(100):
+                x = x + 1
+            return x
+
+        graph = await s.capture(chain, x)
+        calls = await replayed(s, runtime, graph, x)
+        assert (calls[ENQUEUED], calls["cudaGraphLaunch"]) == (1, 0)
+        assert (await graph(x).numpy()).max() == 101
+
+
+async def test_the_last_kernels_of_a_step_write_to_new_arrays_and_read_what_no_graph_copies(runtime, monkeypatch):
+    copied, copy = list[int](), module._copied
+
+    def counted(xp: Any, source: Any, target: Any = None) -> Any:
+        copied.append(source.nbytes)
+        return copy(xp, source, target)
+
+    monkeypatch.setattr(module, "_copied", counted)
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x, w, moment = [await s.put(np.full((64, 64), number, np.float32)) for number in (1, 2, 3)]
+
+        def step(x: asc.Tensor, w: asc.Tensor, moment: asc.Tensor) -> tuple[asc.Tensor, ...]:
+            moment = (x @ w) / 64 + moment * 0.5
+            return w - moment, moment, x
+
+        graph = await s.capture(step, x, w, moment)
+        calls = await replayed(s, runtime, graph, x, w, moment)
+        assert (calls["cuLaunchKernel"], calls["cudaGraphLaunch"], calls[ENQUEUED]) == (1, 1, 2 + 1 + 1 + 1)
+        # The operands of the product are copied in, and the argument that comes back is copied out.
+        assert copied == 3 * 3 * [x.nbytes]  # by `capture` and by two replays
+        for w_then, m_then in ((2, 3), (5, 1)):
+            w, moment = await s.put(np.full((64, 64), w_then, "f4")), await s.put(np.full((64, 64), m_then, "f4"))
+            found = await asc.gather(*[one.max().item() for one in graph(x, w, moment)])
+            m = m_then * 0.5 + w_then
+            assert found == [w_then - m, m, 1]
 
 
 @pytest.mark.parametrize("columns", [windows.CARD_COLUMNS, 10_000], ids=["whole", "in tiles"])

@@ -9,6 +9,8 @@ import sys
 import numpy as np
 import pytest
 
+from asyncsched.devices.cuda.products import Handle
+
 ILLEGAL_ADDRESS = "IllegalAddress"
 KERNEL = 'extern "C" __global__ void add(double* x) { x[0] += 1; }'
 
@@ -102,6 +104,43 @@ def test_a_decomposition_needs_its_workspace(cuda, streams):
         stream.synchronize()
         cuda.free(start)
         cusolver.dpotrf(*arguments)
+    with pytest.raises(cuda.CUDARuntimeError, match=ILLEGAL_ADDRESS):
+        stream.synchronize()
+
+
+@pytest.mark.parametrize("ended", ["nothing", "the workspace", "the handle"])
+def test_a_captured_product_needs_its_handle_and_its_workspace(cuda, streams, runtime, ended):
+    import cupy
+
+    areas = []
+
+    def malloc(nbytes):
+        areas.append(cuda.malloc(nbytes))
+        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(areas[0], nbytes, None), 0)
+
+    stream = streams()
+    with stream:
+        x = cupy.ones((8, 8))
+        y = x @ x
+        with cupy.cuda.using_allocator(malloc):
+            held = [Handle(cupy, 1 << 20)]
+        stream.begin_capture()
+        with held[0].in_place():
+            cupy.matmul(x, x, out=y)
+        graph = stream.end_capture()
+        runtime.reset()
+        graph.launch()
+        stream.synchronize()
+        assert (y == 8).all()
+        assert not runtime.calls()["cuBLAS, a product"]
+        if ended == "the workspace":
+            cuda.free(areas[0])
+        elif ended == "the handle":
+            held.clear()
+        graph.launch()
+    if ended == "nothing":
+        stream.synchronize()
+        return
     with pytest.raises(cuda.CUDARuntimeError, match=ILLEGAL_ADDRESS):
         stream.synchronize()
 

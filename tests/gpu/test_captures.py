@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched import nn
 from tests.waiting import until
 
 from .cases import values
@@ -83,17 +84,72 @@ async def test_an_argument_that_comes_back_beside_a_donated_one_is_never_written
         assert np.allclose(await y.numpy(), values(16, 16)[part] * 10_000)
 
 
-async def test_a_step_with_a_product_is_one_task_of_single_launches(card):
-    async with asc.Scheduler("cuda") as s:
-        x = await s.put(values(8, 8))
-        graph = await s.capture(lambda x: x @ x + 1, x)
-        for _ in range(2):
-            before = s.statistics().tasks_completed
-            y = graph(x)
-            assert np.allclose(await y.numpy(), values(8, 8) @ values(8, 8) + 1, rtol=1e-5)
-            assert s.statistics().tasks_completed == before + 1
+def perceptron(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """Its loss, and the gradients."""
+    leaves = [y.detach(), y.mT.detach()]
+    for leaf in leaves:
+        leaf.requires_grad = True
+    h = nn.functional.linear(nn.functional.gelu(nn.functional.linear(x, leaves[0])), leaves[1])
+    loss = (h * h).mean()
+    return [h.detach(), loss.detach(), *asc.autograd.grad(loss, leaves)]
+
+
+def token(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """The last row looks at those before it, of two heads."""
+    heads = [part.reshape((len(part), 2, -1)).transpose((1, 0, 2)) for part in (x[-1:], x, x @ y)]
+    h = nn.functional.scaled_dot_product_attention(*heads)
+    return [nn.functional.rms_norm(h.transpose((1, 0, 2)).reshape((1, -1)) @ y, (y.shape[1],)), x @ y]
+
+
+def products(x: asc.Tensor, y: asc.Tensor) -> list[asc.Tensor]:
+    """In each way in which CuPy calls cuBLAS."""
+    many, one = asc.stack([x, x + 1]), asc.expand_dims(y, axis=0)
+    return [x @ y, y.mT @ y, many @ one, many @ asc.stack([y, y]), x[0] @ y, asc.tensordot(many, y, axes=1)]
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "c8", "c16", "i8"])
+@pytest.mark.parametrize("network", [perceptron, token, products])
+async def test_a_step_with_products_is_a_graph_with_the_bits_of_its_operations(card, network, dtype):
+    if network is not products and dtype not in ("f4", "f8"):
+        pytest.skip("networks are of floats")
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x, y = await s.put(values(6, 8, dtype=dtype)), await s.put(values(8, 8, dtype=dtype, seed=1))
+        graph = await s.capture(network, x, y)
+        for first in (x, x * 2, x):
+            expected = [await one.numpy() for one in network(first, y)]  # between replays cuBLAS runs on CuPy's handle
+            for ours, theirs in zip(graph(first, y), expected, strict=True):
+                assert (await ours.numpy()).tobytes() == theirs.tobytes()
         if card.fake is None:
-            assert [graph._refused for graph in s.devices[0]._graphs] == [True]
+            assert [graph._recorded is not None for graph in s.devices[0]._graphs] == [True]
+
+
+@pytest.mark.gpu
+async def test_other_threads_call_cublas_while_a_step_with_products_is_recorded(has_card):
+    if not has_card:
+        pytest.skip(NONE)
+    import cupy
+
+    ended, failed = threading.Event(), list[Exception]()
+
+    def multiply() -> None:
+        try:
+            with cupy.cuda.Stream(non_blocking=True) as stream:
+                a = cupy.ones((8, 8))
+                while not ended.is_set():
+                    assert float((a @ a).get(stream=stream).max()) == 8
+        except Exception as error:
+            failed.append(error)
+
+    async with asc.Scheduler("cuda", streams=1) as s:
+        x, y = await s.put(values(6, 8)), await s.put(values(8, 8, seed=1))
+        multiplying = asyncio.create_task(asyncio.to_thread(multiply))
+        try:
+            for _ in range(20):
+                await asc.gather(*(await s.capture(products, x, y))(x, y))
+        finally:
+            ended.set()
+        await multiplying
+    assert not failed
 
 
 @pytest.mark.gpu

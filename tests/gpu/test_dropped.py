@@ -6,6 +6,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,8 +52,9 @@ async def made(s: asc.Scheduler) -> tuple[asc.Tensor, Any]:
     return x, await (x + 1)
 
 
-def _times_ten(array: Any) -> Any:
-    return array * 10
+def _times_ten(array: Any, stream: Any = nullcontext()) -> Any:  # noqa: B008
+    with stream:
+        return array * 10
 
 
 async def written_over(s: asc.Scheduler, x: asc.Tensor) -> None:
@@ -104,6 +106,30 @@ def _on_host(array: Any, stream: Any) -> np.ndarray[Any, Any]:
     with stream:
         found: np.ndarray[Any, Any] = array.get()
         return found
+
+
+async def test_a_slow_stream_keeps_what_was_used_on_it_alone(
+    card: Card, s: asc.Scheduler, streams: dict[str, Any]
+) -> None:
+    """All waits for the null stream, and so for blocking ones. What is past that does not wait for it anew."""
+    x, first = await made(s)
+    second, third = await (x + 2), await (x + 3)
+    with ExitStack() as told:
+        told.enter_context(card.busy([streams["told"]]))
+        kept = [await asyncio.to_thread(_times_ten, first, streams["told"])]
+        asc.record_stream(first, streams["told"])
+        del first
+        await turns(20)
+        del third
+        await until(lambda: s.statistics().bytes_retained == 3 * SIZE)  # so the first is past the null stream, too
+        with card.busy([streams["blocking"]]):
+            kept.append(await asyncio.to_thread(_times_ten, second, streams["blocking"]))
+            del second
+            await until(s.devices[0]._janitor._queue.empty)  # type: ignore[attr-defined]
+            told.close()
+            await until(lambda: s.statistics().bytes_retained == 2 * SIZE)
+    await until(lambda: s.statistics().bytes_retained == SIZE)
+    del kept
 
 
 async def test_the_stream_that_is_current_where_it_dies_is_waited_for(

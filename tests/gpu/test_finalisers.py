@@ -290,8 +290,9 @@ async def test_work_on_what_a_finaliser_kept_is_waited_for(card: Card, p: Progra
 
 async def test_a_finaliser_may_run_a_captured_step(p: Program) -> None:
     """What its graph has on the device is still there, and goes once."""
-    step = await p.s.capture(lambda a: (a + 1) * 2, p.x)
+    step = await p.s.capture(lambda a: asc.flip((a + 1) * 2, axis=0), p.x)
     assert (await step(p.x).numpy()).max() == 2
+    assert all(graph._recorded is not None for graph in p.s.devices[0]._graphs)  # type: ignore[attr-defined]
     loop = asyncio.get_running_loop()
     graphs = p.s.devices[0]._graphs  # type: ignore[attr-defined]
 

@@ -7,7 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+from email.message import Message
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -22,8 +24,8 @@ from tests.thorough import thoroughly, usually
 ROOT = Path(__file__).parents[2]
 
 
-def entry(code: str, name: str = "program", limit: float = 60.0) -> Entry:
-    return Entry("probe", name, [sys.executable, "-c", code], limit)
+def entry(code: str, name: str = "program", limit: float = 60.0, group: str = "rate") -> Entry:
+    return Entry(group, name, [sys.executable, "-c", code], limit)
 
 
 def ran(tmp_path: Path, *programs: Entry, minutes: float = 5.0) -> tuple[list[dict[str, Any]], str]:
@@ -69,8 +71,57 @@ def test_each_end_is_told_and_the_next_program_runs(tmp_path):
     assert by_name["raised"]["traceback"].endswith("ZeroDivisionError: division by zero")
     assert "Fatal Python error: Segmentation fault" in by_name["segmentation fault"]["traceback"]
     assert page.startswith("2 passed, 2 missed, 5 crashed, 1 skipped, in ")
-    assert "  crashed  killed: killed by SIGKILL" in page
-    assert page.endswith(f"all of it, to be sent back: {tmp_path / 'out.json'}")
+    assert "  crashed      killed: killed by SIGKILL" in page
+    assert page.endswith(f"all of it: {tmp_path / 'out.json'}\nsend it to whoever gave you this copy")
+
+
+def test_the_page_says_where_a_distributor_wants_the_file(tmp_path, monkeypatch):
+    told = Message()
+    told["Project-URL"] = "Source, https://example.org/source"
+    told["Project-URL"] = "Issues, https://example.org/issues"
+    monkeypatch.setattr("asyncsched.gpu_check.command.metadata", lambda name: told)
+    _, page = ran(tmp_path, entry("pass"))
+    assert page.endswith("\nsend it to https://example.org/issues")
+
+
+FAILS = """
+import os, sys
+print("x" * 50_000)
+print({name: value for name, value in os.environ.items() if name.startswith("CUDA_L")}, sys.argv[1:])
+sys.exit(1)
+"""
+
+
+def test_a_probe_that_fails_is_run_once_more_in_each_way_that_says_more(tmp_path, monkeypatch):
+    tool = tmp_path / "bin" / "compute-sanitizer"
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "watched by $1"; shift 2; exec "$@"\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+    found, page = ran(
+        tmp_path, entry(FAILS, "first", group="probe"), entry("pass", "second", group="probe"), entry("pass", "last")
+    )
+    assert [(one["group"], one["name"], one["state"]) for one in found] == [
+        ("probe", "first", "missed"), ("probe", "second", "passed"),
+        ("again", "first_blocking", "missed"), ("again", "first_memcheck", "missed"), ("rate", "last", "passed"),
+    ]  # fmt: skip
+    first, _, blocking, memcheck, _ = [one["output"] for one in found]
+    assert first.endswith("{} []")
+    assert len(first) == 20_000
+    assert blocking.endswith("{'CUDA_LAUNCH_BLOCKING': '1', 'CUDA_LOG_FILE': 'stderr'} []")
+    assert memcheck.startswith("watched by --track-stream-ordered-races\nx")
+    assert memcheck.endswith("{} ['--blocks']")
+    assert len(memcheck) > 50_000
+    assert "again: 2 missed" in page
+
+
+@pytest.mark.skipif(which("gdb") is None, reason="needs gdb")
+def test_one_that_dies_of_a_signal_is_run_in_gdb_which_shows_its_stacks_in_c(tmp_path):
+    found, _ = ran(tmp_path, entry("import ctypes; ctypes.string_at(0)", "dies", group="probe"))
+    by_name = {one["name"]: one for one in found}
+    assert by_name["dies"]["why"] == by_name["dies_blocking"]["why"] == "killed by SIGSEGV"
+    assert "#0 " in by_name["dies_gdb"]["output"]
+    assert "string_at" in by_name["dies_gdb"]["output"]
 
 
 @pytest.fixture(params=["fake", pytest.param("card", marks=pytest.mark.gpu)])
@@ -112,8 +163,9 @@ waits_for_ever()
 
 
 def test_what_never_ends_is_asked_where_it_is_and_killed_with_all_that_it_started(tmp_path):
-    (stuck, after), _ = ran(tmp_path, entry(FOREVER, "stuck", limit=2.0), entry("pass", "after"))
-    assert (stuck["state"], stuck["why"]) == ("crashed", "not through after 2 s")
+    (stuck, after), page = ran(tmp_path, entry(FOREVER, "stuck", limit=2.0), entry("pass", "after"))
+    assert (stuck["state"], stuck["why"]) == ("not through", "its time passed, 2 s")
+    assert "  not through  stuck: its time passed, 2 s" in page
     assert "in waits_for_ever" in stuck["traceback"]
     assert not alive(int(stuck["output"].split()[0]))
     assert after["state"] == "passed"
@@ -128,9 +180,11 @@ def alive(pid: int) -> bool:
 
 def test_what_the_time_of_all_does_not_reach_is_skipped(tmp_path):
     programs = entry("pass", "first"), entry(FOREVER, "cut"), entry("pass", "never")
-    (_, cut, never), _ = ran(tmp_path, *programs, minutes=5 / 60)
-    assert cut["state"] == "skipped"
-    assert cut["why"].startswith("no time left: not through after ")
+    last = entry("print('the end')", "after", group="after")
+    (_, cut, never, end), _ = ran(tmp_path, *programs, last, minutes=5 / 60)
+    assert cut["state"] == "not through"
+    assert cut["why"].startswith("its time passed, ")
+    assert (end["state"], end["output"]) == ("passed", "the end")
     assert (never["state"], never["why"], never["seconds"]) == ("skipped", "no time left", 0)
 
 
@@ -213,11 +267,12 @@ def command(out: Path, *options: str, env: dict[str, str]) -> subprocess.Complet
 def test_without_a_card_what_is_missing_is_said_once_and_nothing_runs(tmp_path, bare):
     run = command(tmp_path / "out.json", env=bare)
     assert run.returncode == 1, run.stderr
-    assert run.stdout.startswith(f"{len(list(entries(tmp_path, quick=True)))} skipped, in ")
+    assert run.stdout.startswith(f"{len(list(entries(quick=True)))} skipped, in ")
     assert "CuPy is not installed: pip install" in run.stdout
+    assert 'all that it needs pip install -e ".[cuda12,test]"; ' in " ".join(run.stdout.split())
     found = json.loads((tmp_path / "out.json").read_text())
     assert {one["state"] for one in found["entries"]} == {"skipped"}
-    assert {one["why"] for one in found["entries"] if one["name"] != "nvidia-smi"} == {found["entries"][0]["why"]}
+    assert {one["why"] for one in found["entries"]} == {found["entries"][0]["why"]}
     assert "packages" in found["entries"][0]["facts"]
 
 
@@ -275,13 +330,13 @@ def test_a_signal_ends_it_with_the_page(tmp_path, fake, number):
     assert ": interrupted" in text
     found = json.loads(out.read_text())
     assert found["finished"]
-    ended = [one for one in found["entries"] if one["state"] != "passed" and one["name"] != "nvidia-smi"]
+    ended = [one for one in found["entries"] if one["state"] != "passed" and one["name"] != "before"]
     assert {one["why"] for one in ended} == {"interrupted"}
 
 
-def test_without_a_checkout_tests_and_benches_are_skipped(tmp_path, monkeypatch):
-    monkeypatch.setattr("asyncsched.gpu_check.command.ROOT", tmp_path)
-    found = [one for one in entries(tmp_path, quick=False) if one.group in ("test", "bench")]
+def test_without_a_checkout_tests_and_benches_are_skipped(monkeypatch):
+    monkeypatch.setattr("asyncsched.gpu_check.command.CHECKOUT", False)
+    found = [one for one in entries(quick=False) if one.group in ("test", "bench")]
     assert [(one.name, one.why, one.command) for one in found] == [
         ("test gpu", "needs a checkout", []), ("bench gpu", "needs a checkout", []),
     ]  # fmt: skip
@@ -290,11 +345,12 @@ def test_without_a_checkout_tests_and_benches_are_skipped(tmp_path, monkeypatch)
 def test_tests_and_sections_of_a_checkout_take_turns_and_none_is_forgotten(tmp_path):
     from bench import gpu
 
-    found = [one for one in entries(tmp_path, quick=False) if one.group in ("test", "bench")]
+    found = [one for one in entries(quick=False) if one.group in ("test", "bench")]
     assert [one.group for one in found[:6]] == ["test", "bench"] * 3
-    assert {one.name for one in found if one.group == "test"} == {
-        path.stem for path in (ROOT / "tests" / "gpu").glob("test_*.py")
-    }
+    tests = [one for one in found if one.group == "test"]
+    assert {one.command[-1] for one in tests} == {str(path) for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
+    assert (tests[0].name, tests[1].name) == ("table_kernels", "test_table_1")
+    assert len({one.name for one in tests}) == len(tests)
     assert set(SECTIONS) == {row.key for row in gpu.ROWS}
 
 
@@ -303,7 +359,7 @@ def test_tests_and_sections_of_a_checkout_take_turns_and_none_is_forgotten(tmp_p
     [
         (["--out", "/no/such/folder/out.json"], "No such file or directory"),
         (["--minutes", "0"], "--minutes must be a finite number of minutes above 0"),
-        (["--only", "order,odrer"], "no odrer; there are: cold, warm, described, nvidia-smi"),
+        (["--only", "order,odrer"], "no odrer; there are: before, cold, warm, described, "),
     ],
 )
 def test_bad_arguments_are_told_at_once(capsys, arguments, said):

@@ -162,14 +162,14 @@ class CUDADevice(Device):
                 self.context.explain(error)
                 raise
 
-    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
         fused = FusedProgram(self.xp, program)
         peak = fused.peak(self.memory.footprint)
         owned = peak + sum([self.memory.footprint(form.nbytes) for form in program.forms[:inputs]])
-        make_room = partial(self.memory.make_room, owned)
-        graph = CUDAGraph(fused, inputs, make_room, partial(self._janitor.take, streams={}))
+        workspace, dispose = self.context.cublas_workspace(), partial(self._janitor.take, streams={})
+        graph = CUDAGraph(fused, inputs, owned, workspace, self.memory.make_room, dispose)
         self._graphs.add(graph)
-        return graph.run, peak
+        return graph.run, peak, 0 if program.given or not fused.after_graph(inputs) else owned
 
     def adopt(self, source: Any) -> Any:
         """An array of this device over another library's, by DLPack; copies in wait for that library's stream."""

@@ -92,26 +92,67 @@ class FusedProgram:
             footprint, [(steps, None if run is None else run.writes) for steps, run in self._parts]
         )
 
+    def after_graph(self, inputs: int) -> int:
+        """The first of the last parts that are kernels of their own, and copy fewer results than they are: launched
+        after a graph, they write to new arrays, and no result of theirs is copied out of it. 0: a graph is no gain.
+
+        Args:
+            inputs: how many are copied into a graph.
+        """
+        first = place = len(self._parts)
+        launches = copies = 0
+        while place and (run := self._parts[place - 1][1]) is not None:
+            place -= 1
+            launches += bool(run.writes)
+            copies += len(set(run.writes).intersection(self._program.outputs))
+            if launches <= copies + (0 if place else inputs + 1):
+                first = place
+        return first
+
     def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
         """The results."""
+        return self.results(self.through(xp, self.slots(arrays)))
+
+    def reads(self, last: int) -> set[int]:
+        """The slots that the parts before one read, and those of the results."""
+        read = [slot for steps, _ in self._parts[:last] for i in steps for slot in self._program.steps[i].reads]
+        return {*read, *self._program.outputs}
+
+    def slots(self, arrays: Sequence[Any]) -> list[Any]:
+        """Places for all values, with those of the inputs."""
+        return [*arrays, *[None] * len(self._program.steps)]
+
+    def results(self, slots: Sequence[Any]) -> list[Any]:
+        """Those among the values."""
+        return [slots[slot] for slot in self._program.outputs]
+
+    def through(
+        self, xp: Any, slots: list[Any], first: int = 0, last: int | None = None, outs: Sequence[Any] = ()
+    ) -> list[Any]:
+        """Run some parts, all by default. Returns the values that are still needed, in their places.
+
+        Args:
+            outs: arrays to which kernels write results, where they can.
+        """
         program = self._program
-        slots: list[Any] = [*arrays, *[None] * len(program.steps)]
-        for place, (steps, run) in enumerate(self._parts):
-            if run is None or not self._apply(xp, place, run, slots):
+        into = dict(zip(program.outputs, outs, strict=False))
+        for place in range(first, len(self._parts) if last is None else last):
+            steps, run = self._parts[place]
+            if run is None or not self._apply(xp, place, run, slots, into):
                 for i in steps:
                     slots[program.inputs + i] = program.apply(i, xp, slots)
             for slot in self._over[place]:
                 slots[slot] = None
-        return [slots[slot] for slot in program.outputs]
+        return slots
 
-    def _apply(self, xp: Any, place: int, run: Run, slots: list[Any]) -> bool:
+    def _apply(self, xp: Any, place: int, run: Run, slots: list[Any], into: Mapping[int, Any]) -> bool:
         """Launch a run's kernel, unless the arrays have another layout than when it was captured."""
         if place in self._failed or not all(slots[slot].flags.c_contiguous for slot in run.reads):
             return False
         if not run.writes:  # nobody reads a result of this run
             return True
-        forms = [self._program.form(slot) for slot in run.writes]
-        outs = [xp.empty(form.bound, form.dtype) for form in forms]
+        forms = [(slot, self._program.form(slot)) for slot in run.writes]
+        outs = [into[slot] if slot in into else xp.empty(form.bound, form.dtype) for slot, form in forms]
         try:
             _kernel(xp, *run.source)(*[slots[slot] for slot in run.reads], *run.numbers, *outs)
         except xp.cuda.compiler.CompileException:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import zip_longest
 from typing import Any
 
 from ...errors import CaptureError
@@ -11,6 +12,7 @@ from ...ops.kernels import checks
 from ..untracked import behind, untracked
 from .context import capturing, of_capture
 from .fused import FusedProgram
+from .products import Handle
 
 
 class _Recorded:
@@ -19,13 +21,18 @@ class _Recorded:
     def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self.graph: Any = None
+        self.products: Handle | None = None
         self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
-        self.own: list[Any] = []
-        self.results: list[Any] = []
+        self.own: list[Any] = []  # copies of the inputs; None for those that it does not read
+        self.results: list[Any] = []  # None for those that are made after the graph
+        self.values: list[Any] = []  # by their slots, behind the inputs: what is read after the graph
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
+        dispose, held = (
+            self._dispose,
+            [self.graph, self.products, self.own, self.results, self.values, self.checks, self.pool],
+        )
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held)
 
@@ -33,14 +40,16 @@ class _Recorded:
 class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
-    CuPy (14.2) refuses to call cuBLAS while it captures. So a program with a matrix product never becomes a graph: its
-    operations are issued one by one, in one task all the same. So are those of a program that writes over its inputs,
-    or calls a library that keeps memory for later calls (`Op.resource`): a plan of cuFFT's may be gone at a replay.
-    Operations that go element by element become one kernel for each run of them, see `fused`.
+    Operations that go element by element become one kernel for each run of them, see `fused`. Products of matrices go
+    by a handle of cuBLAS that the graph has for itself, see `products`. A program never becomes a graph if it writes
+    over its inputs, or calls a library that keeps memory for later calls (`Op.resource`: a plan of cuFFT's may be gone
+    at a replay), or one that CuPy lets into no graph. Its operations are issued one by one, in one task all the same.
 
     The graph's kernels contain the addresses of buffers. So the graph owns those buffers: copies of the inputs, the
     intermediates and the results are in a pool of its own, whose blocks nobody else ever gets. So are the numbers that
-    say whether an operation failed: each replay writes them anew, and they are read after it.
+    say whether an operation failed: each replay writes them anew, and they are read after it. What a replay copies, in
+    and out, may be more than it saves. So the last kernels of the program may be launched after the graph, to write to
+    new arrays; and a program of few kernels is no graph.
 
     A graph is always called on one stream. The collector does not see its memory on the device (see `untracked`), so a
     finaliser may still call it.
@@ -48,60 +57,86 @@ class CUDAGraph:
     Args:
         program: what to run.
         inputs: how many of its arrays change from run to run; the others are constants.
-        make_room: has the device's pool give back as much idle memory as the graph lacks. May block.
+        nbytes: that it takes for itself, but for cuBLAS's workspace.
+        workspace: bytes of that, if it has products.
+        make_room: has the device's pool give back as much idle memory as so many bytes lack. May block.
         dispose: empties a list on a thread that may wait. It refers to nothing of the user's.
     """
 
     def __init__(
-        self, program: FusedProgram, inputs: int, make_room: Callable[[], None], dispose: Callable[[list[Any]], None]
-    ) -> None:
+        self, program: FusedProgram, inputs: int, nbytes: int, workspace: int, make_room: Callable[[int], None],
+        dispose: Callable[[list[Any]], None],
+    ) -> None:  # fmt: skip
+        self._nbytes, self._workspace = nbytes, workspace
         self._make_room = make_room
         self._dispose = dispose
         self._program = program
         self._inputs = inputs
         self._recorded: Any = None  # holds a `_Recorded`
-        self._refused = program.unrecordable  # or refused by CuPy
+        self._after = program.after_graph(inputs)
+        self._refused = program.unrecordable or not self._after  # or refused by CuPy
 
     def let_go(self) -> None:
         """Give up everything on the device."""
         self._recorded = None
 
-    def run(self, xp: Any, arrays: Sequence[Any]) -> list[Any]:
-        """Results of the program for these inputs and constants, as arrays of their own."""
+    def run(self, xp: Any, arrays: Sequence[Any], outs: Sequence[Any] | None = None) -> list[Any]:
+        """Results of the program for these inputs and constants: in `outs` if given, else as arrays of their own."""
         if self._recorded is None and not self._refused:
             self._record(xp, arrays)
         if self._refused:
-            return self._program.run(xp, arrays)
+            found = self._program.results(self._program.through(xp, self._program.slots(arrays), outs=outs or ()))
+            return found if outs is None else _put(xp, found, outs)
         recorded = behind(self._recorded)
         for own, array in zip(recorded.own, arrays, strict=False):
-            _copied(xp, array, own)
+            if own is not None:
+                _copied(xp, array, own)
         recorded.graph.launch(stream=xp.cuda.get_current_stream())
         for numbers, judge in recorded.checks:
             checks.require(xp, numbers, judge)
-        return [_copied(xp, result) for result in recorded.results]
+        slots = self._program.through(xp, [*arrays, *recorded.values], self._after, outs=outs or ())
+        made = self._program.results(slots)
+        if outs is None:
+            outs = [one if result is None else None for result, one in zip(recorded.results, made, strict=True)]
+        return _put(xp, [a if b is None else b for a, b in zip(made, recorded.results, strict=True)], outs)
 
     def _record(self, xp: Any, arrays: Sequence[Any]) -> None:
-        self._make_room()
+        self._make_room(self._nbytes)
         recorded = _Recorded(xp, self._dispose)
         with xp.cuda.using_allocator(recorded.pool.malloc):
-            recorded.own = [array.copy(order="K") for array in arrays[: self._inputs]]
-            operands = [*recorded.own, *arrays[self._inputs :]]
+            read, given = self._program.reads(self._after), arrays[: self._inputs]
+            recorded.own = [a.copy(order="K") if slot in read else None for slot, a in enumerate(given)]
+            operands = [own if own is not None else a for own, a in zip_longest(recorded.own, arrays)]
             # Once for real: this compiles the kernels and fills the pool, and a capture can do neither.
             with checks.deferred():
                 self._program.run(xp, operands)
             with capturing:
-                self._capture(xp, operands, recorded)
+                refused = not self._captured(xp, operands, recorded)
+            if refused and (handle := self._handle(xp)) is not None:
+                recorded.products = handle
+                with capturing, handle.in_place():
+                    refused = not self._captured(xp, operands, recorded)
+            self._refused = refused
         if not self._refused:
             self._recorded = untracked(recorded)
 
-    def _capture(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> None:
+    def _handle(self, xp: Any) -> Handle | None:
+        self._make_room(self._workspace)
+        with suppress(OSError, RuntimeError, MemoryError):  # no cuBLAS, or it refuses
+            return Handle(xp, self._workspace)
+        return None
+
+    def _captured(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> bool:
+        """Whether CuPy lets the operations into a graph."""
         stream = xp.cuda.get_current_stream()
         stream.begin_capture()
         try:
             with checks.deferred() as recorded.checks:
-                recorded.results = self._program.run(xp, operands)
+                slots = self._program.through(xp, self._program.slots(operands), 0, self._after)
+            recorded.results, recorded.values = self._program.results(slots), slots[len(operands) :]
         except NotImplementedError:
-            self._refused = True
+            stream.end_capture()
+            return False
         except Exception as error:
             with suppress(xp.cuda.runtime.CUDARuntimeError):  # it says that the capture is invalid, as is known
                 stream.end_capture()
@@ -110,6 +145,12 @@ class CUDAGraph:
             where = "; ".join(getattr(error, "__notes__", []))
             raise CaptureError(f"CUDA cannot capture this step: {error} ({where})") from error
         recorded.graph = stream.end_capture()
+        return True
+
+
+def _put(xp: Any, found: Sequence[Any], outs: Sequence[Any]) -> list[Any]:
+    """Arrays, each copied to another one, or where that is None to a new one, unless it is that."""
+    return [one if one is out else _copied(xp, one, out) for one, out in zip(found, outs, strict=True)]
 
 
 def _copied(xp: Any, source: Any, target: Any = None) -> Any:

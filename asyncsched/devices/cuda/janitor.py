@@ -11,8 +11,8 @@ memory keep the loan alive. The loan holds the block.
 1. The loan dies, on any thread and in the middle of anything. It appends its block to a queue, with the streams it was
    told of and the one that is current on that thread. It makes no call of CUDA.
 2. The janitor, a thread, takes all that is in the queue. It records one event on each stream concerned, and lets go of
-   each block when the device has passed the events of its streams. Every block waits for the null stream, so for that
-   the thread sleeps. It asks for the others, so that a busy stream keeps only what was used on it.
+   each block when the device has passed the events of its streams. It asks for them, so that a busy stream keeps only
+   what was used on it. Every block waits for the null stream first: while all do, the thread sleeps until it is past.
 3. A block dies with its last loan, if the scheduler holds it no longer. Then its piece goes back to the pool, and its
    bytes are reported.
 
@@ -284,21 +284,18 @@ class Janitor:
                         item.events.setdefault(pointer, event)
 
     def _look(self, waiting: list[_Dropped]) -> None:
-        """Note what the device has passed. Sleeps until it is past the null stream's events."""
-        passed: dict[Any, bool] = {}
+        """Note what the device has passed. Sleeps, without the GIL, while all wait for the null stream."""
+        if all(item.events.get(_NULL) for item in waiting):
+            self._context.runtime.eventSynchronize(waiting[0].events[_NULL].ptr)
+        passed: dict[Any, bool] = {None: True}
         for item in waiting:
             for pointer, event in item.events.items():
-                if event is None:
-                    continue
                 if event not in passed:
-                    passed[event] = self._passed(event, sleep=pointer == _NULL)
+                    passed[event] = self._passed(event)
                 if passed[event]:
                     item.events[pointer] = None
 
-    def _passed(self, event: Any, *, sleep: bool) -> bool:
-        """Whether the device has passed an event. Holds the GIL neither to sleep until then, nor to ask."""
-        if sleep:
-            self._context.runtime.eventSynchronize(event.ptr)
-            return True
+    def _passed(self, event: Any) -> bool:
+        """Whether the device has passed an event. Asks without the GIL."""
         found = driver.passed(event.ptr)
         return self._context.passed(event) if found is None else found

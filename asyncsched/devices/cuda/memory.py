@@ -40,6 +40,7 @@ _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
     " `await s.warm_up(fn, *examples)` does so ahead"
 )
+_FOR_LIBRARIES = 96 << 20  # bytes: a handle of cuBLAS with its workspace, one of cuSOLVER, modules. A guess
 _FULL = "the device is full, and libraries of CUDA's need memory beside max_bytes: lower that"
 _log = Log(__name__)
 # In a function's context: by the device's number, the stream that was current where the function was submitted. It is
@@ -62,7 +63,7 @@ class CUDAMemory(Memory):
         self.number: int = context.number
         self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
-        self._ran_before: set[Hashable] = set()  # compiled operations, with the form of their operands
+        self._ran_before: set[Hashable] = set()  # operations, with the form of their operands; and code of functions
         self._mark = object()  # plans of which the same is known: see `compiled`
         self._steps = FusedSteps(context.cupy)
 
@@ -269,9 +270,15 @@ class CUDAMemory(Memory):
         return result
 
     def _make_room_for(self, task: Task) -> None:
-        """Before a guest, which takes memory from an allocator of its own."""
+        """Before a guest, which takes memory from an allocator of its own; and before the first call of a function,
+        which may be the first to call some library. The function is not run again: it may have written over an input.
+        """
         lesson: execution.Lesson | None = task.options["lesson"] if task.options else None
         nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
+        code = getattr(getattr(task.call, "func", task.call), "__code__", task.name)
+        if code not in self._ran_before:
+            self._ran_before.add(code)
+            nbytes = max(nbytes, _FOR_LIBRARIES)
         self.make_room(nbytes, partial(cached, self.number))
 
     def make_room(self, nbytes: int, elsewhere: Callable[[], int] = lambda: 0) -> None:

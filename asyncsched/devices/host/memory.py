@@ -112,9 +112,9 @@ class HostDevice(Device):
         allowed = allowed_memory()  # read by `prepare`
         return allowed and allowed // 2
 
-    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int]:
+    def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
         fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
-        return fused.run, program.peak(self.memory.footprint)
+        return fused.run, program.peak(self.memory.footprint), 0
 
     def fetch(self, array: Any) -> Any:
         return np.array(array)

@@ -1,6 +1,8 @@
 // The products of cuBLAS that CuPy calls, on the handle's stream. Column by column, as there.
+#include <atomic>
 #include <complex>
 #include <cstdio>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -11,16 +13,22 @@ using C = std::complex<float>;
 using Z = std::complex<double>;
 using H = _Float16;
 
-struct Handle {  // with the workspace that it takes for itself
+struct Handle {  // with the workspace that it takes for itself, and the one that it was given
     void* stream = nullptr;
-    void* workspace = nullptr;
+    void *own = nullptr, *given = nullptr;
     int device_pointers = 0, math = 0;
+    std::shared_ptr<std::atomic<bool>> destroyed = std::make_shared<std::atomic<bool>>(false);
 };
 static const size_t WORKSPACE = 4 << 20, USED = 4096;
 
 static void enqueue_with_workspace(void* h, std::function<void()> product) {
-    void* workspace = ((Handle*)h)->workspace;
-    enqueue(((Handle*)h)->stream, [=] { with_scratch(workspace, USED, product); });
+    auto* handle = (Handle*)h;
+    hostcuda_count("cuBLAS, a product");
+    enqueue(handle->stream,
+            [product, workspace = handle->given ? handle->given : handle->own, destroyed = handle->destroyed] {
+                if (*destroyed) fail_device();  // a graph that outlives its handle
+                with_scratch(workspace, USED, product);
+            });
 }
 
 template <class T>
@@ -134,10 +142,11 @@ API int cublasCreate_v2(void** h) {
     hostcuda_count("cublasCreate");
     auto* made = new Handle;
     *h = made;
-    return cudaMalloc(&made->workspace, WORKSPACE) ? NO_MEMORY : 0;
+    return cudaMalloc(&made->own, WORKSPACE) ? NO_MEMORY : 0;
 }
 API int cublasDestroy_v2(void* h) {
-    cudaFree(((Handle*)h)->workspace);
+    cudaFree(((Handle*)h)->own);  // waits for the device
+    *((Handle*)h)->destroyed = true;
     delete (Handle*)h;
     return 0;
 }
@@ -148,7 +157,18 @@ API int cublasGetVersion_v2(void*, int* version) {
 #define PROPERTY(Name, type, field)                                                 \
     API int cublasSet##Name(void* h, type v) { return ((Handle*)h)->field = v, 0; } \
     API int cublasGet##Name(void* h, type* v) { return *v = ((Handle*)h)->field, 0; }
-PROPERTY(Stream_v2, void*, stream)
+API int cublasSetStream_v2(void* h, void* stream) {
+    ((Handle*)h)->stream = stream;
+    ((Handle*)h)->given = nullptr;  // as there
+    return 0;
+}
+API int cublasGetStream_v2(void* h, void** stream) { return *stream = ((Handle*)h)->stream, 0; }
+API int cublasSetWorkspace_v2(void* h, void* workspace, size_t n) {
+    static const int INVALID_VALUE = 7, ALIGNMENT = 256;
+    if ((size_t)workspace % ALIGNMENT || n < USED) return INVALID_VALUE;
+    ((Handle*)h)->given = workspace;
+    return 0;
+}
 PROPERTY(PointerMode_v2, int, device_pointers)
 PROPERTY(MathMode, int, math)
 

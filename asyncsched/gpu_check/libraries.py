@@ -1,0 +1,284 @@
+"""What NVIDIA's libraries keep, and what they give at the edges: plans and their memory, singular matrices, NaN, ties.
+
+And random programs, on pools that hide nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final
+
+import numpy as np
+from numpy.linalg import LinAlgError
+
+import asyncsched as asc
+from asyncsched import linalg
+
+from ..devices.cuda import requirements
+from ..ops.op import Op, resolve
+from ..ops.table import TABLE
+from ..tensors.tensor import apply
+from .blocks import one_for_each
+from .probes import MIB, TRANSFORMS, agree, raised
+from .telling import NotHere, Program, Report
+
+_REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
+_WITHOUT_OPTIONS: Final = (1, 2, 3)  # operands that are tried
+Step = Callable[[Any, Any], Any]
+
+
+def _transformed(name: str, xp: Any, x: Any) -> Any:
+    return abs(getattr(xp.fft, name)(x)) * 1.0
+
+
+def _reduced(name: str, xp: Any, x: Any) -> Any:
+    return getattr(xp, name)(x, axis=-1)
+
+
+# Steps of one array, by a namespace.
+STEPS: Final[Mapping[str, Step]] = {
+    **{name: partial(_transformed, name) for name in TRANSFORMS},
+    "convolve": lambda xp, x: xp.convolve(x[0], x[1], mode="full") * 1.0,
+}
+# Of an array with NaN, ties and infinities, by a namespace.
+_EDGES: Final[Mapping[str, Step]] = {
+    **{name: partial(_reduced, name) for name in _REDUCTIONS.split()},
+    "max of all": lambda xp, x: x.max(),
+    "argmin of all": lambda xp, x: xp.argmin(x),
+    "sort": lambda xp, x: xp.sort(x, axis=-1),
+    "argsort": lambda xp, x: xp.argsort(x, axis=-1, stable=True),
+    "cumulative_sum": lambda xp, x: xp.cumulative_sum(x, axis=-1),
+    "unique_values": lambda xp, x: xp.sort(xp.unique_values(xp.where(xp.isnan(x), xp.zeros_like(x), x))),
+}
+
+
+async def plans(report: Report) -> None:
+    """A captured transform writes to no work area of a plan that is gone: not over what others hold."""
+    array = np.random.default_rng(0).random((6, 64))
+    for name, step in STEPS.items():
+        async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
+            x = await s.put(array)
+            await step(asc, x)
+            graph = await s.capture(lambda x, step=step: step(asc, x), x)
+            for _ in range(2):
+                agree(await graph(x).numpy(), step(np, array), 1e-10)
+                await evict_plans(s)
+                held = [await s.put(np.full(64 * n, n, np.float64)) for n in range(1, report.size(40, 10))]
+                for n, h in enumerate([*held, *[h + 0.0 for h in held]]):
+                    await graph(x)
+                    assert (await h.numpy() == n % len(held) + 1).all(), f"{name} wrote over another array"
+
+
+async def evict_plans(s: asc.Scheduler) -> None:
+    """Transforms of more lengths than CuPy keeps plans for."""
+    for n in range(65, 85):
+        asc.fft.fft(asc.ones(n, scheduler=s))
+    await s.barrier()
+
+
+async def plans_back(report: Report) -> None:
+    """No plan holds memory of a scheduler that closed, whoever called for it."""
+    ways: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
+        "operation": lambda s, x: s.call(lambda x: x, asc.fft.fft(x)),
+        "captured": _transformed_by_a_graph,
+        "function": lambda s, x: s.call(lambda array: requirements.cupy().fft.fft(array), x),
+    }
+    for n, (name, way) in enumerate(ways.items()):
+        async with asc.Scheduler("cuda", max_bytes=64 * MIB) as s:
+            await way(s, await s.put(np.ones(5000 + n)))
+            device: Any = s.devices[0]
+        async with asyncio.timeout(20):
+            while device.memory.pool.reserved():  # noqa: ASYNC110  # a thread gives it back
+                await asyncio.sleep(0.01)
+        report.tell(name, "nothing is left")
+
+
+async def _transformed_by_a_graph(s: asc.Scheduler, x: asc.Tensor) -> None:
+    await (await s.capture(asc.fft.fft, x))(x)
+
+
+async def replays(report: Report) -> None:
+    """Operations that take tensors alone give the same in three replays of a captured step, plans evicted between."""
+    alone, names = list[str](), list(TABLE)[:: report.size(1, 8)]
+    async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
+        for name in names:
+            operands = _operands(TABLE[name])
+            try:
+                await captured(name, operands, {})(*[await s.put(a) for a in operands])
+            except Exception as error:  # not for want of a graph
+                alone.append(f"{name}: {error}")
+            else:
+                with suppress(asc.CaptureError):  # a length that depends on data
+                    await replayed(s, name, operands, {})
+    report.tell("fail alone", alone)
+
+
+def _operands(op: Op) -> Sequence[Any]:
+    """As many arrays as the operation takes, without options; one if it takes other things besides."""
+    arrays = list(np.random.default_rng(0).uniform(0.3, 0.9, (max(_WITHOUT_OPTIONS), 8, 8)).astype("f4"))
+    for count in _WITHOUT_OPTIONS:
+        with suppress(Exception):
+            resolve(op, np)(*arrays[:count])
+            return arrays[:count]
+    return arrays[:1]
+
+
+async def replayed(s: asc.Scheduler, name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """The graph of one operation, after three replays that gave what it gives, with plans evicted between.
+
+    Raises:
+        AssertionError: if they did not.
+        CaptureError: if it goes into none.
+    """
+    tensors = [await s.put(a) for a in operands if isinstance(a, np.ndarray)]
+    step = captured(name, operands, options)
+    expected = await step(*tensors).numpy()
+    graph = await s.capture(step, *tensors)
+    for _ in range(3):
+        assert (await graph(*tensors).numpy()).tobytes() == expected.tobytes(), f"a replay of {name} differs"
+        await evict_plans(s)
+    return graph
+
+
+def captured(name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., asc.Tensor]:
+    """A step of one operation of the table: a function of the arrays among its operands."""
+
+    def step(*tensors: asc.Tensor) -> asc.Tensor:
+        given = iter(tensors)
+        args = tuple([next(given) if isinstance(a, np.ndarray) else a for a in operands])
+        return apply(TABLE[name], args, options)
+
+    return step
+
+
+async def singular(report: Report) -> None:
+    """What has no inverse or no factor raises where it is awaited, and later work goes on."""
+    ones = np.ones((4, 4))
+    async with asc.Scheduler("cuda") as s:
+        x, some = await s.put(ones), await s.put(np.stack([np.eye(4), ones, np.eye(4)]))
+        for tensor in (linalg.inv(x), linalg.inv(some), linalg.solve(x, x), linalg.cholesky(-x)):
+            await raised(LinAlgError, tensor)
+            agree(await (x + 1).numpy(), ones + 1)
+        agree(await linalg.det(x).numpy(), 0.0)
+        agree(await linalg.matrix_rank(some).numpy(), [4, 1, 4])
+        agree(await linalg.pinv(x).numpy(), ones / 16, 1e-12)
+
+
+async def edges(report: Report) -> None:
+    """NaN, ties, infinities and zeros of both signs are reduced, sorted and counted as NumPy does it, to the bit."""
+    differ, rng = list[str](), np.random.default_rng(0)
+    async with asc.Scheduler("cuda") as s:
+        for shape in ((40, 300), (report.size(1 << 18, 3000),)):
+            for dtype in ("i4", "f2", "f4", "f8"):
+                for name, step in _EDGES.items():
+                    array = rng.integers(0, 5, shape).astype(dtype)
+                    if dtype != "i4":
+                        array.reshape(-1, shape[-1])[::2, [5, 60, 7]] = np.nan, np.inf, -0.0
+                    with np.errstate(all="ignore"):
+                        expected = np.asarray(step(np, array))
+                    found = await step(asc, await s.put(array)).numpy()
+                    if found.dtype != expected.dtype or not np.array_equal(found, expected, equal_nan=True):
+                        differ.append(f"{name} of {dtype}{list(shape)}")
+    assert not differ, f"other results in {', '.join(differ)}"
+
+
+async def two_devices(report: Report) -> None:
+    """Results go from one device to the other and back, each behind the work that makes it."""
+    if requirements.cupy().cuda.runtime.getDeviceCount() < 2:
+        raise NotHere("there is one device")
+    array = np.random.default_rng(0).integers(0, 9, (300, 400)).astype("f4")
+    async with asc.Scheduler(["cuda:0", "cuda:1"], max_bytes=64 * MIB) as s:
+        x = await s.put(array)
+        for i in range(report.size(100, 10)):
+            there = (x.mT if i % 2 else x).to("cuda:1") * 2
+            back = there.to("cuda:0") + i
+            agree(await back[:3, :3].numpy(), (array.T if i % 2 else array)[:3, :3] * 2 + i)
+        agree(await (back.to("cuda:1") - 1).numpy(), (array.T if i % 2 else array) * 2 + i - 1)
+
+
+# -- random programs --------------------------------------------------------------------------------------------------
+
+
+def _written(a: asc.Tensor, b: asc.Tensor) -> asc.Tensor:
+    c = a + 0
+    c[3] = b[1]
+    return c
+
+
+# Of whole numbers, which every device adds and multiplies to the same bits.
+_OPERATIONS: Final[Sequence[Callable[[asc.Tensor, asc.Tensor], asc.Tensor]]] = (
+    lambda a, b: a + b, lambda a, b: a * b, lambda a, b: a @ b, lambda a, b: a.mT - b, _written,
+    lambda a, b: asc.where(a > b, a, b), lambda a, b: a.sum(axis=0) + b, lambda a, b: asc.sort(a, axis=0),
+    lambda a, b: asc.cumulative_sum(a, axis=1) - b, lambda a, b: asc.concat([a[8:], b[:8]]),
+    lambda a, b: asc.flip(a, axis=1) * 3,
+)  # fmt: skip
+
+
+async def programs(report: Report) -> None:
+    """Random programs have the CPU's bits: on the scheduler's pool, then on the one of `blocks`."""
+    count = report.size(60, 4)
+    for seed in range(2 * count):
+        if seed == count:
+            with suppress(NotHere):
+                one_for_each()
+        results = []
+        for device, streams in (("cpu", 1), ("cuda", 1 + seed % 4)):
+            async with asc.Scheduler(device, streams=streams, max_bytes=MIB, max_ops=(None, 2)[seed % 2]) as s:
+                rng, numbers = random.Random(seed), np.random.default_rng(seed)
+                tensors = [await s.put(numbers.integers(-9, 9, (32, 32))) for _ in range(3)]
+                for _ in range(60):
+                    tensors.append(rng.choice(_OPERATIONS)(rng.choice(tensors), rng.choice(tensors)))
+                    tensors = rng.sample(tensors, min(len(tensors), 6))
+                results.append([await tensor.numpy() for tensor in tensors])
+        assert all(map(np.array_equal, *results)), f"program {seed} differs"
+
+
+# -- a full device ----------------------------------------------------------------------------------------------------
+
+
+async def full_card(report: Report) -> None:
+    """Where the device is full, the first call of a library, or of a kernel, gets the pool's idle memory; also within a
+    function of the user's."""
+    cupy, array = requirements.cupy(), np.random.default_rng(0).random((64, 64))
+    if not hasattr(cupy, "RawKernel"):
+        raise NotHere("the libraries of this CuPy need no memory")
+    steps: dict[str, Callable[[Any, Any], Any]] = {
+        "product": lambda xp, x: x @ x,
+        "transform": lambda xp, x: abs(xp.fft.fft(x)),
+        "decomposition": lambda xp, x: xp.linalg.cholesky(x @ x.mT + 64 * xp.eye(64)),
+        "kernel": lambda xp, x: xp.expm1(x),
+        "function": lambda xp, x: xp.arctan(abs(xp.fft.rfft(x, 77))),
+    }
+    for name, step in steps.items():
+        async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
+            x, idle = await s.put(array), await s.put(np.ones(8 * MIB))
+            del idle
+            await s.barrier()
+            taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)
+            report.tell(f"filled before the {name}", sum(taken.values()), "bytes")
+            try:
+                found = step(asc, x) if name != "function" else await s.submit(partial(step, cupy), x)
+                agree(await s.call(cupy.asnumpy, found), step(np, array), 1e-12)
+            finally:
+                for start in taken:
+                    await asyncio.to_thread(cupy.cuda.runtime.free, start)
+
+
+def _fill(runtime: Any) -> dict[int, int]:
+    """Take all that is free on the device. Returns the size of each block by its address."""
+    taken, size = dict[int, int](), runtime.memGetInfo()[0]
+    while size >= 4096:
+        try:
+            taken[runtime.malloc(size)] = size
+        except runtime.CUDARuntimeError:
+            size //= 2
+    return taken
+
+
+PROBES: Final[Mapping[str, Program]] = {
+    probe.__name__: probe for probe in (plans, plans_back, singular, edges, two_devices, programs, full_card, replays)
+}
