@@ -13,9 +13,12 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import AsyncGeneratorType, FrameType
 from typing import Any, Final, Protocol
+
+from ._interrupts import finaliser
 
 AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 _WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
@@ -62,29 +65,30 @@ class Dropped:
             if not links:
                 self._links.pop(frame, None)
 
+    @finaliser()
     def __call__(self, generator: Any) -> None:
         """On any thread, in the context of whoever dropped it."""
         self._close(generator)  # first: the task that closes it is in its blocks
         self._leave(id(generator.ag_frame))
 
     def _leave(self, frame: int) -> None:
-        for link in self._links.pop(frame, ()):
+        for link in [*self._links.get(frame, ())]:
             link.leave_early()
+        self._links.pop(frame, None)
 
     def _watch(self, frame: FrameType) -> None:
         """Find a frame's generator, and have it noticed without the hook. It is slow to look for, the more so the older
         it is, but is looked for at the first block in a run of the loop alone."""
-
-        def dropped(reference: weakref.ref[Any]) -> None:
-            self._begun_before.discard(reference)
-            self._leave(key)
-
-        key = id(frame)
         for generation in range(3):
             for found in gc.get_objects(generation):
                 if type(found) is AsyncGeneratorType and found.ag_frame is frame:
-                    self._begun_before.add(weakref.ref(found, dropped))
+                    self._begun_before.add(weakref.ref(found, partial(self._dropped, id(frame))))
                     return
+
+    @finaliser()
+    def _dropped(self, frame: int, reference: weakref.ref[Any]) -> None:
+        self._begun_before.discard(reference)
+        self._leave(frame)
 
 
 def note(block: Block, frame: FrameType | None) -> None:

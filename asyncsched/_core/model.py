@@ -17,9 +17,10 @@ from math import inf
 from typing import Any, Final, NoReturn, Protocol, Self
 from weakref import ref
 
+from .._interrupts import finaliser
 from . import ownership
 from .callsite import CallSite
-from .completions import Completions
+from .completions import NO_ROOM, Completions
 from .failure import Failure
 from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
@@ -100,6 +101,7 @@ class Value:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
+    @finaliser(lambda value: value._drop_again())
     def __del__(self) -> None:
         try:
             reclaimed = self.escaped or self.block
@@ -121,13 +123,14 @@ class Value:
                 completions.items.append((account, charge, self.seq))
                 if completions.wants_bytes:
                     completions.freed(charge)
-        except BaseException as error:  # from a signal, or at the end of a recursion: Python prints it and goes on
-            try:
-                self.device.memory.drop_again(self, error)
-            except BaseException:  # the bytes are lost
-                self.account.completions.fatal = error
-            else:
-                raise
+        except NO_ROOM as error:
+            self.account.completions.fatal = error
+
+    def _drop_again(self) -> None:
+        """A signal's exception interrupted the drop. Steps that must not be done twice are marked as done just before,
+        with no call in between."""
+        self.__del__()
+        self.account.completions.notify()
 
 
 @merged_at_birth
