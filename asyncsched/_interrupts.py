@@ -68,18 +68,20 @@ for _container in (WeakSet(), WeakValueDictionary()):  # their callbacks are wri
 
 def watch_for_interrupts() -> None:
     """Set the hook. One that was set later may call it, so it may be set twice."""
-    before = sys.unraisablehook
-    if not (type(before) is partial and before.func is _finish):
-        sys.unraisablehook = partial(_finish, before)
+    if getattr(sys.unraisablehook, "func", None) is not _finish:
+        sys.unraisablehook = partial(_finish, sys.unraisablehook)
 
 
 def _finish(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.UnraisableHookArgs) -> None:
     trace, error = lost.exc_traceback, lost.exc_value
-    # The code identifies it: from Python 3.14 on `lost.object` is None for finalisers.
-    code = None if trace is None else trace.tb_frame.f_code
-    found = None if code is None else _finalisers.get(code)
-    if trace is not None and code is not None and found is not None:
-        kept = trace.tb_frame.f_locals
+    if trace is None or error is None:  # it came from C
+        before(lost)
+        return
+    code = trace.tb_frame.f_code  # it identifies the finaliser: from Python 3.14 on `lost.object` is None
+    if (found := _finalisers.get(code)) is None:
+        interrupts = isinstance(error, KeyboardInterrupt) and (code.co_name == "__del__" or code.co_flags & _GENERATORS)
+    else:
+        interrupts, kept = not isinstance(error, Exception), trace.tb_frame.f_locals
         args = [kept[name] for name in code.co_varnames[: code.co_argcount]]
         if type(kept) is dict:  # before Python 3.13 a copy, which the frame keeps
             kept.clear()
@@ -87,11 +89,7 @@ def _finish(before: Callable[[sys.UnraisableHookArgs], object], lost: sys.Unrais
             found[trace.tb_lineno != code.co_firstlineno](*args)
         del args
         clear_frames(trace)  # hooks may keep the exception, and so the dropped object
-        interrupts = not isinstance(error, Exception)
-    else:
-        ends = code is not None and (code.co_name == "__del__" or code.co_flags & _GENERATORS)
-        interrupts = isinstance(error, KeyboardInterrupt) and ends
-    if error is None or not interrupts:
+    if not interrupts:
         before(lost)
         return
     # No line of Python may run between this and the line that goes on: there it would be lost again. So it is raised as

@@ -226,12 +226,14 @@ def test_finalisers_are_finished_if_a_signal_interrupts_them():
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef):
                 is_marked = any(ast.unparse(kind).startswith("finaliser(") for kind in node.decorator_list)
-                assert is_marked or node.name != "__del__", name
+                assert is_marked or node.name != "__del__" or name == "devices.cuda.graph", (
+                    name
+                )  # it is freed all the same
                 marked |= {node.name} if is_marked else set()
             elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("ref", "weakref.ref", "Escape"):
                 called |= {ast.unparse(callback) for callback in node.args[1:] if name != "_interrupts"}
     names = {callback.removeprefix("partial(").split(",")[0].rpartition(".")[2].rstrip(")") for callback in called}
-    assert names - marked == {"discard"}  # which is in C
+    assert names - marked == {"discard", "_gone"}  # one in C, and one that runs on streams' threads
 
 
 # They ask about users' own objects: to find who is in a deadlock, or to let a frame's snapshot of its variables go. Of

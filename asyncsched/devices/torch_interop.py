@@ -23,7 +23,6 @@ import numpy as np
 
 from .._arguments import called, refuse_mask_or_unit
 from .._blocks import contextmanager
-from .._interrupts import finaliser
 from .._tree import leaves, map_leaves
 
 # Tested with PyTorch 2.13. Without the first a module that changes its inputs in place is not found out. Without the
@@ -191,7 +190,6 @@ def _counter(torch: Any, base: Any) -> Any:
                     self._above += nbytes
                     self.peak = max(self.peak, self._above)
 
-        @finaliser()
         def _gone(self, place: int, nbytes: int, new: bool, _: object) -> None:
             del self._seen[place]
             self._above -= nbytes

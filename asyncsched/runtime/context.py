@@ -53,7 +53,6 @@ from typing import Any
 
 from .._core.model import Scope as CoreScope
 from .._generators import AWAITS, Dropped, note
-from .._interrupts import finaliser
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
@@ -235,7 +234,6 @@ def find(scheduler: Any = None) -> Runtime:
     )
 
 
-@finaliser()  # Python loses what is raised in it, too
 def _after_fork() -> None:
     for runtime in _alive():
         if runtime.life is not Life.CLOSED:

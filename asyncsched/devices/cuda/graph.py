@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from ..._interrupts import finaliser
 from ...errors import CaptureError
 from ...ops.kernels import checks
 from ..untracked import behind, untracked
@@ -25,7 +24,6 @@ class _Recorded:
         self.results: list[Any] = []
         self.checks: list[checks.Check] = []
 
-    @finaliser(lambda recorded: None)  # interrupted, it frees here what the list holds
     def __del__(self) -> None:
         dispose, held = self._dispose, [self.graph, self.own, self.results, self.checks, self.pool]
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
