@@ -305,7 +305,7 @@ class Task:
             account = dependent.scope.account
             account.changed = True
             if not dependent.blockers and account.limit is not None and account.used + dependent.cost > account.limit:
-                account.fits(dependent)  # it may turn out to need no bytes
+                account.make_fit(dependent)  # it may turn out to need no bytes
 
     @property
     def site(self) -> CallSite | None:
@@ -397,8 +397,8 @@ class Account:
             return True
         return not task.cost and not task.unestimated
 
-    def fits(self, task: Task) -> bool:
-        """Whether a pending task has room, also since it may turn out to need less."""
+    def make_fit(self, task: Task) -> bool:
+        """Have a pending task that lacks room cost what it turns out to need. Returns whether it has room."""
         if self.limit is None or self.used + task.cost <= self.limit:  # `has_room`, written out: scans come here
             return True
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))

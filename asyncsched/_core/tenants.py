@@ -82,7 +82,7 @@ class Tenant(Member):
             earmark = account.earmark
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
-            if account.fits(head):
+            if account.make_fit(head):
                 return head
             blocked.append(head)
         return None
