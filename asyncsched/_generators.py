@@ -108,7 +108,8 @@ class Mark:
 
     def __init__(self, marks: ContextVar[tuple[Mark, ...]]) -> None:
         self._marks = marks
-        self._by = _current_task()
+        task = current_task()
+        self._by = None if task is None else weakref.ref(task)
         self.left_elsewhere = False  # by another task: so it holds for nobody any more
         self.noted: Dropped | None = None
         self.frames: tuple[int, ...] = ()
@@ -124,10 +125,11 @@ class Mark:
         if self.noted is not None:
             self.noted.forget(self)
         self._take_out()
-        self.left_elsewhere = self._by is not None and self._by() is not None and _current_task() != self._by
+        by = self._by and self._by()
+        self.left_elsewhere = by is not None and current_task() is not by
 
     def leave_early(self) -> None:
-        if self._by is not None and _current_task() == self._by:
+        if self._by is not None and self._by() is current_task():
             self._take_out()
 
     def _take_out(self) -> None:
@@ -139,9 +141,9 @@ def holds(marks: tuple[Mark, ...]) -> bool:
     return bool(marks) and not all(mark.left_elsewhere for mark in marks)
 
 
-def _current_task() -> weakref.ref[asyncio.Task[Any]] | None:
+def current_task() -> asyncio.Task[Any] | None:
+    """The asyncio task that runs. None on a thread without a running loop, which may have been given a context."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop runs
+        return asyncio.current_task()
+    except RuntimeError:
         return None
-    return None if task is None else weakref.ref(task)
