@@ -32,7 +32,7 @@ from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from traceback import clear_frames
 from types import CodeType
 from typing import Any, Final, TypeVar
-from weakref import WeakSet, WeakValueDictionary, ref
+from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary, ref
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,18 +51,18 @@ def finaliser(rest: Callable[..., Any] | None = None) -> Callable[[F], F]:
     """Mark a function that Python calls as an object ends: an interrupt is raised again after it, and not lost in it.
 
     Args:
-        rest: called with the same arguments if some lines of the function had run. Default: the function itself.
+        rest: called with the function and its arguments if some of its lines had run. By default it calls it again.
     """
 
     def mark(function: F) -> F:
-        _finalisers[function.__code__] = function, rest or function
+        _finalisers[function.__code__] = function, function if rest is None else partial(rest, function)
         return function
 
     return mark
 
 
 _container: Any
-for _container in (WeakSet(), WeakValueDictionary()):  # their callbacks are written in Python
+for _container in (WeakSet(), WeakKeyDictionary(), WeakValueDictionary()):  # their callbacks are written in Python
     finaliser()(_container._remove)
 
 

@@ -95,7 +95,7 @@ class Completions:
     def dropped(self, held: Any) -> None:
         """Report the charge of a value, or of an array that left, which nobody holds any more.
 
-        Its charge is set to 0 just before, with no call in between: see `Value._drop_again`.
+        Its charge is set to 0 just before, with no call in between: see `report_again`.
         """
         charge, held.charge = held.charge, 0
         self.items.append((held.account, charge, held.seq))
@@ -128,3 +128,12 @@ class Completions:
             except BaseException:  # at the end of a recursion: the next report wakes it
                 self.awake = False
                 raise
+
+
+def report_again(drop: Callable[[Any], None], held: Any) -> None:
+    """Finish a finaliser that a signal's exception interrupted. Perhaps it had reported, and not woken the loop.
+
+    Steps that must not be done twice are marked as done just before, with no call in between.
+    """
+    drop(held)
+    held.account.completions.notify()

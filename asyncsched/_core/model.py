@@ -20,7 +20,7 @@ from weakref import ref
 from .._interrupts import finaliser
 from . import ownership
 from .callsite import CallSite
-from .completions import NO_ROOM, Completions
+from .completions import NO_ROOM, Completions, report_again
 from .failure import Failure
 from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
@@ -101,7 +101,7 @@ class Value:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
-    @finaliser(lambda value: value._drop_again())
+    @finaliser(report_again)
     def __del__(self) -> None:
         try:
             reclaimed = self.escaped or self.block
@@ -125,12 +125,6 @@ class Value:
                     completions.freed(charge)
         except NO_ROOM as error:
             self.account.completions.fatal = error
-
-    def _drop_again(self) -> None:
-        """A signal's exception interrupted the drop. Steps that must not be done twice are marked as done just before,
-        with no call in between."""
-        self.__del__()
-        self.account.completions.notify()
 
 
 @merged_at_birth

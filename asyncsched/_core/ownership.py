@@ -54,7 +54,7 @@ class Entry:
     __slots__ = ("holders",)
     holders: list[Any]
 
-    @finaliser(lambda entry: _take_out_again(entry.holders))
+    @finaliser(lambda _, entry: _take_out_again(entry.holders))
     def __del__(self) -> None:
         try:
             holders = self.holders

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from .._core.callsite import CallSite
-from .._core.completions import NO_ROOM, Completions
+from .._core.completions import NO_ROOM, Completions, report_again
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge
 from .._core.instrument import Instrument
@@ -187,7 +187,7 @@ class Escape(weakref.ref[Array]):
         return given if shown else owner
 
 
-@finaliser(lambda escape: _gone_again(escape))
+@finaliser(report_again)
 def gone(escape: Any) -> None:
     """The memory that an escape watches is free: give back its bytes."""
     memory: Memory = escape.memory
@@ -200,12 +200,6 @@ def gone(escape: Any) -> None:
             memory.completions.dropped(escape)
     except NO_ROOM as error:
         memory.completions.fatal = error
-
-
-def _gone_again(escape: Escape) -> None:
-    """As `Value._drop_again`."""
-    gone(escape)
-    escape.memory.completions.notify()
 
 
 def hand_out(value: Value) -> Array:
