@@ -55,16 +55,11 @@ class _Block(AbstractContextManager[T], ContextDecorator):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         try:
-            if error is None:
-                next(self._body)
-            else:
-                self._body.throw(error)
-        except StopIteration as ended:
-            return error is not None and ended is not error
+            next(self._body) if error is None else self._body.throw(error)
         except BaseException as raised:
-            if not _passes(error, raised, trace):
+            if (handled := _handled(error, raised, trace)) is None:
                 raise
-            return False
+            return handled
         raise RuntimeError("a context manager's generator yields more than once")
 
 
@@ -83,26 +78,24 @@ class _AsyncBlock(AbstractAsyncContextManager[T]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         try:
-            if error is None:
-                await anext(self._body)
-            else:
-                await self._body.athrow(error)
-        except StopAsyncIteration as ended:
-            return error is not None and ended is not error
+            await (anext(self._body) if error is None else self._body.athrow(error))
         except BaseException as raised:
-            if not _passes(error, raised, trace):
+            if (handled := _handled(error, raised, trace)) is None:
                 raise
-            return False
+            return handled
         raise RuntimeError("a context manager's generator yields more than once")
 
 
-def _passes(error: BaseException | None, raised: BaseException, trace: TracebackType | None) -> bool:
-    """Whether the generator let the block's exception pass. Then its traceback is the block's again."""
-    if error is None:
-        return False
+def _handled(error: BaseException | None, raised: BaseException, trace: TracebackType | None) -> bool | None:
+    """Whether the generator handled the block's exception. None: it raised another one.
+
+    If it let the exception pass, the traceback of that is the block's again.
+    """
+    stopped = StopIteration, StopAsyncIteration
+    if isinstance(raised, stopped) and raised is not error:  # the generator has ended
+        return error is not None
     # Python turns these into a RuntimeError when they leave a generator.
-    turned = isinstance(error, StopIteration | StopAsyncIteration) and raised.__cause__ is error
-    if raised is error or turned:
+    if error is not None and (raised is error or (isinstance(error, stopped) and raised.__cause__ is error)):
         BaseException.with_traceback(error, trace)
-        return True
-    return False
+        return False
+    return None

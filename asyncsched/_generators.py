@@ -13,9 +13,12 @@ import sys
 import weakref
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import AsyncGeneratorType, FrameType
 from typing import Any, Final, Protocol
+
+from ._interrupts import finaliser
 
 AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 _WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
@@ -62,29 +65,30 @@ class Dropped:
             if not links:
                 self._links.pop(frame, None)
 
+    @finaliser()
     def __call__(self, generator: Any) -> None:
         """On any thread, in the context of whoever dropped it."""
         self._close(generator)  # first: the task that closes it is in its blocks
         self._leave(id(generator.ag_frame))
 
     def _leave(self, frame: int) -> None:
-        for link in self._links.pop(frame, ()):
+        for link in [*self._links.get(frame, ())]:
             link.leave_early()
+        self._links.pop(frame, None)
 
     def _watch(self, frame: FrameType) -> None:
         """Find a frame's generator, and have it noticed without the hook. It is slow to look for, the more so the older
         it is, but is looked for at the first block in a run of the loop alone."""
-
-        def dropped(reference: weakref.ref[Any]) -> None:
-            self._begun_before.discard(reference)
-            self._leave(key)
-
-        key = id(frame)
         for generation in range(3):
             for found in gc.get_objects(generation):
                 if type(found) is AsyncGeneratorType and found.ag_frame is frame:
-                    self._begun_before.add(weakref.ref(found, dropped))
+                    self._begun_before.add(weakref.ref(found, partial(self._dropped, id(frame))))
                     return
+
+    @finaliser()
+    def _dropped(self, frame: int, reference: weakref.ref[Any]) -> None:
+        self._begun_before.discard(reference)
+        self._leave(frame)
 
 
 def note(block: Block, frame: FrameType | None) -> None:
@@ -104,7 +108,8 @@ class Mark:
 
     def __init__(self, marks: ContextVar[tuple[Mark, ...]]) -> None:
         self._marks = marks
-        self._by = _current_task()
+        task = current_task()
+        self._by = None if task is None else weakref.ref(task)
         self.left_elsewhere = False  # by another task: so it holds for nobody any more
         self.noted: Dropped | None = None
         self.frames: tuple[int, ...] = ()
@@ -120,10 +125,11 @@ class Mark:
         if self.noted is not None:
             self.noted.forget(self)
         self._take_out()
-        self.left_elsewhere = self._by is not None and self._by() is not None and _current_task() != self._by
+        by = self._by and self._by()
+        self.left_elsewhere = by is not None and current_task() is not by
 
     def leave_early(self) -> None:
-        if self._by is not None and _current_task() == self._by:
+        if self._by is not None and self._by() is current_task():
             self._take_out()
 
     def _take_out(self) -> None:
@@ -135,9 +141,9 @@ def holds(marks: tuple[Mark, ...]) -> bool:
     return bool(marks) and not all(mark.left_elsewhere for mark in marks)
 
 
-def _current_task() -> weakref.ref[asyncio.Task[Any]] | None:
+def current_task() -> asyncio.Task[Any] | None:
+    """The asyncio task that runs. None on a thread without a running loop, which may have been given a context."""
     try:
-        task = asyncio.current_task()
-    except RuntimeError:  # no loop runs
+        return asyncio.current_task()
+    except RuntimeError:
         return None
-    return None if task is None else weakref.ref(task)

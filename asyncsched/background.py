@@ -17,7 +17,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Self, TypeVar
 
-from ._locks import Lock
+from ._interrupts import Lock
 from ._log import log
 from ._threads import start
 from .devices.contract import in_stream_thread

@@ -13,6 +13,7 @@ from ._arguments import check_int, check_number, format_bytes, parse_bytes
 from ._core.ledger import Limits
 from ._core.model import Value
 from ._instead import OnlyAsync, naming_arguments
+from ._interrupts import finaliser
 from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
@@ -429,6 +430,7 @@ class Scheduler(Submitter, OnlyAsync):
         ]
         return table("Scheduler", rows)
 
+    @finaliser()
     def __del__(self) -> None:
         runtime = getattr(self, "_runtime", None)
         if runtime is not None and runtime.life in (Life.OPEN, Life.CLOSING):

@@ -54,7 +54,8 @@ LOADED_ONLY_WHEN_USED = {
 
 # The rooms, from the ground up; those of one floor do not know each other. A module is in the room of its first name.
 FLOORS: list[tuple[str, ...]] = [
-    ("errors", "_arguments", "_blocks", "_generators", "_instead", "_locks", "_log", "_threads", "_tree", "pictures"),
+    ("_interrupts",),
+    ("errors", "_arguments", "_blocks", "_generators", "_instead", "_log", "_threads", "_tree", "pictures"),
     ("ops", "_core"),
     ("devices",),
     ("runtime",),
@@ -178,7 +179,7 @@ def test_there_is_a_core_to_look_at():
 @pytest.mark.parametrize("name", CORE)
 def test_the_core_is_a_plain_state_machine(name):
     found = reachable(name)
-    assert all(module == "errors" or module.startswith("_core") for module in found), sorted(found)
+    assert all(module in ("errors", "_interrupts") or module.startswith("_core") for module in found), sorted(found)
     used = set().union(*found.values())
     assert not used & FOREIGN_TO_THE_CORE
     assert used <= set(sys.stdlib_module_names)
@@ -213,9 +214,26 @@ def test_only_declared_dependencies_are_imported_at_import_time():
 
 
 def test_locks_are_those_that_a_signal_leaves_free():
-    """Python's own stay taken where Ctrl-C comes between acquiring one and the block: see `_locks`, `runtime.loops`."""
+    """Python's stay taken where Ctrl-C comes between acquiring one and the block: `_interrupts`, `runtime.loops`."""
     pythons = re.compile(r"threading\.R?Lock\b|self\..*threading\.Event|threading import .*(Lock|Event)|Condition\(\)")
     assert [name for name, path in MODULES.items() if pythons.search(path.read_text())] == []
+
+
+def test_finalisers_are_finished_if_a_signal_interrupts_them():
+    """Python loses what is raised in a `__del__`, or in the callback of a weak reference: see `_interrupts`."""
+    marked, called = set[str](), set[str]()
+    for name, path in MODULES.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                is_marked = any(ast.unparse(kind).startswith("finaliser(") for kind in node.decorator_list)
+                assert is_marked or node.name != "__del__" or name == "devices.cuda.graph", (
+                    name
+                )  # it is freed all the same
+                marked |= {node.name} if is_marked else set()
+            elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("ref", "weakref.ref", "Escape"):
+                called |= {ast.unparse(callback) for callback in node.args[1:] if name != "_interrupts"}
+    names = {callback.removeprefix("partial(").split(",")[0].rpartition(".")[2].rstrip(")") for callback in called}
+    assert names - marked == {"discard", "_gone"}  # one in C, and one that runs on streams' threads
 
 
 # They ask about users' own objects: to find who is in a deadlock, or to let a frame's snapshot of its variables go. Of

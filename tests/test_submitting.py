@@ -34,14 +34,14 @@ async def test_put_copies(s: asc.Scheduler) -> None:
 
 
 async def test_each_that_comes_in_looks_at_few_of_the_many_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    n, fits, looks = 500, Account.fits, []
+    n, fits, looks = 500, Account.make_fit, []
 
     async def one(s: asc.Scheduler) -> None:
         x = await s.put(np.ones(10))
         await asyncio.sleep(0)
         del x
 
-    monkeypatch.setattr(Account, "fits", lambda account, task: looks.append(task) or fits(account, task))
+    monkeypatch.setattr(Account, "make_fit", lambda account, task: looks.append(task) or fits(account, task))
     async with asc.Scheduler("cpu", max_bytes=16 * 80) as s:
         await asyncio.gather(*[one(s) for _ in range(n)])
     assert len(looks) < 10 * n

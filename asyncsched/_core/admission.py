@@ -108,7 +108,7 @@ class Admission:
             head = queue.peek()
             if head is None or head.blockers or (full and head.lanes):
                 continue
-            if head.scope.account.fits(head):
+            if head.scope.account.make_fit(head):
                 if queue.in_rotation:  # it shared until now, and its class may have been passed over
                     queue.tenant.priority.passed = 0
                 return head
@@ -219,7 +219,7 @@ class Admission:
                     break
                 if task.scope.account is not account or task.blockers:
                     continue
-                if not fitting or account.fits(task):
+                if not fitting or account.make_fit(task):
                     if found is None or task.seq < found.seq:
                         found = task
                     break

@@ -33,7 +33,7 @@ own thread drops. `immediate_thread` is the number of that thread. It is set whe
 is unfinished, until the next task is submitted; and while the engine runs quick tasks in a row, since it scans again
 afterwards.
 
-Some drops cannot be reported: at the end of a recursion, or in the middle of a signal. They set `fatal`. So does a
+Some drops cannot be reported: there is no memory, or they come at the end of a recursion. They set `fatal`. So does a
 stream's thread that dies of an exception that is no task's. Then everything is abandoned. `fatal` is an attribute,
 since there may be no room for a call or an object.
 
@@ -52,7 +52,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+NO_ROOM: Final = (MemoryError, RecursionError)  # what no signal raises
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -93,7 +95,7 @@ class Completions:
     def dropped(self, held: Any) -> None:
         """Report the charge of a value, or of an array that left, which nobody holds any more.
 
-        Its charge is set to 0 just before, with no call in between: see `devices.memory.Memory.drop_again`.
+        Its charge is set to 0 just before, with no call in between: see `report_again`.
         """
         charge, held.charge = held.charge, 0
         self.items.append((held.account, charge, held.seq))
@@ -126,3 +128,12 @@ class Completions:
             except BaseException:  # at the end of a recursion: the next report wakes it
                 self.awake = False
                 raise
+
+
+def report_again(drop: Callable[[Any], None], held: Any) -> None:
+    """Finish a finaliser that a signal's exception interrupted. Perhaps it had reported, and not woken the loop.
+
+    Steps that must not be done twice are marked as done just before, with no call in between.
+    """
+    drop(held)
+    held.account.completions.notify()

@@ -398,10 +398,7 @@ class Engine:
     def _put_off(self, method: Callable[..., Any], *args: Any) -> Any:
         """Keep a finaliser's request, made in the middle of a change, until that change is whole."""
         self._postponed.append((method, args))
-        if self.interrupted is None:
-            self.completions.notify()  # at the latest, the loop's next turn dispatches a task that joins
-        else:
-            self._host.on_interrupted(self.interrupted)
+        self.dispatch()  # in the loop's next turn, at the latest, since this change is under way
         return True
 
     def _run_put_off(self) -> None:

@@ -140,7 +140,7 @@ class Ledger:
         elif task.cost < account.least or account.pending == account.claims:
             account.least = task.cost
         account.pending += 1
-        if not task.blockers and account.fits(task):
+        if not task.blockers and account.make_fit(task):
             account.changed = True  # otherwise a scan for fitting tasks would find nothing new
         self.pending += 1
         self.pending_bytes += task.cost
@@ -231,7 +231,7 @@ class Ledger:
     def look_again(self, task: Task | None) -> None:
         """A holder of a pending task's input has ended."""
         if task is not None and task.state == PENDING:
-            task.scope.account.fits(task)
+            task.scope.account.make_fit(task)
 
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""

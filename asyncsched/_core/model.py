@@ -17,9 +17,10 @@ from math import inf
 from typing import Any, Final, NoReturn, Protocol, Self
 from weakref import ref
 
+from .._interrupts import finaliser
 from . import ownership
 from .callsite import CallSite
-from .completions import Completions
+from .completions import NO_ROOM, Completions, report_again
 from .failure import Failure
 from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
@@ -100,6 +101,7 @@ class Value:
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a result lives in its scheduler and cannot be pickled or copied: `await` it first")
 
+    @finaliser(report_again)
     def __del__(self) -> None:
         try:
             reclaimed = self.escaped or self.block
@@ -121,13 +123,8 @@ class Value:
                 completions.items.append((account, charge, self.seq))
                 if completions.wants_bytes:
                     completions.freed(charge)
-        except BaseException as error:  # from a signal, or at the end of a recursion: Python prints it and goes on
-            try:
-                self.device.memory.drop_again(self, error)
-            except BaseException:  # the bytes are lost
-                self.account.completions.fatal = error
-            else:
-                raise
+        except NO_ROOM as error:
+            self.account.completions.fatal = error
 
 
 @merged_at_birth
@@ -302,7 +299,7 @@ class Task:
             account = dependent.scope.account
             account.changed = True
             if not dependent.blockers and account.limit is not None and account.used + dependent.cost > account.limit:
-                account.fits(dependent)  # it may turn out to need no bytes
+                account.make_fit(dependent)  # it may turn out to need no bytes
 
     @property
     def site(self) -> CallSite | None:
@@ -394,8 +391,8 @@ class Account:
             return True
         return not task.cost and not task.unestimated
 
-    def fits(self, task: Task) -> bool:
-        """Whether a pending task has room, also since it may turn out to need less."""
+    def make_fit(self, task: Task) -> bool:
+        """Have a pending task that lacks room cost what it turns out to need. Returns whether it has room."""
         if self.limit is None or self.used + task.cost <= self.limit:  # `has_room`, written out: scans come here
             return True
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))

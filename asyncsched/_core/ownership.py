@@ -29,6 +29,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 from weakref import ref
 
+from .._interrupts import finaliser
 from .free_threading import merged_at_birth
 
 # Bytes. Smaller values on the host have no list of holders; a guess.
@@ -53,6 +54,7 @@ class Entry:
     __slots__ = ("holders",)
     holders: list[Any]
 
+    @finaliser(lambda _, entry: _take_out_again(entry.holders))
     def __del__(self) -> None:
         try:
             holders = self.holders
@@ -74,6 +76,12 @@ def take_out(holders: list[Any]) -> None:
             if first is not None:
                 _report(first)
             return
+
+
+def _take_out_again(holders: list[Any]) -> None:
+    """After an interruption: the entry is out, and whoever watches may not have been told."""
+    holders.append(None)
+    take_out(holders)
 
 
 def watch(value: Held, task: Any) -> None:

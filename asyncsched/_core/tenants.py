@@ -98,7 +98,7 @@ class Tenant(Member):
             earmark = account.earmark
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
-            if account.fits(head):
+            if account.make_fit(head):
                 if queue.born < inf:
                     self._take_out(queue)
                     insort(self.by_age, queue, key=_born)  # behind other scopes of the same request

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable
 
 from .._core.free_threading import FREE_THREADED
-from .._locks import Lock
+from .._interrupts import Lock
 
 
 class Counter:

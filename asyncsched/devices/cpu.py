@@ -250,5 +250,6 @@ class CPUDevice(HostDevice):
         self.streams = []
         if FREE_THREADED and self._running:
             self.memory.on_escape = None
-        while self._running:
-            self._running.pop().queue.put(None)
+        for stream in self._running:
+            stream.queue.put(None)
+        self._running.clear()  # afterwards: an interrupted close may be called again

@@ -23,17 +23,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from gc import is_finalized
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from .._core.callsite import CallSite
-from .._core.completions import Completions
+from .._core.completions import NO_ROOM, Completions, report_again
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge
 from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
+from .._interrupts import finaliser
 from ..ops.meta import CODES
 from ..ops.op import Plan
 from .guests import call
@@ -41,8 +42,6 @@ from .guests import call
 Array = Any  # NumPy's or CuPy's: both collapse `.base` to the array that owns the memory
 # Objects that may stand between an array and the owner of its memory: of `read_only`, and of `as_strided`.
 _LINKS = (memoryview, type(np.lib.stride_tricks.as_strided(np.empty(1)).base))
-
-NO_ROOM: Final = (MemoryError, RecursionError)  # those are not a signal's
 
 
 class Memory:
@@ -133,22 +132,6 @@ class Memory:
         if value.charge:
             self.completions.dropped(value)
 
-    def drop_again(self, value: Value, error: BaseException) -> None:
-        """An exception came while a value was dropped. If it is a signal's, do the rest.
-
-        Python handles signals when it enters a function and after it has called one in C. So steps that must not be
-        done twice are marked as done just before, with no call in between.
-
-        Raises:
-            The exception, if there is no room to go on.
-        """
-        if isinstance(error, NO_ROOM):
-            raise error
-        if value.block is not None and value.array is not None:
-            value.escaped = True  # perhaps of a dead cycle
-        self.reclaim(value)
-        self.completions.notify()
-
     def _watch(self, value: Value, owner: Array, charge: int, pooled: int) -> None:
         anchor = self.anchor(owner)
         escape = Escape(anchor, gone)
@@ -204,32 +187,19 @@ class Escape(weakref.ref[Array]):
         return given if shown else owner
 
 
+@finaliser(report_again)
 def gone(escape: Any) -> None:
-    """The memory that an escape watches is free."""
-    completions: Completions = escape.memory.completions
+    """The memory that an escape watches is free: give back its bytes."""
+    memory: Memory = escape.memory
     try:
-        _free(escape)
-    except BaseException as error:  # as in `Value.__del__`
-        try:
-            if isinstance(error, NO_ROOM):
-                raise
-            _free(escape)
-            completions.notify()
-        except BaseException:
-            completions.fatal = error
-        else:
-            raise
-
-
-def _free(escape: Escape) -> None:
-    """Give back the bytes of an escaped array. Steps are marked as done before, as in `Memory.drop_again`."""
-    memory = escape.memory
-    memory.escapes.pop(id(escape), None)
-    if pooled := escape.pooled:
-        escape.pooled = 0
-        memory.give(pooled)
-    if escape.charge:
-        memory.completions.dropped(escape)
+        memory.escapes.pop(id(escape), None)
+        if pooled := escape.pooled:
+            escape.pooled = 0
+            memory.give(pooled)
+        if escape.charge:
+            memory.completions.dropped(escape)
+    except NO_ROOM as error:
+        memory.completions.fatal = error
 
 
 def hand_out(value: Value) -> Array:

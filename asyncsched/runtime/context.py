@@ -52,7 +52,7 @@ from types import FrameType
 from typing import Any
 
 from .._core.model import Scope as CoreScope
-from .._generators import AWAITS, Dropped, note
+from .._generators import AWAITS, Dropped, current_task, note
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
@@ -88,7 +88,7 @@ class Ambient:
     def leave_early(self) -> None:
         """Leave the scope in this context, if this is the task that entered it. Its block will be left later."""
         by = self.core.entered_by
-        if by is not None and by() is _current_task():
+        if by is not None and by() is current_task():
             self._take_out()
             self.left_early = True
 
@@ -96,7 +96,7 @@ class Ambient:
         """Whether the scope is closed, and a task entered it, or was started since it was left by another: then new
         tasks go to `outer`. By default it is the task that runs."""
         core = self.core
-        if not self.over or core.entered_by is None or (task := task or _current_task()) is None:
+        if not self.over or core.entered_by is None or (task := task or current_task()) is None:
             return False
         return core.entered_by() is task or (core.entered_earlier is not None and task not in core.entered_earlier)
 
@@ -185,11 +185,6 @@ def _without(here: Ambient | None, gone: Callable[[Ambient], bool]) -> Ambient |
         if not gone(link):
             here = link if link.outer is here else Ambient(link.runtime, link.core, here, link.passing)
     return here
-
-
-def _current_task() -> asyncio.Task[Any] | None:
-    """None on a thread without a running loop, which may have been given a context."""
-    return None if running_loop() is None else asyncio.current_task()
 
 
 def register(runtime: Runtime) -> None:

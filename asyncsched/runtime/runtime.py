@@ -27,12 +27,12 @@ from .._core.host import Host
 from .._core.instrument import Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, LAUNCHED, Lane, Task, Value
+from .._interrupts import watch_for_interrupts
 from .._log import log
 from ..devices.contract import Device, Point, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
-from .late_finalisers import watch_for_signals
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
 from .rates import Meter
 from .room import Room
@@ -160,7 +160,7 @@ class Runtime(OnOneLoop, Host):
         Raises:
             RuntimeError: for a device that was given to a scheduler before, or is listed twice.
         """
-        watch_for_signals()
+        watch_for_interrupts()
         self.loop: asyncio.AbstractEventLoop | None = running_loop()
         if self.loop is None:
             raise RuntimeError(
@@ -298,11 +298,11 @@ class Runtime(OnOneLoop, Host):
         May be called on any thread, and between any two lines.
         """
         self.interrupted = Failure(SchedulerClosed(DROPPED), "the scheduler", None)
-        self._move_on(Life.CLOSED)
-        self.stop_devices()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             assert self.loop is not None
             self.loop.call_soon_threadsafe(self.on_interrupted, self.interrupted.exception)
+        self._move_on(Life.CLOSED)  # after it, which does the same: an interrupt may come in between
+        self.stop_devices()
 
     def _stop_wakeup(self) -> None:
         """Wake the loop by `call_soon_threadsafe` from now on.

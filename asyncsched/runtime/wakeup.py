@@ -23,6 +23,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+from .._interrupts import finaliser
+
 
 class Wakes(Protocol):
     """The target of a wake-up: `on_wake` is called on its loop's thread."""
@@ -68,7 +70,7 @@ class Wakeup:
         if not hasattr(os, "eventfd"):
             raise NotImplementedError
         self._loop: asyncio.AbstractEventLoop | None = loop
-        self._target: Callable[[], Wakes | None] = weakref.ref(target, lambda _: self.stop())
+        self._target: Callable[[], Wakes | None] = weakref.ref(target, self.stop)
         self._fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         loop.add_reader(self._fd, self._read)
 
@@ -93,7 +95,8 @@ class Wakeup:
         """Leave everything to the parent: this is the child of a fork."""
         self._loop = None
 
-    def stop(self) -> None:
+    @finaliser()
+    def stop(self, _: object = None) -> None:
         """Stop calling the target. On any thread, and in the middle of anything."""
         self._target = lambda: None  # breaks a cycle: the weak reference holds its callback, which holds this object
         if self._loop is not None:
@@ -104,6 +107,8 @@ class Wakeup:
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self._fd)
 
+    @finaliser()
     def __del__(self) -> None:
-        if self._fd >= 0:
-            os.close(self._fd)
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)

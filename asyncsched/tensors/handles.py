@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Lease, Value
 from .._instead import TASK, no_attribute
-from .._locks import Lock
+from .._interrupts import Lock
 from ..devices.contract import Job
 from ..devices.memory import hand_out
 from ..devices.untracked import enter

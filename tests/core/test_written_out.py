@@ -120,11 +120,11 @@ def test_a_task_run_at_once_skips_the_queues_where_the_ledger_is_idle(running: i
 
 @pytest.mark.parametrize("held_bytes", [0, 167, 168, 169, 200])
 def test_a_task_run_at_once_fits_beside_the_charged_bytes(held_bytes: int) -> None:
-    """`run_at_once` and `Account.fits`."""
+    """`run_at_once` and `Account.make_fit`."""
     rig = Rig(max_bytes=200)
     rig.ledger.account.used = held_bytes
     task, _ = rig.task(cost=NBYTES)
-    fits = rig.ledger.account.fits(task)
+    fits = rig.ledger.account.make_fit(task)
     value = at_once(rig)
     assert (value is not None) == fits
     assert rig.ledger.account.used == held_bytes + NBYTES * fits

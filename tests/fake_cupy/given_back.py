@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from asyncsched.devices.cuda.heap import Piece
-from asyncsched.devices.cuda.pool import PrivatePool
+from asyncsched.devices.cuda.pool import Block, PrivatePool
 
 from .memory import Memory
 
@@ -15,8 +14,9 @@ def poison() -> None:
     PrivatePool.take_back = _poisoning  # type: ignore[method-assign]
 
 
-def _poisoning(self: PrivatePool, piece: Piece) -> None:
-    memory = self._slabs.get(piece.slab)
-    if isinstance(memory, Memory) and memory.block is not None and not memory._fake.stopped:
-        memory._fake.poison(memory.block, piece.start, piece.nbytes, piece.bin[0])
-    _take_back(self, piece)
+def _poisoning(self: PrivatePool, block: Block) -> None:
+    if (piece := block.piece) is not None:
+        memory = self._slabs.get(piece.slab)
+        if isinstance(memory, Memory) and memory.block is not None and not memory._fake.stopped:
+            memory._fake.poison(memory.block, piece.start, piece.nbytes, piece.bin[0])
+    _take_back(self, block)

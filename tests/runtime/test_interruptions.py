@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from functools import partial
 from itertools import chain, count
@@ -22,35 +23,40 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.runtime.context import current_scope
 from asyncsched.runtime.wakeup import _on_wake
 from tests.thorough import usually
 from tests.validate import validate
 from tests.waiting import held, turns, until
 
-FINALISERS = ("__del__", "gone", "_remove")  # what is raised there is lost, and the program goes on
+FINALISERS = ("__del__", "gone", "_remove")  # what is raised there is raised again behind them
 MANY = 1_000_000
 ENDS_SOON = 20  # seconds
 
 
 def in_a_finaliser(frame: FrameType) -> bool:
     """Whether it belongs to one of the package's: they are entered, too."""
-    at: FrameType | None = frame
-    while at is not None and at.f_code.co_name not in FINALISERS:
-        at = at.f_back
-    return at is not None
+    return _is_in(FINALISERS, frame)
 
 
 def in_no_finaliser(frame: FrameType) -> bool:
-    """Where an exception is not lost."""
+    """Where Python does not lose an exception."""
     return not in_a_finaliser(frame)
+
+
+def _is_in(names: tuple[str, ...], frame: FrameType | None) -> bool:
+    while frame is not None and frame.f_code.co_name not in names and frame.f_code.co_qualname not in names:
+        frame = frame.f_back
+    return frame is not None
 
 
 def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameType], bool] = in_no_finaliser) -> bool:
     """Run something, and raise KeyboardInterrupt at one place in it: the first is number 0. Whether it came so far.
 
-    The collector does not run meanwhile: what is raised in its callbacks, as JAX has one, is lost.
+    The collector does not run meanwhile: what is raised in its callbacks, as JAX has one, is lost. But nothing is lost
+    that is raised in a finaliser of the package.
     """
-    left, collects = number, gc.isenabled()
+    left, collects, arrived = number, gc.isenabled(), False
 
     def look(frame: FrameType, event: str, arg: Any) -> None:
         nonlocal left
@@ -65,11 +71,12 @@ def interrupted(number: int, run: Callable[[], object], counts: Callable[[FrameT
     try:
         run()
     except (KeyboardInterrupt, RecursionError):
-        pass
+        arrived = True
     finally:
         sys.setprofile(None)
         if collects:
             gc.enable()
+    assert arrived or left >= 0 or counts is in_no_finaliser
     return left < 0
 
 
@@ -277,7 +284,6 @@ DROPPED: dict[str, Callable[[asc.Scheduler, asc.Tensor], Any]] = {
 
 
 @pytest.mark.one_loop
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # by which Python tells of the signal
 @pytest.mark.parametrize("awaited", [False, True])
 @pytest.mark.parametrize("make", DROPPED.values(), ids=DROPPED)
 async def test_a_drop_that_a_signal_interrupts_is_made_all_the_same(make: Any, awaited: bool) -> None:
@@ -302,3 +308,88 @@ async def test_a_drop_that_a_signal_interrupts_is_made_all_the_same(make: Any, a
         assert number > 1
         assert s._runtime.interrupted is None
         assert await (x[:1] + 1).sum().item() == 600.0
+
+
+@pytest.mark.one_loop
+@pytest.mark.filterwarnings("ignore:.*never closed:ResourceWarning")
+async def test_a_scheduler_whose_end_a_signal_interrupts_closes_all_the_same(gate: threading.Event) -> None:
+    others = set(threading.enumerate())
+    for number in count():
+        box = [await asc.open("cpu", streams=1)]
+        waiting = asyncio.ensure_future(await box[0].submit(held, gate))
+        await turns(2)
+        came_so_far = interrupted(number, box.clear, partial(_is_in, ("Scheduler.__del__",)))
+        with pytest.raises(asc.SchedulerClosed, match="nothing referred to the open scheduler"):
+            await waiting
+        gate.set()
+        await until(lambda: set(threading.enumerate()) <= others)
+        gate.clear()
+        if not came_so_far:
+            break
+    assert number > 5
+
+
+@pytest.mark.one_loop
+async def test_a_scope_ends_with_a_generator_whose_end_a_signal_interrupts(s: asc.Scheduler) -> None:
+    async def items() -> AsyncIterator[int]:
+        async with s.scope(name="inside"):
+            yield 1
+
+    first = items()  # an event loop sets its hook anew when it runs: now there is one of the package before it
+    await anext(first)
+    await first.aclose()
+    for number in count():
+        box = [items()]
+        await anext(box[0])
+        assert current_scope(s._runtime).name == "inside"
+        came_so_far = interrupted(number, box.clear, partial(_is_in, ("Dropped.__call__",)))
+        assert current_scope(s._runtime).name == "root"
+        await until(lambda: not s._runtime.engine.root.children)
+        if not came_so_far:
+            break
+    assert number > 5
+
+
+CELLS: dict[str, Callable[[asc.Scheduler, asc.Tensor], object]] = {
+    "tiny results": lambda s, x: (x[0] + 1).sum() * 2,
+    "buffers and views": lambda s, x: ((x @ x) * 2 + x)[1:],
+    "futures": lambda s, x: s.submit_nowait(np.ones, 3000),
+    "arrays": lambda s, x: s.put_nowait(np.ones(3000)),
+}
+
+
+@pytest.mark.one_loop
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs a timer that sends signals")
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+async def test_a_signal_stops_a_loop_that_awaits_nothing(cell: Any) -> None:
+    """It comes at any moment, also while something ends. Then the scheduler goes on, or has closed itself."""
+    pressed = True
+
+    def press(*_: object) -> None:
+        nonlocal pressed
+        if not pressed:
+            pressed = True
+            raise KeyboardInterrupt
+
+    def work(s: asc.Scheduler, x: asc.Tensor) -> None:  # in a function: 3.13 may leave a block from a loop's end
+        while not pressed:
+            cell(s, x)
+        repr(cell)
+
+    before, others = signal.signal(signal.SIGVTALRM, press), gc.callbacks[:]
+    gc.callbacks.clear()  # what is raised in those of others, as Hypothesis has one, is lost
+    try:
+        for number in range(usually(60, 400)):
+            s = asc.Scheduler("cpu", max_pending=None)
+            with suppress(ExceptionGroup):  # of what was lost as it closed itself
+                async with s:
+                    x = await s.put(np.ones((64, 64)))
+                    await (x @ x)
+                    with pytest.raises(KeyboardInterrupt):
+                        pressed = False
+                        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0005 + number * 37 % 100 * 1e-5)
+                        work(s, x)
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        gc.callbacks[:] = others

@@ -14,7 +14,7 @@ from typing import Any, Final
 from ..._blocks import contextmanager
 from ..._core.failure import Failure
 from ..._core.model import Task
-from ..._locks import Lock
+from ..._interrupts import Lock
 from .. import execution
 from . import driver
 from .clock import Clock

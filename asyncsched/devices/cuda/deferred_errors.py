@@ -25,7 +25,7 @@ import numpy as np
 
 from ..._core.failure import Failure
 from ..._core.model import Task, Value
-from ..._locks import Lock
+from ..._interrupts import Lock
 from ...ops.kernels.checks import Check, Judge
 from ..counter import Counter
 

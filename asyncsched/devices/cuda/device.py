@@ -12,7 +12,7 @@ import numpy as np
 
 from ..._arguments import check_number
 from ..._core.completions import Completions
-from ..._locks import Lock
+from ..._interrupts import Lock
 from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job

@@ -42,6 +42,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ..._core.completions import Completions
+from ..._interrupts import finaliser
 from ..untracked import behind
 from . import driver, threads
 from .context import CUDAContext
@@ -93,7 +94,7 @@ class Loan:
     __slots__ = ("_body", "_streams", "held", "janitor")
 
     def __init__(self, held: Any, janitor: Janitor, body: Body | None = None) -> None:
-        self.held: Any = held
+        self.held: list[Any] = [held]  # in a list that the janitor empties: else the last reference could go here
         self.janitor: Janitor = janitor
         self._body = body
         self._streams: dict[int, Any] = {}
@@ -102,12 +103,11 @@ class Loan:
         """Note that a stream uses the memory. The stream is waited for before the memory is used again."""
         self._streams[pointer] = stream
 
+    @finaliser()
     def __del__(self) -> None:
         current = self.janitor.current_stream()
         if self._streams or self._body is None or not self._body.orders(current):
-            held = [self.held]
-            del self.held  # now only the list holds it, and the janitor empties that
-            self.janitor.take(held, {**self._streams, current.ptr: current})
+            self.janitor.take(self.held, {**self._streams, current.ptr: current})
 
 
 def keeper_of(array: Any) -> Any:

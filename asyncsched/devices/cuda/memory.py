@@ -336,7 +336,7 @@ class CUDAMemory(Memory):
         function took memory elsewhere there is no block: then it is the array.
         """
         keeper = keeper_of(owner)
-        return owner if keeper is None else keeper.held if isinstance(keeper, Loan) else keeper
+        return owner if keeper is None else keeper.held[0] if isinstance(keeper, Loan) else keeper
 
     def _malloc(self, body: Body, nbytes: int) -> Any:
         """CuPy's allocator in a callable's body. The body may have made another device the current one."""

@@ -34,7 +34,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
-from ..._locks import Lock
+from ..._interrupts import Lock, finaliser
 from .. import execution, guests
 from ..untracked import untracked
 from .compiling import end_turn
@@ -54,10 +54,11 @@ class Block:
 
     __slots__ = ("__weakref__", "piece", "pool")
     pool: PrivatePool
-    piece: Piece
+    piece: Piece | None  # until it is given back
 
+    @finaliser()
     def __del__(self) -> None:
-        self.pool.take_back(self.piece)
+        self.pool.take_back(self)
 
 
 class PrivatePool:
@@ -112,14 +113,14 @@ class PrivatePool:
         block.pool, block.piece = self, piece
         return self._pointer(self._unowned(piece.start, size, untracked(block), self._number), 0)
 
-    def take_back(self, piece: Piece) -> None:
-        """A piece is free. On any thread, in the middle of anything."""
-        pieces = self._bins.get(piece.bin)
-        if pieces is None:
-            self._back.append(piece)
-        else:
-            pieces.append(piece)
-            if self._bins.get(piece.bin) is not pieces:  # `_gather` took the bin, and may have missed this piece
+    def take_back(self, block: Block) -> None:
+        """A block's piece is free. On any thread, in the middle of anything."""
+        if block.piece is not None:
+            pieces = self._bins.get(block.piece.bin)
+            back = self._back if pieces is None else pieces
+            piece, block.piece = block.piece, None  # just before, so that an interrupt has it given back once
+            back.append(piece)
+            if pieces is not None and self._bins.get(piece.bin) is not pieces:  # `_gather` may have missed this piece
                 with suppress(IndexError):
                     self._back.append(pieces.pop())
         if self._tell is not None:

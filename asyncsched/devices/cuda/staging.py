@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from ..._locks import Lock
+from ..._interrupts import Lock
 
 SLOTS = 4
 # A guess: large enough for PCIe to reach its bandwidth, small enough to keep four pinned. A multiple of every itemsize.

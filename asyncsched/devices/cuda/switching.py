@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 
-from ..._locks import Lock
+from ..._interrupts import Lock
 
 SECONDS = 5e-4
 _HALF = 5e-7  # a microsecond: CPython cuts off fractions of one

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from itertools import product
 from typing import TYPE_CHECKING
 
-from ..._locks import Lock
+from ..._interrupts import Lock
 from .allowed import allowed_processors
 
 if TYPE_CHECKING:

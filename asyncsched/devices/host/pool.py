@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ..._core.free_threading import merged_at_birth
 from ..._core.ownership import POOLED_BYTES as POOLED_BYTES
-from ..._locks import Lock
+from ..._interrupts import Lock
 
 Block = NDArray[np.uint8]
 

@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary, ref
 
 import numpy as np
 
-from ..._locks import Lock
+from ..._interrupts import Lock
 from ..._log import Log
 from ..._threads import start_thread
 
