@@ -25,6 +25,7 @@ from .errors import ImplicitBarrierError, QueueFull
 from .runtime.life import running_loop
 from .runtime.loops import Answer, answered, ask, ask_async
 from .runtime.runtime import Runtime
+from .runtime.threads import running_code
 from .runtime.waiting import drained
 from .scheduler import Scheduler
 
@@ -47,6 +48,7 @@ class Background:
     def open(self, options: Mapping[str, Any]) -> None:
         """Start the thread, and wait until the scheduler is open."""
         self._thread = threading.Thread(target=self._run, args=(options,), name=self._name, daemon=True)
+        running_code.add(self._thread)
         try:
             start(self._thread)
             answered(self._reports)

@@ -87,8 +87,11 @@ class TaskTooLarge(LimitTooSmall, ValueError):
 class MemoryDeadlockError(LimitTooSmall):
     """Nothing can go on: all bytes are held by tasks and coroutines that themselves wait for bytes.
 
-    It is raised for the oldest awaited task. When its awaiter drops the bytes it holds, the others may go on. If that
-    frees none, more get it, each time twice as many.
+    It is raised at once where the event loop has nothing left to do, so that no coroutine can go on. Otherwise it is
+    raised after 10 seconds without progress, if everybody who holds the bytes is found, and waits here.
+
+    The oldest awaited task gets it. When its awaiter drops the bytes it holds, the others may go on. If that frees
+    none, more get it, each time twice as many.
 
     Cure: drop results sooner (`del`, smaller scopes), take fewer at a time, reserve with `s.scope(reserve=...)`,
     or raise the limit to `suggested_limit`.
@@ -144,16 +147,18 @@ class Preempted(MemoryDeadlockError):
 class SchedulerStalled(AsyncSchedError):
     """A task waited for bytes longer than `stall_timeout`, with nothing in flight that could free them.
 
-    It is no proved deadlock: the holder of the bytes does not wait for the scheduler, or cannot be found, such as a
-    slice of an awaited array.
+    It is no known deadlock: something may still happen in the event loop, and somebody who holds the bytes does not
+    wait for the scheduler, or is not found.
 
     >>> async def main():
     ...     async with asc.Scheduler("cpu", max_bytes=1000, stall_timeout=0.01) as s:
-    ...         part = (await (await s.put(np.ones(100))))[:1]  # NumPy does not tell who has a slice
+    ...         kept = [await s.put(np.ones(100))]
+    ...         asyncio.get_running_loop().call_later(60, kept.clear)
     ...         try:
     ...             await s.put(np.ones(100))
     ...         except asc.SchedulerStalled as error:
     ...             print(type(error).__name__)
+    >>> import asyncio
     >>> asc.run(main)
     SchedulerStalled
     """

@@ -117,7 +117,8 @@ class Scheduler(Submitter, OnlyAsync):
             was free there at opening, less the share of cuBLAS. With several devices it is the smallest: see
             `statistics().max_bytes`.
         max_pending: the most tasks in the backlog; None for no bound.
-        stall_timeout: seconds after which a task that waits for bytes in vain raises SchedulerStalled; None for never.
+        stall_timeout: seconds without progress after which a task that waits for bytes in vain raises
+            SchedulerStalled, though it is no known deadlock; None for never.
         instruments: called at the scheduler's events, see `asyncsched.observe`.
 
     Raises:

@@ -114,6 +114,13 @@ def freeze() -> None:
 
 
 @pytest.fixture(autouse=True)
+def deadlocks_are_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The threads of pytest's own processes might act, so here no deadlock is certain: as if 10 s had passed."""
+    monkeypatch.setattr("asyncsched.runtime.stall.PROBABLE", 0.2)
+    monkeypatch.setattr("asyncsched.runtime.stall.RARE", 0.5)
+
+
+@pytest.fixture(autouse=True)
 def nothing_unhandled() -> Iterator[None]:
     """What fails in a callback or in a task that nobody awaits fails the test."""
     _unhandled.clear()

@@ -41,7 +41,7 @@ from ..ops.program import Program
 from .counter import Counter
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Job:
     """Work for a stream outside admission: a copy to the host, which costs no tracked bytes.
 

@@ -18,6 +18,7 @@ from .._arguments import check_number, require_package
 from .._log import log
 from .._threads import start_thread
 from ..runtime import context
+from ..runtime.loop_work import LOOKING
 from ..runtime.loops import comes
 from .summary import Snapshot, Summary
 
@@ -101,6 +102,9 @@ class Live(Summary):
         if self._loop is not None and self._screen is not None:
             self._screen.show(self.read())
             self._timer = self._loop.call_later(self._every, self._tick)
+
+
+LOOKING.add(Live._tick)
 
 
 class _Screen:

@@ -30,6 +30,7 @@ from typing import Final
 from .._threads import start_thread
 from ..runtime.context import opened
 from ..runtime.explain import explain_all, holders_of
+from ..runtime.loop_work import LOOKING
 from ..runtime.runtime import Runtime
 
 _PATIENCE: Final = 1.0  # seconds within which a loop that is not blocked begins to answer
@@ -150,6 +151,9 @@ def _pass_on(signum: int, frame: FrameType | None) -> None:
     for thread in _threads:
         if thread.is_alive() and thread.ident:  # not before its start, nor in the child of a fork
             signal.pthread_kill(thread.ident, signum)
+
+
+LOOKING.add(_pass_on)
 
 
 def _listen(listening: threading.Event) -> None:

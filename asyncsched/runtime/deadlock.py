@@ -1,17 +1,16 @@
-"""The test whether a stall is a deadlock: who holds the retained bytes, and what do the holders wait for?
+"""Who holds the retained bytes, and does everybody who holds some wait?
 
-It is a deadlock if the first stuck task would find no room even after everybody who may release bytes has done so. Two
-kinds of holders may not: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake.
-All other holders may release their bytes at any time, and so may holders that were not found (see `holders`).
+The search names the holders, in errors and for `explain`. It also says whether the first stuck task would find no room
+even after everybody who may release bytes has done so. That alone proves nothing: see `stall`. Two kinds of holders may
+not release any: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake, and no
+timer or thread may end (see `loop_work.bound`). All other holders may, and so may those that were not found (see
+`holders`).
 
-An asyncio task can be woken
+A holder of the future that an asyncio task waits for can wake it: another task (through `gather`, a task group, an
+event), and then the same is asked of that task. If anybody may hold the future, as with a batcher's queue, the object
+that answers says so (`Runtime.answerers`).
 
-- by a holder of the future that it waits for: another task (through `gather`, a task group, an event), and then the
-  same is asked of that task. If anybody may hold the future, as with a batcher's queue, the object that answers says so
-  (`Runtime.answerers`);
-- by a timer, which ends the task; or the task is ending already: see `awaiting`.
-
-Released bytes may let other tasks in, whose awaiters may then release more. So the test is repeated until nothing
+Released bytes may let other tasks in, whose awaiters may then release more. So the question is repeated until nothing
 changes.
 """
 
@@ -20,39 +19,40 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import compress
 from math import inf
-from operator import itemgetter
+from threading import get_ident
 from time import thread_time
-from typing import Any, NamedTuple
-from weakref import ref
+from typing import Any
+
+import numpy as np
 
 from .._arguments import counted
 from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
-from .awaiting import Timer, awaited_by, in_wait_for, steps_of, where_it_waits
+from .awaiting import awaited_by, in_wait_for, steps_of, where_it_waits
 from .holders import End, Walk, with_subclasses
+from .loop_work import bound
 from .runtime import Runtime
 
-# Seconds for an investigation, during which the event loop stands still. Time of its thread: the clock would count
-# other programs, too.
+# Seconds for a search that somebody asks for, during which the event loop stands still. Time of its thread: the clock
+# would count other programs, too.
 BUDGET = 0.25
 _VAST = 12_000_000  # blocks of memory; to list the objects in more of them takes too long
 _AT_A_TIME = 100_000  # objects to look at before the next look at the clock
 _MOST_NODES = 2_500  # of the tape; more are not looked up together in advance
 _SHOWN = 8
+_LOOKED_UP = 500  # results whose holders are searched for in a certain deadlock: most of others are only counted
 _HOLDERS_SHOWN = 3
 # Kinds of holders. In the list those that may release bytes come first, and of each group those of the most bytes
 _FREE, _COROUTINE, _OTHER = range(3)
 CHAINED: set[type] = set()  # classes of linked lists, as of the tape's nodes; autograd adds them
-HANDLES: set[type] = set()  # classes of objects that hold values most often; the tensors' room adds them
 
 Waiters = set["asyncio.Task[Any]"]
 
@@ -62,11 +62,11 @@ class Finding:
     """The result of an investigation for one account.
 
     Attributes:
-        deadlock: the first stuck task will never be let in.
+        deadlock: the first stuck task will never be let in, unless somebody ends a task from outside.
         lines: the holders of the bytes.
         queued: how many of the bytes lie in asyncio queues.
         reserved: how many of the bytes are reserved by open scopes.
-        caller: in a deadlock, the future of the last task that keeps a reserve while others answer it, as the runners
+        caller: the future of the last task that keeps a reserve while others answer it, as the runners
             of a batcher do. To fail it is better than to fail the stuck task: the bytes that it releases may let the
             others be answered.
     """
@@ -89,69 +89,41 @@ class _Held:
     queued: bool = False  # it lies in an asyncio queue
 
 
-class Evidence:
-    """The facts that a search on another thread relies on. They are checked again before any task fails.
-
-    Made on the loop's thread, before the search.
-    """
-
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self.answered: _Answered = _answered(runtime)
-        self.walk: Walk | None = None
-        # the futures that waiting tasks wait for, except those parked here
-        self.awaited: list[tuple[asyncio.Task[Any], Callable[[], asyncio.Future[Any] | None]]] = []
-        self._parked = list(runtime.parked)
-
-    def stands(self) -> bool:
-        """Whether all waiting tasks still wait, and nobody else has got hold of an object.
-
-        On the loop's thread; true until other code runs.
-        """
-        parked = self._runtime.parked
-        if self.walk is None or any(future.done() or future not in parked for future in self._parked):
-            return False
-        for task, awaited in self.awaited:
-            future = awaited_by(task)
-            if future is None or future is not awaited() or future.done():
-                return False
-        future = None
-        return self.walk.stands(self._runtime.engine.admission.tasks())
-
-    def close(self) -> None:
-        """Drop the references to the objects of the search: objects held here do not come free."""
-        self.walk = None
-        self.awaited.clear()
-
-
 def investigate(
-    runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, evidence: Evidence | None = None
+    runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, *, certain: bool = False, thread: int = 0
 ) -> dict[Account, Finding]:
-    """Find the holders of the accounts' bytes, and whether the first stuck task of each account will ever be let in.
+    """Find the holders of the accounts' bytes, and whether all of them wait.
 
     An account whose task is None is not stuck: its tasks in flight count with their charges, and are not searched for.
 
     Args:
         budget: the most seconds to search. Objects not found by then count as held outside.
-        evidence: for a search on a thread other than the loop's. The findings hold if `evidence.stands()` afterwards.
+        certain: it is known that nobody can go on. Only some holders are searched for, those of the most bytes.
+        thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
     deadline = thread_time() + budget
     vast = sys.getallocatedblocks() > _VAST  # then the holders are not searched for
-    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), with_subclasses(*HANDLES), CHAINED
-    values, futures, handles, chained = [[], [], [], []] if vast else _objects(deadline, *kinds)
+    kinds: tuple[set[type], ...] = {Value}, with_subclasses(asyncio.Future), CHAINED
+    values, futures, chained = [[], [], []] if vast else _objects(deadline, *kinds)
     things, held = _charged(runtime, stuck.keys(), values)
-    tape = _tape(chained)
+    smaller = sorted(range(len(held)), key=lambda i: held[i].nbytes)[: -_LOOKED_UP if certain else 0]
+    for i in sorted(smaller, reverse=True):
+        del things[i], held[i]
+    between = [*_tape(chained), *_views(things, deadline)]
     values.clear()  # these two lists would count as holders
     chained.clear()
-    walk = Walk(runtime.loop, futures, deadline, runtime.engine.admission.tasks(), handles, here=evidence is None)
-    ends = walk.up(things, tape)
+    walk = Walk(runtime.loop, futures, deadline, here=not thread)
+    ends = walk.up(things, between)
     for one, found, queued in zip(held, ends, walk.queued, strict=True):
         one.ends, one.queued = found, queued
     reserved = _reserved(runtime, stuck.keys())
     held += reserved
-    case = _Case(runtime, walk, stuck.keys(), held, _answered(runtime) if evidence is None else evidence.answered)
-    waiting, moving, free = case.judged()
+    case = _Case(runtime, walk, stuck.keys(), held)
+    if certain:
+        waiting, moving, free = asyncio.all_tasks(runtime.loop), set[Task](), dict.fromkeys(stuck, 0.0)
+    else:
+        waiting, moving, free = case.judged(bound(runtime.loop, thread or get_ident()))
     findings = {}
     for account, first in stuck.items():
         listing: Counter[tuple[int, float, str]] = Counter()
@@ -161,24 +133,16 @@ def investigate(
             listing[rank, one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
         if (unknown := case.unknown[account]) > 0:
             why = ": the heap is too large to look for who holds them" if vast else ""
+            why = f": {len(smaller):,} results were not looked up" if smaller else why
             listing[_FREE, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found{why}"] += 1
         findings[account] = finding = Finding(
             lines=_shortened(listing),
             queued=sum([one.nbytes for one in charged if one.queued]),
             reserved=sum([one.nbytes for one in reserved if one.account is account]),
         )
-        if first is not None and not _finds_room(first, free):
-            timers = walk.chains.timers(deadline)
-            timer = None if timers is None else case.timer_that_helps(first, timers, waiting)
-            finding.deadlock = timers is not None and timer is None
-            if finding.deadlock:
-                finding.caller = case.last_caller(account, waiting)
-            if timer is not None:
-                who, seconds = where_it_waits(timer.task), timer.seconds
-                what = f"a timer ends {who}, in {seconds:.3g} s" if seconds > 0 else f"{who}, is about to end"
-                finding.lines.append(f"{what}: then there will be room")
-    if evidence is not None:
-        evidence.walk, evidence.awaited = walk, [*case.awaited(waiting)]
+        if first is not None:
+            finding.deadlock = not _finds_room(first, free)
+            finding.caller = case.last_caller(account, waiting)
     return findings
 
 
@@ -189,15 +153,12 @@ class _Case:
         unknown: for each account, the bytes whose holders nobody knows; below 0 if some were counted twice.
     """
 
-    def __init__(
-        self,
-        runtime: Runtime,
-        walk: Walk,
-        accounts: Iterable[Account],
-        held: list[_Held],
-        answered: _Answered,
-    ) -> None:
-        self._root = runtime.engine.root
+    def __init__(self, runtime: Runtime, walk: Walk, accounts: Iterable[Account], held: list[_Held]) -> None:
+        self._root, self._walk = runtime.engine.root, walk
+        # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
+        answerers = list(runtime.answerers)
+        self._answered = {future: tasks for one in answerers for future, tasks in one.answered_by().items()}
+        self._bound = set[int]().union(*[one.bound() for one in answerers])
         self._held = held
         self._pending = runtime.engine.admission.tasks()
         self._parked = [
@@ -213,23 +174,15 @@ class _Case:
         # the least bytes that may come free, whoever waits: `judged` begins from them
         self._lost = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self.unknown.items()}
         self._wakers: dict[asyncio.Task[Any], set[Any]] = {}
-        parked = self._waiting(self._moving(self._lost), frozenset())
-        self._answered = answered
-        self._wakers = _all_wakers(walk, _asyncio_tasks([one.ends for one in held]), parked, self._answered.by)
 
-    def awaited(self, waiting: Waiters) -> Iterator[tuple[asyncio.Task[Any], ref[asyncio.Future[Any]]]]:
-        """The futures that these tasks wait for, except tasks parked here; by weak references, which do not count."""
-        for task in waiting.intersection(self._wakers):
-            if (future := awaited_by(task)) is not None:
-                yield task, ref(future)
-
-    def judged(self, ended: AbstractSet[Any] = frozenset()) -> tuple[Waiters, set[Task], dict[Account, float]]:
-        """Judge who is stuck, after the tasks in `ended` have ended.
+    def judged(self, ended: AbstractSet[Any]) -> tuple[Waiters, set[Task], dict[Account, float]]:
+        """Judge who is stuck, though the tasks in `ended` may end at any time.
 
         Returns the asyncio tasks that only stuck tasks can wake; the pending tasks that may be let in; and for each
         account the bytes that may come free.
         """
         free = self._lost
+        self._find_wakers(self._waiting(self._moving(free), frozenset()))
         while True:
             moving = self._moving(free)
             waiting = self._waiting(moving, ended)
@@ -237,37 +190,39 @@ class _Case:
             if free == before:
                 return waiting, moving, free
 
-    def timer_that_helps(self, first: Task, timers: list[Timer], waiting: Waiters) -> Timer | None:
-        """The timer that lets a stuck task in by the tasks it ends, together with the timers that fire before it.
+    def _find_wakers(self, parked: Waiters) -> None:
+        """Find the tasks that can wake each holder, and those that can wake these, up to tasks parked here."""
+        found = [owner for one in self._held if not isinstance(one.ends, str) for owner, _ in one.ends]
+        fresh: Waiters = {owner for owner in found if not isinstance(owner, Task)} - parked
+        while fresh:
+            self._wakers |= (wakers := self._wakers_of(list(fresh)))
+            fresh = {waker for those in wakers.values() for waker in those if isinstance(waker, asyncio.Task)}
+            fresh -= parked | self._wakers.keys()
 
-        A timer that ends the waiters of the stuck task itself does not count: it is better that the task fails at once.
-        But if such a timer is due, it ends them itself, and no other task fails until then.
-        """
-        account = first.scope.account
-        asking = [
-            (task.seq, waiter) for waiter, tasks in self._parked for task in tasks if task.scope.account is account
-        ]
-        asker: Waiters = {min(asking, key=itemgetter(0))[1]} if asking else set()
-        while more := {task for task in waiting - asker if not asker.isdisjoint(self._wakers.get(task, ()))}:
-            asker |= more
-        for timer in timers:
-            if timer.seconds <= 0 and timer.ends & asker:
-                return timer
-        those = [timer for timer in timers if timer.ends & waiting and not timer.ends & asker]
-
-        def lets_in(count: int) -> bool:
-            ended = set[asyncio.Task[Any]]().union(*[timer.ends for timer in those[:count]])
-            return _finds_room(first, self.judged(ended)[2])
-
-        if not those or not lets_in(len(those)):
-            return None
-        return those[bisect_left(range(1, len(those)), True, key=lets_in)]
+    def _wakers_of(self, tasks: list[asyncio.Task[Any]]) -> dict[asyncio.Task[Any], set[Any]]:
+        """For each task the tasks that can wake it; an empty set if somebody unknown can."""
+        found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
+        on_futures = []
+        for task in tasks:
+            awaited = awaited_by(task)
+            if awaited is not None and not awaited.done():  # otherwise it is about to run
+                found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(steps_of(task))
+                found[task] |= self._answered.get(id(awaited), set())
+                if not found[task]:
+                    on_futures.append(task)
+            del awaited
+        ends = self._walk.up([awaited_by(task) for task in on_futures], weakly=True)
+        for task, those in zip(on_futures, ends, strict=True):
+            if not isinstance(those, str):
+                found[task] = {owner for owner, _ in those if owner is not task}
+        return found
 
     def last_caller(self, account: Account, waiting: Waiters) -> asyncio.Future[Any] | None:
         """The future of the last task that keeps a reserve while others answer it, and that may release the reserve."""
+        free = self._answered.keys() - self._bound
         scopes = [scope for _, scope in reserves(self._root, [account]) if scope.entered_by is not None]
         owners = [owner for scope in scopes if (owner := scope.entered_by()) in waiting]
-        callers = [future for owner in owners if id(future := awaited_by(owner)) in self._answered.free]
+        callers = [future for owner in owners if id(future := awaited_by(owner)) in free]
         return callers[-1] if callers else None
 
     def _releasable(self, waiting: Waiters, moving: set[Task]) -> dict[Account, float]:
@@ -360,10 +315,6 @@ def _shortened(listing: Counter[tuple[int, float, str]]) -> list[str]:
     return shown
 
 
-def _asyncio_tasks(holders: Iterable[list[End] | str]) -> Waiters:
-    return {owner for ends in holders if not isinstance(ends, str) for owner, _ in ends if not isinstance(owner, Task)}
-
-
 def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
     """All objects of these classes. Looks for them in one pass, since there may be a million others."""
     wanted = set[type]().union(*kinds)
@@ -409,55 +360,23 @@ def _reserved(runtime: Runtime, accounts: Iterable[Account]) -> list[_Held]:
     ]
 
 
+def _views(things: list[Any], deadline: float) -> list[Any]:
+    """The views of the arrays among these. Views take no part in garbage collection: their holders lead to them."""
+    kinds, keys = with_subclasses(np.ndarray), {id(thing) for thing in things if isinstance(thing, np.ndarray)}
+    found: dict[int, Any] = {}
+    everything = gc.get_objects() if keys else []
+    for start in range(0, len(everything), _AT_A_TIME):
+        if thread_time() > deadline:
+            break
+        parts = gc.get_referents(*everything[start : start + _AT_A_TIME])
+        arrays = compress(parts, map(kinds.__contains__, map(type, parts)))
+        found |= {id(array): array for array in arrays if id(array.base) in keys and id(array) not in keys}
+    return list(found.values())
+
+
 def _tape(nodes: list[Any]) -> list[Any]:
     """Members of long linked lists. Found one by one, each would take a scan of the heap."""
     # without the empty tuple, a singleton: a search for its referrers would use up the budget
     tuples = {id(part): part for node in nodes for part in gc.get_referents(node) if type(part) is tuple and part}
     found = [*nodes, *tuples.values()]
     return found if len(found) < _MOST_NODES else []
-
-
-class _Answered(NamedTuple):
-    """Facts about futures, by their identities."""
-
-    by: Mapping[int, set[Any]]  # the tasks that will set them
-    free: set[int]  # those whose waiters release their bytes when they get an error
-
-
-def _answered(runtime: Runtime) -> _Answered:
-    found = {future: tasks for one in runtime.answerers for future, tasks in one.answered_by().items()}
-    return _Answered(found, found.keys() - set[int]().union(*[one.bound() for one in runtime.answerers]))
-
-
-def _all_wakers(
-    walk: Walk, tasks: Waiters, parked: Waiters, answered: Mapping[int, set[Any]]
-) -> dict[asyncio.Task[Any], set[Any]]:
-    """The tasks that can wake each of these tasks, and those that can wake these, up to tasks parked here."""
-    wakers: dict[asyncio.Task[Any], set[Any]] = {}
-    fresh = tasks - parked
-    while fresh:
-        found = _wakers(walk, list(fresh), answered)
-        wakers |= found
-        fresh = {waker for those in found.values() for waker in those if isinstance(waker, asyncio.Task)}
-        fresh -= parked | wakers.keys()
-    return wakers
-
-
-def _wakers(
-    walk: Walk, tasks: list[asyncio.Task[Any]], answered: Mapping[int, set[Any]]
-) -> dict[asyncio.Task[Any], set[Any]]:
-    """For each task the tasks that can wake it; an empty set if somebody unknown can."""
-    found: dict[asyncio.Task[Any], set[Any]] = {task: set() for task in tasks}
-    on_futures = []
-    for task in tasks:
-        awaited = awaited_by(task)
-        if awaited is not None and not awaited.done():  # otherwise it is about to run
-            found[task] = {awaited} if isinstance(awaited, asyncio.Task) else in_wait_for(steps_of(task))
-            found[task] |= answered.get(id(awaited), set())
-            if not found[task]:
-                on_futures.append(task)
-        del awaited
-    for task, ends in zip(on_futures, walk.up([awaited_by(task) for task in on_futures]), strict=True):
-        if not isinstance(ends, str):
-            found[task] = {owner for owner, _ in ends if owner is not task}
-    return found

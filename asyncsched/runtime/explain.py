@@ -26,6 +26,7 @@ from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, 
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import waiting_elsewhere, where_it_waits
 from .deadlock import BUDGET, investigate, reserves
+from .loop_work import may_happen
 from .runtime import Runtime
 
 _ENDED: Final = "has ended; the event loop takes that in at its next turn"
@@ -174,7 +175,7 @@ class _Chain:
     """The reasons why tasks wait, at one moment, in words."""
 
     def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
-        self._engine = runtime.engine
+        self._engine, self._loop = runtime.engine, runtime.loop
         self._holders = holders
         self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
@@ -260,6 +261,8 @@ class _Chain:
                 lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
         if behind is None:
             enough = sufficient_limit(engine.admission.tasks(), account)
+            if self._loop is not None:
+                lines.append(f"  (what may still act: {may_happen(self._loop) or 'nothing'})")
             return [*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"]
         return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
 

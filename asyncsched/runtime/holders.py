@@ -18,27 +18,29 @@ import gc
 import inspect
 import sys
 import types
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from threading import get_ident
 from time import thread_time
 from typing import Any
+from weakref import getweakrefcount
 
 import numpy as np
 
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .awaiting import Chains, code_of, frame_of, references_of, referents, steps_of, variables_of, where_it_waits
+from .awaiting import code_of, frame_of, referents, steps_of, variables_of, where_it_waits
 
-MOST_OBJECTS = 1_000_000
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 # With more objects than this, one pass over the heap with a set beats `gc.get_referrers`, which compares with each
 _MANY = 250
 _AT_A_TIME = 32  # objects asked together. A guess
-_DESCRIBED = 100  # places in coroutines described with variable and line; only a few are shown
+
+# Weak references to these are asyncio's own
+_OWN_HOLDERS = asyncio.Future, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, types.FunctionType
 
 End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task holds it
 
@@ -61,116 +63,71 @@ class Walk:
     """
 
     def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        futures: list[Any],
-        deadline: float,
-        pending: Iterable[Task] = (),
-        likely: list[Any] | None = None,
-        *,
-        here: bool = True,
+        self, loop: asyncio.AbstractEventLoop, futures: list[Any], deadline: float, *, here: bool = True
     ) -> None:
         """Prepare a walk.
-
-        Where many objects are searched for, `likely` ones are asked first, since a pass over the heap takes longer.
 
         Args:
             futures: all futures that exist. The walk keeps the list.
             deadline: in seconds of `thread_time`.
-            pending: the pending tasks.
-            likely: the objects that most often hold others. The walk keeps the list.
             here: this is the loop's thread, on which nothing else runs until the walk ends.
         """
         self._deadline = deadline
-        self._longest = 0.0  # seconds that the longest level took, and the next may take
         self.queued: list[bool] = []  # for each object of the last search, whether it lies in an asyncio queue
         self._asker = asyncio.current_task(loop) if here else None  # None if the scheduler itself asks
         self._asking = {} if self._asker is None else _held_here(self._asker)
-        # Pending tasks by their tuple of inputs, if nobody else holds that tuple. Thousands of tasks may read one
-        # value; found here, they need no nodes of their own.
-        several = (task for task in pending if type(task.reads) is tuple)  # a single input has no tuple
-        self._readers = {id(task.reads): task for task in several if references([task.reads], 0) == 2}
         self._futures = futures
-        self._likely = [] if likely is None else likely  # with the outermost coroutines
-        self._steps: list[Any] = []  # the other suspended coroutines and generators
-        self._kept: list[Any] = []  # objects that were walked through without trouble
-        # Containers of this search, by identity.
-        ours = self._futures, self._likely, self._steps, self._kept
-        self._ours: dict[int, Sequence[Any]] = {id(those): those for those in ours}
-        self._described = 0
-        self._found = set[int]()  # the identities of all objects that refer to one that was walked through
+        self._ours: dict[int, Sequence[Any]] = {id(futures): futures}  # containers of this search, by identity
         self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
         # Namespaces of notebooks whose cell waits, by identity, with the globals of their code.
         self._cells: dict[int, int] = {}
-        self.chains: Chains = Chains(loop)
-        for task, steps in self.chains.steps.items():
-            self._likely += steps[:1]
-            self._steps += steps[1:]
-            for step in steps:
+        for task in asyncio.all_tasks(loop):
+            for step in steps_of(task):
                 self._owners[id(step)] = task
                 if (names := _namespaces(step)) is not None:
                     self._cells |= names
         self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
 
-    def up(self, starts: list[Any], between: Sequence[Any] = ()) -> list[list[End] | str]:
+    def up(self, starts: list[Any], between: Sequence[Any] = (), *, weakly: bool = False) -> list[list[End] | str]:
         """The holders of each object: tasks with the places where they hold it, or the reason why there may be others.
 
         `between` are objects through which the others may be held: looked at together, they cost no search of their
-        own. The references to the objects from these two lists are known; the caller has none in variables.
+        own. The references to the objects from these two lists are known; the caller has none in variables. `weakly`
+        says that weak references count, too, as that of a transport to the `StreamReader` that it feeds.
         """
         nodes = {id(thing): _Node(thing) for things in (starts, between) for thing in things}
         level = list(nodes.values())
+        for view in level:
+            if isinstance(view.thing, np.ndarray) and (whole := nodes.get(id(view.thing.base))) is not None:
+                whole.found += 1
+                whole.up.append(view)
         self._ours |= {id(starts): starts, id(between): between}
         while level:
-            began = thread_time()
-            if began + self._longest > self._deadline or len(nodes) > MOST_OBJECTS:
+            if thread_time() > self._deadline:
                 for node in level:
                     node.trouble = "the search ran out of its budget"
                 break
             level = self._climb(level, nodes)
-            self._longest = max(self._longest, thread_time() - began)
+        for node in nodes.values() if weakly else ():
+            if not issubclass(type(node.thing), _OWN_HOLDERS) and getweakrefcount(node.thing):
+                node.trouble = f"somebody has a weak reference to a {type(node.thing).__name__}"
         found, self.queued = [], []
         for key in map(id, starts):
             above = _with_ancestors(nodes[key])
             found.append(_summary(above))
             self.queued.append(any(type(node.thing) in QUEUES for node in above))
-        self._kept += [node.thing for node in nodes.values() if node.trouble is None]
         for node in nodes.values():  # nodes form cycles where their objects do: as garbage they would pin these
             node.thing, node.up = None, []
         return found
 
-    def stands(self, pending: list[Task]) -> bool:
-        """Whether the walk found all references to the objects it walked through, after other code may have run.
-
-        It looks only at the objects found, at one moment: anybody who could reach such an object in another way would
-        have a reference to it, or to one through which it is held.
-        """
-        kept, found = self._kept, self._found | self._ours.keys()
-        those = chain(*self._known(), kept, pending, (task.reads for task in pending))
-        asked = {id(one): one for one in those if id(one) in found}  # each once
-        counts = Counter(filter({*map(id, kept)}.__contains__, references_of(asked.values())))
-        asked.clear()  # it holds the objects, too
-        return all(references(kept, i) <= counts[id(kept[i])] for i in range(len(kept)))
-
     def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
         """Find the referrers of each node of a level. Returns the next level."""
         above: list[_Node] = []
-        asked = set[int]()
-        if len(level) > _MANY:
-            for those in self._known():  # as long as references are missing
-                at = {id(node.thing): node for node in level}
-                self._count(_referring(those, at), at, nodes, above)
-                if not (level := [node for node in level if _missing_references(node) > 0]):
-                    break
-            asked = set(map(id, chain(*self._known()))) if level else asked
-        if level:
-            at = {id(node.thing): node for node in level}
-            referrers = self._referrers(level, at)
-            # By index: an object without a name here has no reference from here when references are counted next.
-            self._count(
-                (referrers[i] for i in range(len(referrers)) if id(referrers[i]) not in asked), at, nodes, above
-            )
-            referrers.clear()
+        at = {id(node.thing): node for node in level}
+        referrers = self._referrers(level, at)
+        # By index: an object without a name here has no reference from here when references are counted next.
+        self._count((referrers[i] for i in range(len(referrers))), at, nodes, above)
+        referrers.clear()
         for node in level:
             unseen = _missing_references(node)
             if unseen > 0:
@@ -180,10 +137,6 @@ class Walk:
                     node.trouble = node.trouble or _unseen_holder(node.thing)
         return above
 
-    def _known(self) -> tuple[Iterable[Any], ...]:
-        """The objects that can be asked without a pass over the heap, each once, the most likely holders first."""
-        return self._ours.values(), self._likely, self._steps, self._futures
-
     def _count(
         self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
     ) -> None:
@@ -191,20 +144,11 @@ class Walk:
         for referrer in referrers:
             if type(referrer) is _Node:
                 continue
-            if (reader := self._readers.get(id(referrer))) is not None:
-                self._found.add(id(referrer))
-                for key in map(id, referrer):
-                    if (node := at.get(key)) is not None:
-                        node.found += 1
-                        if not node.ends or node.ends[-1][0] is not reader:  # it may read the object twice
-                            node.ends.append((reader, ""))
-                continue
             below: dict[int, _Node] = {}
             for key in filter(at.__contains__, referents(referrer)):
                 below[key] = node = at[key]
                 node.found += 1
             if id(referrer) not in self._ours:
-                self._found.add(id(referrer))
                 for node in below.values():
                     self._connect(node, referrer, nodes, above)
 
@@ -231,11 +175,11 @@ class Walk:
             if referrer.state != PENDING:
                 node.trouble = f"{referrer!r} still uses it"
         elif issubclass(kind, asyncio.Task) and not referrer.done():
-            node.ends.append((referrer, self._place(referrer, where_it_waits, referrer)))
+            node.ends.append((referrer, where_it_waits(referrer)))
         elif owner is not None:
-            node.ends.append((owner, self._place(owner, _describe, owner, referrer, node.thing)))
+            node.ends.append((owner, _describe(owner, referrer, node.thing)))
         elif self._asker is not None and kind is types.CoroutineType and referrer.cr_running:
-            node.ends.append((self._asker, self._place(self._asker, _describe, self._asker, referrer, node.thing)))
+            node.ends.append((self._asker, _describe(self._asker, referrer, node.thing)))
         elif (whose := self._cells.get(id(referrer))) is not None and not _runs_elsewhere(whose):
             node.ends += self._cell_ends(whose, node.thing)
         elif issubclass(kind, type):
@@ -250,11 +194,6 @@ class Walk:
             higher = nodes[id(referrer)] = _Node(referrer)
             above.append(higher)
             node.up.append(higher)
-
-    def _place(self, owner: asyncio.Task[Any], describe: Callable[..., str], *what: Any) -> str:
-        """The place where a task holds something, as text; only the task's name once enough places were described."""
-        self._described += 1
-        return describe(*what) if self._described <= _DESCRIBED else f"task {owner.get_name()!r}"
 
     def _cell_ends(self, namespace: int, what: Any) -> list[End]:
         """The tasks that may change the variables of a notebook while one of its cells waits: they run its code."""
@@ -315,7 +254,7 @@ def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
         if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # otherwise its variables are a module's
             place = f"which asks at {code.co_filename}:{frame.f_lineno}"
             for name, held in variables_of(frame):
-                found[held].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
+                found[id(held)].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
         frame = frame.f_back
     return found
 
@@ -365,7 +304,7 @@ def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
         return where_it_waits(owner)
     if type(what) is types.CellType:
         what = what.cell_contents
-    names = [name for name, held in variables_of(frame, coroutine) if held == id(what)]
+    names = [name for name, held in variables_of(frame, coroutine) if held is what]
     variable = f"variable {names[0]!r}{_size_of(what)}" if names else "an expression"
     return (
         f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"

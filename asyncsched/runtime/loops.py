@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeAlias, TypeVar
 
 from .life import running_loop
+from .threads import taken
 
 T = TypeVar("T")
 
@@ -83,7 +84,7 @@ def ask_async(
 
 def answered(answer: Answer[T]) -> T:
     """Wait for the answer, and return or raise it."""
-    found, error = answer.get()
+    found, error = taken(answer)
     if error is None:
         return found  # type: ignore[return-value]
     try:

@@ -1,80 +1,104 @@
-"""The watch over stuck tasks: it finds out whether they are in a deadlock, and fails tasks to end it.
+"""The watch over stuck tasks: it fails tasks to end a deadlock, and tells of stalls that last.
 
 Theory of operation. The engine says which tasks are stuck: they lack only bytes, and nothing in flight will free any.
-Either someone outside will drop bytes, or nobody ever will. The second is a deadlock. It is proved, never guessed:
-every holder of every byte must have been found, and must be a coroutine that itself waits for a stuck task. (`deadlock`
-does the search.)
+Either somebody outside will drop bytes, or nobody ever will. There are three grades of knowing:
 
-The engine calls `update` after each dispatch while tasks are stuck, and once when none is any more. So it must cost
-next to nothing: it compares a signature of the stuck tasks with the last one, and only a new signature starts timers.
-Then, as long as the signature stays:
+1. *Certain*, told at once: pending tasks alone hold all the bytes; or the event loop has nothing left to do, also after
+   the holders were searched for (see `loop_work`), so no coroutine can go on, whoever holds what. MemoryDeadlockError.
+2. *Probable*, told after `PROBABLE` seconds without progress in an account: something may still happen in the loop, but
+   a search finds that everybody who holds the bytes waits here, and no timer or thread is bound to one of them (see
+   `deadlock`). Two independent signs, and time for whatever was overlooked. MemoryDeadlockError.
+3. *Neither*: after `FIRST_LOG` seconds one line in the log, and then at most one every `NEXT_LOG` for an account, from
+   what the ledger knows. It fails only after the user's `stall_timeout`, if that is set: SchedulerStalled.
 
-1. *At once*, in the next iteration of the loop: a collection of young garbage, since a dead cycle (a stored exception
-   with its frames) may hold the bytes. It is repeated at each stall as long as it frees bytes: nothing else would.
-   Collections that free none get a twentieth of the loop's time, and come later once that is used up. Those with bytes
-   to spare are asked for them (`reclaimers`: a pipeline's read-ahead). If pending tasks alone hold all the bytes, it is
-   a deadlock, and no search is needed. The time for this check comes from the same twentieth.
-2. *After `FIRST_LOOK`*: a whole collection, then the search for holders. The search is repeated after pauses that
-   double, since the loop stands still meanwhile, and holders outside may take hours. If the collection freed bytes,
-   cycles have outlived the young generation, and more will. So from then on a whole collection comes once a stall has
-   lasted as long as one takes. Each that frees nothing doubles that time. One that takes longer than a search may, and
-   frees nothing, is the last. Searches that find no deadlock get a twentieth of the loop's time, over all stalls
-   together.
+Each account has its own clock (`Stall`), which runs while the account is stuck. It begins anew when another task is the
+first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress.
 
-   If more than `MANY` asyncio tasks wait, another thread searches, so that the loop goes on, and the collection comes
-   after the search. Such a search begins after `EARLY`, since it takes longer, unless recent searches were in vain.
-   Code that runs meanwhile may release something, or get hold of it. So before any task fails, the findings are
-   compared with the present state: the waiting tasks have not moved, and each object has exactly the references that
-   were found.
-3. *After `FIRST_LOG`*, and then every `NEXT_LOG`: the holders found so far are logged.
-4. *After the user's `stall_timeout`*, if it is set: SchedulerStalled.
+The engine calls `update` after each dispatch while tasks are stuck. So it costs next to nothing: it compares. All else
+is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
+bytes: it collects young garbage, since a dead cycle may hold them (a stored exception with its frames), and later all
+garbage; and asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead). Collections of young garbage that
+free nothing get a twentieth of the loop's time; those of all garbage, and searches, a hundredth, unless the last one
+freed bytes. Another thread searches, so that the loop goes on. What it found is told if the account is as it was.
 
-*Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed,
-since the ledger knows what they hold: see `to_preempt`. It is asked at once, and again when another scope begins to
-wait.
+*Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
+knows what they hold: see `to_preempt`.
 
 Which task fails. One failure may free the bytes that all others wait for: its awaiter unwinds, and drops what it held.
 So the oldest stuck task fails, and further ones only as long as no waiter was woken and no bytes came free: of eighty
 tasks issued ahead, all fail up to the one that is awaited. They fail for one cause, which is reported once, with their
 number. If nobody awaits a task that fails, its bytes may let the program go on to the next such stall, and so on to its
 end, without a word: so that is logged, at most every `NEXT_LOG`. The awaiter may go on without releasing anything (it
-gathers exceptions, or tries the next task). Then it is the same stall: it is looked at soon, `stall_timeout` counts
-from its beginning, and each look fails twice as many of the tasks that waited then. So n of them fail in log n looks.
-If callers of a batcher keep reserves, the last of them gets the error instead, and the batch goes on.
+gathers exceptions, or tries the next task). Then it is the same stall: it is looked at soon, its clock goes on, and
+each look fails twice as many of the tasks that waited then. So n of them fail in log n looks. If callers of a batcher
+keep reserves, the last of them gets the error instead, and the batch goes on.
 
-Alternatives. A timeout alone cannot tell a deadlock from a slow consumer, and does not name the cause; it exists, off
-by default. An up-to-date graph of who holds what and who waits for whom would show a deadlock at once, but would have
-to be told of every variable that a handle is put in; this watch costs nothing until tasks are stuck. Claims made in
-advance prevent deadlocks, and are offered: `s.scope(reserve=...)`. The times below are guesses: long enough that a slow
-program seldom pays for a search, short enough for a person who waits for the message.
+Alternatives. To walk the heap and convict by what it shows was tried for long, and found wrong in both directions: any
+callback may end a coroutine or empty a queue. A timeout alone cannot tell a deadlock from a slow consumer; it exists,
+off by default. Claims made in advance prevent deadlocks, and are offered: `s.scope(reserve=...)`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from math import inf
+from threading import get_ident
 from time import perf_counter, thread_time
 
 from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
-from .._core.callsite import line_of
 from .._core.failure import Failure
 from .._core.model import PENDING, Account, Scope, Task
 from .._log import log
 from .._threads import start_thread
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
-from .deadlock import BUDGET, Evidence, Finding, investigate
+from .deadlock import BUDGET, Finding, investigate
+from .loop_work import LOOKING, may_happen
 from .runtime import Runtime
+from .stall_text import line_told, text_told
 
-FIRST_LOOK = 0.25  # seconds without change before the holders are searched for
-NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing, unless many wait
-EARLY = 0.05  # the same, for a search on another thread
-FIRST_LOG = 1.0
+FIRST_LOOK = 0.05  # seconds until the first look at the loop
+NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing
+LONGEST = 1.0  # the longest pause between two looks
+OVERDUE = 0.25  # seconds after which a scope that waits to grow may preempt another, though one goes on
+WHOLE = 0.25  # seconds of a stall before all garbage is collected though the loop has other work
+PROBABLE = 10.0
+FIRST_LOG = 5.0
 NEXT_LOG = 30.0
-MANY = 1000  # waiting asyncio tasks; with more, the loop would stand still for long, so another thread searches
-IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing, and for searches in vain
+LONGEST_SEARCH = 2.0  # seconds of another thread
+IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
+RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
+_BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
+
+_State = tuple[int, int]  # of a stuck account: the number of its first task, and the bytes held
+
+
+@dataclass(slots=True)
+class _Stall:
+    """A time without progress in an account.
+
+    Attributes:
+        number: that of its first stuck task.
+        least: the least bytes held so far.
+        since: when it last got stuck; None while it is not.
+        before: seconds that it was stuck before that.
+        searched: seconds of it when a search was last begun.
+        told: what was found when it was told as a deadlock, if nothing has come free since.
+    """
+
+    number: int
+    least: int
+    since: float | None
+    before: float = 0.0
+    searched: float = 0.0
+    told: Finding | None = None
+
+    def seconds(self, now: float) -> float:
+        return self.before + (0.0 if self.since is None else now - self.since)
 
 
 class StallWatch:
@@ -83,23 +107,23 @@ class StallWatch:
     def __init__(self, runtime: Runtime, timeout: float | None) -> None:
         self._runtime = runtime
         self._timeout = timeout
-        self._signature: object = None  # of the stuck tasks
+        self._stuck: dict[Account, _State] = {}
+        self._stalls: dict[Account, _Stall] = {}
         self._growths = 0  # the number of growths by then
         # For accounts where tasks were failed and no bytes came free: the bytes held, and the number under which tasks
         # belong to that stall.
         self._failed_in: dict[Account, tuple[int, int]] = {}
         self._at_a_time = 1  # tasks with waiters to fail at one look
-        self._since = 0.0  # when the stall began
-        self._began = 0.0  # the same, or when tasks last failed
         self._pause = FIRST_LOOK
-        self._logged = FIRST_LOG
-        self._may_collect = 0.0  # when garbage may be collected again, and the bytes of pending tasks counted
-        self._may_search = 0.0  # when the next search may begin, unless a message is due earlier
-        self._wasted = 0.0  # seconds that the last whole collection took, if it freed nothing
-        self._patience = inf  # seconds of a stall before a whole collection, if sooner than the first thorough look
+        self._due = 0.0  # when the next look is due
         self._searching = False  # on another thread
+        self._may_log: dict[Account, float] = {}  # when a stall may be logged again
+        self._may_collect = 0.0  # when garbage may be collected again, and the bytes of pending tasks counted
+        self._may_collect_all = 0.0  # when all garbage may be, though the loop has other work
+        self._may_search = 0.0
+        self._whole: float | None = None  # seconds that the last collection of all garbage took
+        self._helped = False  # it freed bytes
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
-        self._overdue: asyncio.TimerHandle | None = None  # set while scopes wait to grow
         self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
@@ -111,239 +135,211 @@ class StallWatch:
     def update(self, stuck: Sequence[Task]) -> None:
         """Take in which tasks are stuck now. Cheap, since it is called after every change."""
         if not stuck:
-            if self._signature is not None:
+            if self._stuck:
                 self.stop()
             return
-        signature = [(task.seq, task.scope.account.used) for task in stuck]
-        # One more scope waits to grow, perhaps the last that went on
-        grows = self._growths != self._runtime.ledger.growths
+        grows = self._growths != self._runtime.ledger.growths  # one more scope waits to grow, perhaps the last
         self._growths = self._runtime.ledger.growths
-        if signature != self._signature:
-            self._begin(signature, stuck)
-        elif grows:
-            self._look_soon()
-        else:
+        now_stuck = {task.scope.account: (task.seq, task.scope.account.used) for task in stuck}
+        if now_stuck == self._stuck and not grows:
             return
-        self._watch_growths(grows)
-
-    def _watch_growths(self, grows: bool = False) -> None:
-        """Look again while scopes wait to grow, since one may have waited for long though others go on."""
-        waiting = self._runtime.room.waiting if self._growths else ()
-        if self._overdue is None and (grows or any(claim.scope.grows for claim in waiting)):
-            self._overdue = self._loop.call_later(FIRST_LOOK, self._look_at_growths)
-
-    def _look_at_growths(self) -> None:
-        self._overdue = None
-        self._look(False)
-        if self._signature is not None:
-            self._watch_growths()
-
-    def _begin(self, signature: object, stuck: Sequence[Task]) -> None:
-        same = {}
-        for first in stuck:
-            account = first.scope.account
-            used, before = self._failed_in.get(account, (-1, 0))
-            if account.used == used and first.seq < before:
-                same[account] = used, before
-        self.stop()
-        self._signature, self._failed_in = signature, same
-        if same:  # a search on another thread keeps objects alive: first let the failed tasks release theirs
-            self._pause = NEXT_LOOK if len(self._runtime.parked) <= MANY else FIRST_LOOK
+        same = self._take_in(now_stuck)
+        if same:
+            self._plan(NEXT_LOOK)
         else:
-            now = perf_counter()
-            self._pause = EARLY if now >= self._may_search else FIRST_LOOK
-            self._since, self._logged, self._at_a_time = now, FIRST_LOG, 1
-        self._began = perf_counter()
-        self._look_soon()
+            self._at_a_time = 1
+            self._plan(FIRST_LOOK)
+        self._stuck, self._failed_in = now_stuck, same
+        if self._soon is None:
+            self._soon = self._loop.call_soon(self._look_soon)
 
-    def _look_soon(self) -> None:
-        if self._soon is not None:
-            self._soon.cancel()
-        self._soon = self._loop.call_soon(self._look, False)
+    def _take_in(self, stuck: dict[Account, _State]) -> dict[Account, tuple[int, int]]:
+        """Start and stop the clocks. Returns the accounts in which tasks failed and nothing came free."""
+        self._pause_all(self._stuck.keys() - stuck.keys())
+        now, same = perf_counter(), {}
+        for account, (number, used) in stuck.items():
+            stall, (used_then, under) = self._stalls.get(account), self._failed_in.get(account, (-1, 0))
+            if used_then == used and number < under:
+                same[account] = used, under
+                if stall is not None:
+                    stall.number, stall.searched = number, 0.0
+            if stall is None or stall.number != number or used < stall.least:
+                self._stalls[account] = _Stall(number, used, now)
+            elif stall.since is None:
+                stall.since = now
+        return same
+
+    def _pause_all(self, accounts: Iterable[Account]) -> None:
+        """Stop the clocks of accounts that are not stuck now. They go on if it is the same stall again."""
+        for account in accounts:
+            stall = self._stalls[account]
+            stall.before, stall.since = stall.seconds(perf_counter()), None
+        self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
 
     def stop(self) -> None:
-        """Stop watching: nothing is stuck, or the scheduler closes."""
-        self._signature = None
-        self._failed_in = {}
-        for handle in (self._soon, self._later, self._overdue):
-            if handle is not None:
-                handle.cancel()
-        self._soon = self._later = self._overdue = None
+        """Nothing is stuck now, or the scheduler closes. Looks go on while tasks wait."""
+        self._pause_all(self._stuck.keys())
+        self._stuck, self._failed_in = {}, {}
+        if not self._stalls:
+            for handle in (self._soon, self._later):
+                if handle is not None:
+                    handle.cancel()
+            self._soon = self._later = None
+
+    def _plan(self, pause: float) -> None:
+        """Plan the next look, unless an earlier one is planned: changes elsewhere do not put it off."""
+        due = perf_counter() + pause
+        if self._later is None or due < self._due:
+            if self._later is not None:
+                self._later.cancel()
+            self._pause, self._due = pause, due
+            self._later = self._loop.call_later(pause, self._look_later)
+
+    def _look_soon(self) -> None:
+        self._soon = None
+        self._look(thorough=False)
+
+    def _look_later(self) -> None:
+        self._later = None
+        self._look(thorough=True)
+        if self._stalls and self._later is None:
+            self._plan(min(2 * self._pause, LONGEST, self._until_timeout()))
+
+    def _until_timeout(self) -> float:
+        """Seconds until the user's time for a stall is up; at least those until the next look."""
+        longest = max([self._stalls[account].seconds(perf_counter()) for account in self._stuck], default=0.0)
+        return inf if self._timeout is None else max(FIRST_LOOK, self._timeout - longest)
 
     def _look(self, thorough: bool) -> None:
-        """Free what dead cycles hold. If that frees nothing, find out whether this is a deadlock."""
-        runtime, signature = self._runtime, self._signature
-        elsewhere, pause = thorough and len(runtime.parked) > MANY, 0.0
-        if elsewhere and self._searching:  # for an earlier stall
-            pause = NEXT_LOOK
-        elif thorough and not elsewhere and self._pause == EARLY:  # few tasks wait
-            self._pause = FIRST_LOOK
-            pause = self._next_pause(EARLY)
-        elif thorough and not elsewhere:
-            pause = self._until_search()
-        if pause > 0:
-            self._later = self._loop.call_later(pause, self._look, True)
+        """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
+        runtime, before = self._runtime, self._stuck
+        early = 0.0 if self._searching else self._collect_young()
+        if self._stuck is not before or not before or self._searching:
             return
-        late, started = thorough or perf_counter() - self._began >= self._patience, thread_time()
-        freed, early = self._collected(late and not elsewhere)
-        if signature is None or freed:
-            return
-        if not thorough:
-            self._plan(early)
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
-            # the bytes may have gone to another claim of as many: then this is the same stall
-            if thorough and self._signature == signature:
-                self._look_again()
+            if self._stuck:  # perhaps others took as many bytes: then this is the same stall
+                self._plan(NEXT_LOOK)
             return
         stuck, began = runtime.engine.admission.stuck(), thread_time()
         for task in stuck:
             if early <= 0 and self._only_pending_hold(task.scope.account):
                 self._fail_stuck(task, self._deadlock(task, None))
                 return
-            if self._preempts(task.scope.account):
-                if thorough and self._signature == signature:
-                    self._look_again()
+            if self._growths and self._preempts(task.scope.account):
                 return
         self._may_collect += (thread_time() - began) / IN_VAIN
-        if elsewhere:
-            self._search_elsewhere(stuck)
-        elif thorough:
-            findings = investigate(runtime, {task.scope.account: task for task in stuck}, BUDGET)
-            if not any(finding.deadlock for finding in findings.values()):
-                self._may_search = perf_counter() + (thread_time() - started) / IN_VAIN
-            self._judge(stuck, findings)
+        if not thorough:
+            return
+        why = may_happen(self._loop)
+        if not self._collect_all(why is None):
+            self._judge(stuck, why)
 
-    def _collected(self, whole: bool) -> tuple[bool, float]:
-        """Collect garbage, unless that is too costly now.
+    def _judge(self, stuck: Sequence[Task], why: str | None) -> None:
+        """Search for the holders if it is time. Log what is known."""
+        now, due = perf_counter(), dict[Account, Task]()
+        for task in stuck:
+            account = task.scope.account
+            stall, seconds = self._stalls[account], self._stalls[account].seconds(now)
+            if why is None and stall.told is not None:  # nothing to search for again
+                self._fail_stuck(task, self._deadlock(task, stall.told))
+                return
+            late = self._timeout is not None and seconds >= self._timeout
+            if why is None or late or (seconds - stall.searched >= PROBABLE and now >= self._may_search):
+                due[account], stall.searched = task, seconds
+            if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
+                self._may_log = {account: at for account, at in self._may_log.items() if at > now}
+                self._may_log[account] = now + NEXT_LOG
+                log.warning("%s", line_told(self._runtime, task, seconds, why))
+        if due:
+            self._search(due, why is None)
 
-        Returns whether that freed bytes for the stuck tasks, and how many seconds too early it was.
-        """
-        signature = self._signature
-        whole = whole and self._wasted <= BUDGET
-        early = 0.0 if whole else self._may_collect - perf_counter()
-        spent = 0.0 if early > 0 else self._collect(whole)
-        self._runtime.dispatch()
-        freed = self._signature != signature
-        if whole:
-            self._wasted = 0.0 if freed else spent
-            self._patience = spent if freed else 2 * self._patience
-            if self._patience >= FIRST_LOOK:
-                self._patience = inf
-        elif spent and not freed:
-            self._may_collect = perf_counter() + spent / IN_VAIN
-        return freed, early
-
-    def _collect(self, whole: bool) -> float:
-        """Collect all garbage (`whole`), or recent garbage. Returns the seconds of this thread that it took.
-
-        Collects only the youngest generation if that is enough: objects that outlive a collection are older afterwards,
-        and may be garbage soon.
-        """
-        completions = self._runtime.completions
-        completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
-        started = thread_time()  # not the clock, which would count other threads and programs
-        for generation in (2,) if whole else (0, 1):
-            gc.collect(generation)
-            if completions.items:
-                break
-        return thread_time() - started
-
-    def _plan(self, early: float) -> None:
-        """Plan the next look, after one that found nothing or came `early` seconds too soon to collect garbage."""
-        pauses = [early] if early > 0 else []
-        if self._patience < inf:
-            pauses.append(self._began + self._patience - perf_counter())
-        if pauses:
-            self._soon = self._loop.call_later(max(0.0, min(pauses)), self._look, False)
-        if self._later is None:
-            self._later = self._loop.call_later(self._next_pause(perf_counter() - self._began), self._look, True)
-
-    def _search_elsewhere(self, stuck: Sequence[Task]) -> None:
-        """Search on a thread of its own; then check whether the findings still hold."""
-        runtime, signature, evidence = self._runtime, self._signature, Evidence(self._runtime)
-        loop = self._loop
+    def _search(self, due: dict[Account, Task], certain: bool) -> None:
+        """Search for holders on a thread of its own."""
+        runtime, loop, loops = self._runtime, self._loop, get_ident()
+        states = {account: self._stuck[account] for account in due}
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
-            with suppress(RuntimeError):  # an object changed its size during the search
-                findings = investigate(runtime, {task.scope.account: task for task in stuck}, inf, evidence)
+            with suppress(Exception):  # an object changed its size during the search, or a class of the user's raised
+                budget = BUDGET if certain else LONGEST_SEARCH
+                findings = investigate(runtime, due, budget, certain=certain, thread=loops)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._found, signature, stuck, findings, evidence, thread_time())
+                loop.call_soon_threadsafe(self._found, states, findings, certain, thread_time())
 
         self._searching = True
         try:
             start_thread(search, "looks for a deadlock")
-        except RuntimeError:  # no thread is left: the loop waits for the search, and its tasks wait for it as well
+        except RuntimeError:  # no thread is left: the loop waits for the search
             search()
 
     def _found(
-        self,
-        signature: object,
-        stuck: Sequence[Task],
-        findings: dict[Account, Finding],
-        evidence: Evidence,
-        spent: float,
+        self, states: dict[Account, _State], findings: dict[Account, Finding], certain: bool, seconds: float
     ) -> None:
-        """Take in the result of a search on another thread, which took `spent` seconds of that thread."""
+        """Take in what another thread found in so many seconds. Tell it, if the account is as it was."""
         self._searching = False
-        same = signature == self._signature
-        deadlock = same and any(finding.deadlock for finding in findings.values()) and evidence.stands()
-        evidence.close()
-        if same:
-            self._runtime.dispatch()  # takes in objects that only the search held
-        if not deadlock:
-            self._may_search = perf_counter() + spent / IN_VAIN
-        if signature != self._signature or (not deadlock and self._collected(True)[0]):
-            return
-        for finding in findings.values():
-            finding.deadlock &= deadlock
-        self._judge(stuck, findings)
-
-    def _judge(self, stuck: Sequence[Task], findings: Mapping[Account, Finding]) -> None:
-        """Tell of a deadlock, or of a stall that lasts."""
-        waited = perf_counter() - self._since
-        late = self._timeout is not None and waited >= self._timeout
-        if log_it := waited >= self._logged:
-            self._logged = waited + NEXT_LOG
-        for task in stuck:
-            finding = findings.get(task.scope.account, Finding())
-            if finding.deadlock and finding.caller is not None:
-                finding.caller.set_exception(self._deadlock(task, finding))
+        self._may_search = perf_counter() + seconds / RARE
+        self._runtime.dispatch()  # takes in objects that only the search held
+        certain = certain and may_happen(self._loop) is None
+        for task in self._runtime.engine.admission.stuck():
+            account = task.scope.account
+            finding, stall = findings.get(account, Finding()), self._stalls[account]
+            lasted = stall.seconds(perf_counter())
+            probable = finding.deadlock and lasted >= PROBABLE and self._all_wait(account)
+            if (certain or probable) and self._stuck.get(account) == states.get(account):
+                stall.searched = 0.0
+                if finding.caller is None:
+                    stall.told = finding
+                    self._fail_stuck(task, self._deadlock(task, finding))
+                elif not finding.caller.done():
+                    finding.caller.set_exception(self._deadlock(task, finding))
                 break
-            if finding.deadlock:
-                self._fail_stuck(task, self._deadlock(task, finding))
-                return
-            if late or log_it:
-                text = self._text(task, finding, self._sufficient_limit(task))
-            if log_it:
-                log.warning("%s", text)
-            if late:
+            if self._timeout is not None and lasted >= self._timeout:
+                text = text_told(task, finding, self._sufficient_limit(task))
                 self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
-                return
-        self._look_again()
+                break
 
-    def _look_again(self) -> None:
-        """Plan the next thorough look, after a longer pause."""
-        self._pause = max(FIRST_LOOK, 2 * self._pause)
-        self._later = self._loop.call_later(self._next_pause(), self._look, True)
+    def _all_wait(self, account: Account) -> bool:
+        """Whether all who wait for tasks of an account will go on waiting."""
+        parked = list(self._runtime.parked.items())
+        return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
 
-    def _next_pause(self, over: float = 0.0) -> float:
-        """Seconds until the next thorough look, after `over` seconds of the pause have passed."""
-        return min(max(0.0, self._pause - over), self._until_report() + 0.001)
+    def _collect_young(self) -> float:
+        """Collect recent garbage, unless that is too costly now. Returns how many seconds too early it was.
 
-    def _until_search(self) -> float:
-        """Seconds until the next search that may be in vain.
-
-        Stalls follow each other where requests wait for their reserves as a matter of course: a search in each would
-        take most of the loop's time.
+        Collects only the youngest generation if that is enough: objects that outlive a collection are older afterwards,
+        and may be garbage soon.
         """
-        return min(self._may_search - perf_counter(), self._until_report())
+        completions, before = self._runtime.completions, self._stuck
+        early, started = self._may_collect - perf_counter(), thread_time()  # not the clock, which counts other threads
+        if early <= 0:
+            completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+            for generation in (0, 1):
+                gc.collect(generation)
+                if completions.items:
+                    break
+        spent = thread_time() - started
+        self._runtime.dispatch()
+        if early <= 0 and self._stuck is before:
+            self._may_collect = perf_counter() + spent / IN_VAIN
+        return early
 
-    def _until_report(self) -> float:
-        """Seconds until this stall must be logged or raised."""
-        until = self._logged if self._timeout is None else min(self._logged, self._timeout)
-        return max(0.0, until - (perf_counter() - self._since))
+    def _collect_all(self, certain: bool) -> bool:
+        """Collect all garbage, if nothing else can be done or enough time has passed. Returns whether that helped."""
+        now, before = perf_counter(), self._stuck
+        takes = sys.getallocatedblocks() * _BLOCK if self._whole is None else self._whole
+        waited = max([self._stalls[account].seconds(now) for account in before], default=0.0)
+        patience = takes if self._helped else max(WHOLE, takes / RARE)
+        if not certain and (waited < patience or now < self._may_collect_all):
+            return False
+        started = thread_time()
+        self._runtime.completions.wants_bytes = 0
+        gc.collect()
+        self._whole = thread_time() - started
+        self._runtime.dispatch()
+        self._helped = self._stuck is not before
+        self._may_collect_all = perf_counter() + (0.0 if self._helped else self._whole / RARE)
+        return self._helped
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine
@@ -356,7 +352,7 @@ class StallWatch:
     def _preempts(self, account: Account) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
         engine = self._runtime.engine
-        victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= FIRST_LOOK)
+        victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= OVERDUE)
         if victim is None:
             return False
         victim.preempted = True
@@ -378,7 +374,7 @@ class StallWatch:
 
     def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
         needed = self._sufficient_limit(task)
-        return MemoryDeadlockError(self._text(task, finding, needed), needed, task.scope.account.limit)
+        return MemoryDeadlockError(text_told(task, finding, needed), needed, task.scope.account.limit)
 
     def _sufficient_limit(self, task: Task) -> int:
         return sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
@@ -409,33 +405,5 @@ class StallWatch:
         self._at_a_time *= 2
         self._runtime.dispatch()
 
-    def _text(self, task: Task, finding: Finding | None, needed: int) -> str:
-        account = task.scope.account
-        others = account.pending - 1
-        lines = [
-            f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
-            f" {account.limit:,} allowed are held; nothing in flight will free any"
-            + (f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else "")
-        ]
-        if finding is None:
-            lines.append("  pending tasks hold all of it as their inputs")
-        else:
-            lines += [f"  {holder}" for holder in finding.lines]
-        if finding is not None and finding.queued:
-            lines.append(
-                "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and let the"
-                " consumer reserve its bytes before the producer begins:"
-                f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
-            )
-        # Names no limit: with a higher one, more scopes that reserve may come in first
-        elif finding is not None and finding.reserved:
-            lines.append(
-                "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
-                " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
-            )
-        else:
-            lines.append(
-                "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
-                f" to {needed:,} bytes, which would have been enough for all waiting tasks"
-            )
-        return "\n".join(lines)
+
+LOOKING |= {StallWatch._look_soon, StallWatch._look_later, StallWatch._found}

@@ -20,8 +20,11 @@ import contextlib
 import contextvars
 import os
 import sys
+import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from queue import SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar
+from weakref import WeakSet
 
 import anyio
 
@@ -31,6 +34,27 @@ from ..errors import passable
 
 T = TypeVar("T")
 YIELDED: Final = 5  # added to the thread's niceness: it gets a third of the weight of others
+
+# For the question whether anything may still happen in a loop: see `loop_work`.
+running_code: WeakSet[threading.Thread] = WeakSet()  # the package's threads that run others' code
+under_way: WeakSet[Any] = WeakSet()  # jobs of streams, which are no tasks in flight
+_waiting: dict[int, SimpleQueue[Any]] = {}  # the queue for which a thread waits, by the thread's number
+
+
+def taken(queue: SimpleQueue[T]) -> T:
+    """Take the next thing from a queue. While this waits, the thread counts as idle."""
+    me = threading.get_ident()
+    _waiting[me] = queue
+    try:
+        return queue.get()
+    finally:
+        del _waiting[me]
+
+
+def waits_for_work(ident: int | None) -> bool:
+    """Whether a thread waits in `taken`, and nothing is on its way to it. On any thread."""
+    queue = _waiting.get(ident or 0)
+    return queue is not None and queue.empty()
 
 
 async def in_thread(function: Callable[[], T], name: str) -> T:
@@ -63,7 +87,7 @@ async def in_thread(function: Callable[[], T], name: str) -> T:
             del error, result  # the error's traceback holds this frame
 
     context = contextvars.copy_context()
-    start_thread(run, name)
+    running_code.add(start_thread(run, name))
     with anyio.CancelScope(shield=True):
         await ended
     return ended.result()

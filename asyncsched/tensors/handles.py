@@ -16,10 +16,9 @@ from ..devices.contract import Job
 from ..devices.memory import hand_out
 from ..devices.untracked import enter
 from ..ops.meta import meta
-from ..runtime.deadlock import HANDLES
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
-from ..runtime.threads import in_thread
+from ..runtime.threads import in_thread, under_way
 from ..runtime.waiting import wait
 
 FORKED: Final = Life.FORKED  # read at every await
@@ -144,9 +143,6 @@ class Handle(Lease, Generic[T]):
 
     def __copy__(self) -> NoReturn:
         self.__deepcopy__({})
-
-
-HANDLES.add(Handle)
 
 
 class Donated:
@@ -275,11 +271,13 @@ async def copy_out(runtime: Runtime, value: Value) -> Any:
     job = Job(lambda: device.fetch(kept._value.array))
 
     def told(_: Job) -> bool:
+        under_way.discard(job)
         if not future.done():
             future.set_result(None)
         return True
 
     job.waiters = {told: None}
+    under_way.add(job)
     device.offload(job)
     await future
     error, job.error = job.error, None  # no cycle: its frames hold the job

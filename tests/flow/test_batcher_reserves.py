@@ -23,6 +23,7 @@ BATCHERS += [{"max_batch_cost": 1, "concurrency": 2}]
 async def s(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asc.Scheduler]:
     """One that looks soon at who is stuck: most tests here wait for that."""
     monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.01)
+    monkeypatch.setattr("asyncsched.runtime.stall.PROBABLE", 0.05)
     async with asc.Scheduler("cpu", max_bytes=MIB) as scheduler:
         yield scheduler
 
@@ -70,13 +71,12 @@ async def test_a_batch_with_a_reserve_has_bytes_beside_its_callers(
     assert s.statistics().bytes_reserved == 0
 
 
-@pytest.mark.parametrize("deadline", [None, 3600.0], ids=["", "deadline"])
 @pytest.mark.parametrize("options", BATCHERS, ids=str)
 async def test_a_caller_whose_reserve_leaves_its_batch_no_room_is_told(
-    s: asc.Scheduler, makes_arrays: Any, options: dict[str, Any], deadline: float | None
+    s: asc.Scheduler, makes_arrays: Any, options: dict[str, Any]
 ) -> None:
     batcher: Batcher[Any, Any] = Batcher(makes_arrays, reserve="256 KiB", **options)
-    found = await reserving(s, batcher, 4, deadline=deadline)
+    found = await reserving(s, batcher, 4)
     (last,) = [one for one in found if isinstance(one, asc.MemoryDeadlockError)]
     assert all(one == i for i, one in enumerate(found) if one is not last)
     assert last.limit == MIB

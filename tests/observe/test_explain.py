@@ -103,13 +103,14 @@ async def test_bytes_that_a_coroutine_holds():
         await until(lambda: s.statistics().bytes_retained)
         waiting = asyncio.ensure_future(s.put(np.ones(500)))
         await until(lambda: s.statistics().tasks_pending)
-        who, first, held_by, cure = lines(s.explain())[1:]
+        who, first, held_by, acts, cure = lines(s.explain())[1:]
         assert who.startswith(f"task {waiting.get_name()!r}, which waits in ")
         assert "put #1 (" in who
         free = "8,000 of 10,000 are taken, and nothing in flight will free any"
         assert first == f"which waits for 4,000 bytes: {free}"
         assert f"8,000 bytes created at {HERE}:{holder.__code__.co_firstlineno + 1} in holder: held by" in held_by
         assert f"(variable 'kept'), which waits at {HERE}:{holder.__code__.co_firstlineno + 2}" in held_by
+        assert acts.startswith("(what may still act: ")
         assert cure == "(a limit of 12,000 bytes would have been enough for all waiting tasks)"
         release.set()
         await asyncio.gather(task, waiting)

@@ -17,14 +17,13 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> list[deadlock.Finding]:
     """
     found: list[deadlock.Finding] = []
 
-    def look(*args: Any) -> dict[Any, deadlock.Finding]:
-        findings = deadlock.investigate(*args)
+    def look(*args: Any, **options: Any) -> dict[Any, deadlock.Finding]:
+        findings = deadlock.investigate(*args, **options)
         found.extend(findings.values())
         return findings
 
     monkeypatch.setattr(stall, "investigate", look)
-    monkeypatch.setattr(stall, "EARLY", 0.005)
-    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
-    monkeypatch.setattr(stall, "NEXT_LOOK", 0.2)
-    monkeypatch.setattr(stall, "BUDGET", 60.0)
+    for name, value in {"FIRST_LOOK": 0.01, "NEXT_LOOK": 0.2, "PROBABLE": 0.005, "RARE": 1.0}.items():
+        monkeypatch.setattr(stall, name, value)
+    monkeypatch.setattr(stall, "LONGEST_SEARCH", 60.0)
     return found

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import re
-import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any
 
@@ -16,9 +14,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import deadlock, stall
-from asyncsched.runtime.holders import _Node
-from tests.waiting import no_collector, turns, until
+from asyncsched.runtime import deadlock
+from tests.waiting import cancelled, turns, until
 
 BLOCK = np.ones((100, 100))
 NB = BLOCK.nbytes
@@ -171,18 +168,8 @@ FORMS: list[Form] = [
 ]  # fmt: skip
 
 
-@pytest.fixture(params=["the loop", "a thread"])
-def searched_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Where it is searched for holders, however many wait."""
-    if request.param == "a thread":
-        monkeypatch.setattr(stall, "MANY", 0)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
-async def test_a_deadlock_is_raised_at_the_first_look_and_names_the_users_line(
-    looks: list[deadlock.Finding], searched_on: str, form: Form
-) -> None:
+async def test_a_deadlock_names_the_users_line(looks: list[deadlock.Finding], form: Form) -> None:
     errors: list[str] = []
 
     async def attempt(s: asc.Scheduler) -> None:
@@ -196,8 +183,6 @@ async def test_a_deadlock_is_raised_at_the_first_look_and_names_the_users_line(
         await asyncio.create_task(attempt(s))
         await (await s.put(BLOCK))  # it goes on
     (text,) = errors
-    # A thread may find dead cycles, which are collected after that.
-    assert all(finding.deadlock for finding in looks) or (searched_on == "a thread" and "not collected" in str(looks))
     assert "outside" not in text
     assert f"{__file__}:" in text
     assert "asyncio/" not in text
@@ -235,29 +220,27 @@ KEPT: dict[str, Callable[[asc.Tensor], Any]] = {
     "list": lambda x: [x],
     "view": lambda x: x[1:],
     "array": lambda x: x.result(),
+    "view of the array": lambda x: x.result()[1:],
 }
 
 
 @pytest.mark.parametrize("kept", KEPT)
-async def test_of_hundreds_that_hold_and_wait_one_fails_at_the_first_look(
-    looks: list[deadlock.Finding], searched_on: str, kept: str
-) -> None:
+async def test_of_hundreds_that_hold_and_wait_one_fails(looks: list[deadlock.Finding], kept: str) -> None:
     n, errors = 300, []
 
-    async def work(s: asc.Scheduler, seconds: float | None) -> None:
-        async with asyncio.timeout(seconds):  # which ends its own wait at once, and so helps nobody else
-            mine = KEPT[kept](await s.put(SMALL))
-            try:
-                await s.put(SMALL)
-            except asc.MemoryDeadlockError as error:
-                errors.append(str(error))
-            del mine
+    async def work(s: asc.Scheduler) -> None:
+        mine = KEPT[kept](await s.put(SMALL))
+        try:
+            await s.put(SMALL)
+        except asc.MemoryDeadlockError as error:
+            errors.append(str(error))
+        del mine
 
     async with asc.Scheduler("cpu", max_bytes=n * SMALL.nbytes) as s, asyncio.TaskGroup() as group:
-        for i in range(n):
-            group.create_task(work(s, 60.0 if i == 0 else None))
+        for _ in range(n):
+            group.create_task(work(s))
     (text,) = errors
-    assert looks[0].deadlock, searched_on
+    assert looks[0].deadlock
     assert "held by coroutine" in text
     assert "(variable 'mine'" in text
     assert f"... and {n - 8} more" in text
@@ -275,112 +258,7 @@ async def test_those_that_hold_most_are_named_first(looks: list[deadlock.Finding
     del kept
 
 
-# -- what changes while another thread searches ---------------------------------------------------------------------
-
 ELSEWHERE: list[Any] = []  # a module's variable
-
-
-def another_reference(task: asyncio.Task[Any], held: weakref.ref[Any]) -> None:
-    ELSEWHERE.append(held())
-
-
-def a_cancellation(task: asyncio.Task[Any], held: weakref.ref[Any]) -> None:
-    task.get_loop().call_soon_threadsafe(task.cancel)
-
-
-@pytest.mark.parametrize("change", [another_reference, a_cancellation])
-async def test_a_found_deadlock_is_raised_only_if_it_still_holds(
-    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, change: Callable[..., None]
-) -> None:
-    found: list[bool] = []
-    search, told = stall.investigate, 0
-
-    def investigate(*args: Any) -> Any:
-        findings = search(*args)
-        if not found:
-            change(tasks[0], held[0])
-        found.extend(finding.deadlock for finding in findings.values())
-        return findings
-
-    async def work(s: asc.Scheduler) -> None:
-        mine = await s.put(BLOCK)
-        held.append(weakref.ref(mine))
-        try:
-            await s.put(BLOCK)
-        finally:
-            del mine
-
-    monkeypatch.setattr(stall, "MANY", 0)
-    monkeypatch.setattr(stall, "investigate", investigate)
-    held: list[weakref.ref[Any]] = []
-    async with asc.Scheduler("cpu", max_bytes=2 * NB) as s:
-        tasks = [asyncio.create_task(work(s)) for _ in range(2)]
-        await until(lambda: len(found) > (change is another_reference))
-        assert found == ([True, False] if change is another_reference else [True])
-        assert not any(task.done() and not task.cancelled() for task in tasks)
-        ELSEWHERE.clear()
-        for end in await asyncio.gather(*tasks, return_exceptions=True):
-            told += isinstance(end, asc.MemoryDeadlockError)
-    assert told == (change is another_reference)  # then it was one
-    assert tasks[0].cancelled() == (change is a_cancellation)
-
-
-@pytest.mark.parametrize("share", [1e-9, 1e9])
-async def test_early_searches_that_find_nothing_take_a_share_of_the_time(
-    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    for name, value in {"MANY": 0, "IN_VAIN": share, "FIRST_LOOK": 0.1}.items():
-        monkeypatch.setattr(stall, name, value)
-    pauses = []
-    async with asc.Scheduler("cpu", max_bytes=NB) as s:
-        watch = s._runtime.stall_watch.__self__  # type: ignore[union-attr]
-        for found in (1, 2):
-            ELSEWHERE.append(await s.put(BLOCK))
-            waiting = asyncio.create_task(s.put(BLOCK))
-            await until(s._runtime.engine.admission.stuck)
-            pauses.append(watch._pause)
-            await until(lambda: len(looks) >= found and not watch._searching)  # noqa: B023 (it ends here)
-            ELSEWHERE.clear()
-            await waiting
-            del waiting
-    assert pauses == [stall.EARLY, stall.EARLY if share > 1 else stall.FIRST_LOOK]
-
-
-@pytest.mark.parametrize("share", [1e-9, 1e9])
-async def test_stalls_that_are_none_are_not_all_searched(
-    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch, share: float
-) -> None:
-    """As where requests wait for their reserves as a matter of course."""
-    monkeypatch.setattr(stall, "IN_VAIN", share)
-    monkeypatch.setattr(stall, "FIRST_LOG", 3600.0)
-    async with asc.Scheduler("cpu", max_bytes=NB) as s:
-        watch = s._runtime.stall_watch.__self__  # type: ignore[union-attr]
-        for found in (1, 2):
-            ELSEWHERE.append(await s.put(BLOCK))
-            waiting = asyncio.create_task(s.put(BLOCK))
-            await until(s._runtime.engine.admission.stuck)
-            if found == 1 or share > 1:
-                await until(lambda: len(looks) >= found)  # noqa: B023 (it ends here)
-            else:
-                late = asyncio.get_running_loop().time() + 1000
-                # uvloop's handle of a call that is due has no time.
-                await until(lambda: hasattr(watch._later, "when") and watch._later.when() > late)  # noqa: B023
-            ELSEWHERE.clear()
-            await waiting
-            del waiting
-    assert (len(looks) == 1) == (share < 1)
-
-
-async def test_a_stall_is_raised_when_it_is_due_even_if_no_search_is_allowed(
-    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stall, "IN_VAIN", 1e-9)
-    async with asc.Scheduler("cpu", max_bytes=NB, stall_timeout=0.05) as s:
-        ELSEWHERE.append(await s.put(BLOCK))
-        for _ in range(3):
-            with pytest.raises(asc.SchedulerStalled):
-                await s.put(BLOCK)
-        ELSEWHERE.clear()
 
 
 # -- what others hold, and who they are ------------------------------------------------------------------------------
@@ -398,18 +276,6 @@ async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Findi
         kept.clear()
     assert re.search(r"  96 bytes created at .*: held outside", str(caught.value))
     assert [finding.deadlock for finding in looks] == [True]
-
-
-async def test_in_a_heap_that_is_too_large_it_is_a_stall(
-    looks: list[deadlock.Finding], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deadlock, "_VAST", 1)
-    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=0.05) as s:
-        kept = [await s.put(BLOCK) for _ in range(4)]
-        with pytest.raises(asc.SchedulerStalled, match="320,000 bytes .* the heap is too large to look for"):
-            await s.put(BLOCK)
-        kept.clear()
-    assert not any(finding.deadlock for finding in looks)
 
 
 async def test_a_coroutine_that_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
@@ -548,8 +414,7 @@ async def test_gathering_exceptions_ends_in_a_few_looks(looks: list[deadlock.Fin
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
         results = await asyncio.gather(*[s.put(BLOCK) for _ in range(67)], return_exceptions=True)
         assert sum(isinstance(result, asc.MemoryDeadlockError) for result in results) == 63
-        # 1 + 2 + 4 + 8 + 16 + 32. On a busy machine a look may come before those who were told, and finds nothing.
-        assert sum(finding.deadlock for finding in looks) == 6
+        assert 6 <= len(looks) < 30  # 1 + 2 + 4 + 8 + 16 + 32, and looks that came before those who were told
         results.clear()
 
 
@@ -569,7 +434,6 @@ async def test_one_of_two_holders_goes_on(looks: list[deadlock.Finding]) -> None
     async with asc.Scheduler("cpu", max_bytes=7 * block.nbytes + 8) as s:
         results = await asyncio.gather(greedy(s), greedy(s))
     assert sorted(results) == [False, True]
-    assert len(looks) == 1
 
 
 async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
@@ -583,21 +447,25 @@ async def test_no_more_fail_than_it_takes_to_free_bytes() -> None:
             await s.barrier()
 
 
-async def test_after_stall_timeout_all_waiters_fail(
-    looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Slices of awaited arrays are held by what nobody can see, so this is never proved to be a deadlock."""
+async def test_after_stall_timeout_all_waiters_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a module holds something, this is no deadlock as long as anything is left in the loop."""
     async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=0.1) as s:
-        slices = [(await (await s.put(BLOCK)))[1:] for _ in range(4)]
+        ticking = asyncio.create_task(ticks())
+        ELSEWHERE.extend([(await (await s.put(BLOCK)))[1:] for _ in range(4)])
         results = await asyncio.gather(*[s.put(BLOCK) for _ in range(15)], return_exceptions=True)
         assert {type(result) for result in results} == {asc.SchedulerStalled}
         text = str(results[0])
-        assert not any(finding.deadlock for finding in looks)
         results.clear()
-        slices.clear()
+        ELSEWHERE.clear()
         await s.put(BLOCK)
-    assert "something unseen holds a ndarray: a slice of it" in text
+        await cancelled(ticking)
+    assert "held outside" in text
     assert re.search(rf"in an awaited array, created at {__file__}:\d+", text)
+
+
+async def ticks() -> None:
+    while True:
+        await asyncio.sleep(0.01)
 
 
 async def test_a_deadlock_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -614,32 +482,3 @@ async def test_a_deadlock_that_nobody_awaits_is_logged_once(caplog: pytest.LogCa
     assert len(told) == 1
     assert "variable 'kept'" in told[0]
     assert "nobody awaits" in told[0]
-
-
-async def test_slices_of_awaited_arrays_are_logged(
-    looks: list[deadlock.Finding], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stall, "FIRST_LOG", 0.02)
-    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
-        slices = [(await (await s.put(BLOCK)))[1:] for _ in range(4)]
-        with caplog.at_level(logging.WARNING, "asyncsched"):
-            waiting = asyncio.create_task(s.put(BLOCK))
-            await until(lambda: caplog.records)
-        assert not waiting.done()
-        slices.clear()
-        await waiting
-    assert "4 x 80,000 bytes in an awaited array" in caplog.text
-
-
-async def test_a_look_leaves_no_garbage_that_would_pin_the_objects_it_visited() -> None:
-    """What refers to each other does so in the walk's nodes, too."""
-    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
-        kept = await s.put(np.ones(1000))
-        waiting = asyncio.create_task(s.put(np.ones(500)))
-        await until(lambda: s.statistics().tasks_pending)
-        account = s._runtime.engine.ledger.account
-        with no_collector():
-            assert deadlock.investigate(s._runtime, {account: None}, 60.0)[account].lines
-            assert not [thing for thing in gc.get_objects() if type(thing) is _Node]
-        del kept
-        await waiting

@@ -292,10 +292,9 @@ async def test_once_that_helped_a_stall_lasts_no_longer_than_a_whole_collection(
     """Cycles that have outlived collections of young garbage: found late once, and soon from then on."""
     collector = Collector(monkeypatch, 2)
     monkeypatch.setattr(stall, "thread_time", lambda: 0.0)
-    monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0)
+    monkeypatch.setattr(stall, "FIRST_LOOK", 0.01)
     async with asc.Scheduler("cpu", max_bytes=NB) as s:
         for times in range(4):
-            monkeypatch.setattr(stall, "FIRST_LOOK", 3600.0 if times > 1 else 0.01)
             held = await s.put(BLOCK)
             assert collector.collected.count(2) == times
             collector.garbage.append(held)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
 from .marks import PLAIN, marked, unmarked
@@ -175,7 +175,7 @@ class ThreadStage(Stage):
             function = _keeps(function)
         if self._retry:
             function = _tries(function, self._retry)
-        while not self._stopped and (call := self._calls.get()) is not None:
+        while not self._stopped and (call := taken(self._calls)) is not None:
             started = perf_counter()
             try:
                 call.item = unmarked(call.item, call.origin)

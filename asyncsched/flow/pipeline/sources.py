@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import in_thread, interrupts_pass, yield_to_streams
+from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .links import Link
 from .marks import marked
 from .order import Arranged, Strided, Zipped, is_in_memory, is_iterator, is_map
@@ -207,7 +207,7 @@ class ThreadSource(SourceStage):
         try:
             self.opened = True
             self._open()
-            while number < self.until and (room := self._room.get()):
+            while number < self.until and (room := taken(self._room)):
                 while room and number < self.until and not self._stopped:
                     started = perf_counter()
                     if (item := self._get(number)) is _END:

@@ -1,0 +1,235 @@
+"""What is left to happen in an event loop: nothing, which proves a deadlock; or who may be ended by it.
+
+Theory of operation. A coroutine goes on when a callback of its loop runs. A callback runs because another one scheduled
+it, because a timer fires, because a file or a socket is ready, or because a signal's handler or a thread asks for it.
+So if no callback is due, no timer is armed, nothing is watched, and no thread is at work, then no coroutine will ever
+go on, whatever it waits for and whoever holds what. Nothing need be known about coroutines, futures or the heap.
+
+The callbacks of the package that only look, and the wake-ups by which idle streams report, do not count. Nor do
+handlers of the signals by which a person or a watchdog ends a program, unless they are the loop's. What cannot be seen
+counts as something that may happen. One thing is not seen: a thread without a line of Python, as of a library in C or
+Rust, that sets a future.
+
+Otherwise `bound` says which asyncio tasks a timer or a thread may be bound to: those that it leads to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import sys
+import threading
+import types
+from asyncio.base_events import BaseEventLoop
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import thread as executors
+from contextvars import Context
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from .awaiting import awaits_unseen, steps_of, variables_of
+from .context import opened
+from .threads import running_code, under_way, waits_for_work
+from .wakeup import Wakeup
+
+# Private names of asyncio (tried with CPython 3.11) and uvloop (0.23). Without one of them, no deadlock is certain.
+NAMES: Final[dict[str, str]] = {
+    "asyncio: callbacks that are due": "_ready",
+    "asyncio: timers": "_scheduled",
+    "asyncio: what watches files": "_selector",
+    "asyncio: the end of its own wake-up": "_ssock",
+    "asyncio: handlers of signals": "_signal_handlers",
+    "uvloop: callbacks that are due": "deque",
+    "uvloop: transports": "WeakValueDictionary",
+    "uvloop: a timer": "TimerHandle",
+    "uvloop: a callback": "Handle",
+    "uvloop: a watched file": "UVPoll",
+    "executors: queues of their threads": "_threads_queues",
+}
+# The package's callbacks and handlers that only look, and asyncio's that only empties its own wake-up
+LOOKING: set[Callable[..., Any]] = {getattr(asyncio.SelectorEventLoop, "_read_from_self", print)}
+# Signals by which a person or a watchdog ends a program. (Windows has no SIGALRM.)
+_ENDING: Final = {signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGALRM", signal.SIGINT)}
+_WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None)  # in it an executor's thread waits
+_PREFIX: Final = "asyncsched "  # of the names of the package's threads
+_FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
+_MOST: Final = 100_000  # objects looked at
+_ATOMS: Final = (type, types.ModuleType, types.CodeType, types.FrameType, Context, asyncio.AbstractEventLoop)
+_INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler"))
+_PLAIN: Final = (
+    list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
+    types.CellType, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, asyncio.Future, asyncio.Handle,
+)  # fmt: skip
+
+
+class Work(NamedTuple):
+    """What a loop shows: callbacks that are due, armed timers, and whether it watches anything else."""
+
+    due: list[Any]
+    timers: list[Any]
+    watches: bool
+
+
+def work_of(loop: Any) -> Work | None:
+    """What a loop will do, without what only looks. None if it does not show that."""
+    try:
+        if isinstance(loop, BaseEventLoop):
+            due, timers, watches = _of_asyncio(loop)
+        elif f"{type(loop).__module__}.{type(loop).__qualname__}" == "uvloop.Loop":
+            due, timers, watches = _of_uvloop(loop)
+        else:
+            return None
+    except (AttributeError, ValueError):
+        return None
+    armed = [timer for timer in list(timers) if not (timer.cancelled() or _only_looks(timer))]
+    return Work([one for one in list(due) if not _only_looks(one)], armed, watches)
+
+
+def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
+    """What may still happen in a loop, in words; None if nothing may. In its callback."""
+    work = work_of(loop)
+    if work is None:
+        return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
+    if any(one.ledger.in_flight or one.completions.items for one in opened() if one.loop is loop) or under_way:
+        return "streams are at work"
+    if work.due:
+        return "callbacks of the event loop are due"
+    if work.timers:
+        soonest = min([timer.when() for timer in work.timers])
+        return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
+    if work.watches:
+        return "the event loop watches a socket, a file, a signal or another program"
+    return _handler() or _thread_at_work() or _unseen(loop)
+
+
+def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]]:
+    """The asyncio tasks that a timer or another thread may end, or wake to end them; all if the loop shows no timers.
+
+    A timer leads to a task by its callback: through methods, variables, containers, and at most two other objects. Then
+    it may end the task, and who awaits that. A future wakes the task that awaits it, as after a sleep: this leads on to
+    what the task holds, as a watchdog does; but not to a group of tasks, which others end only by an error.
+
+    Args:
+        thread: the number of the loop's thread. This may be called on another one.
+    """
+    work = work_of(loop)
+    if work is None:
+        return asyncio.all_tasks(loop)
+    found, seen = set[asyncio.Task[Any]](), dict[int, int]()
+    todo = deque([(part, _FAR, True) for one in (*work.due, *work.timers) for part in gc.get_referents(one)])
+    frames = sys._current_frames()
+    for other in foreign_threads(thread):
+        frame = frames.get(other.ident or 0)
+        while frame is not None:
+            todo += [(held, _FAR, True) for _, held in variables_of(frame)]
+            frame = frame.f_back
+    frames.clear()  # it has this function's frame, which has it
+    while todo and len(seen) < _MOST:
+        one, far, ends = todo.popleft()
+        kind = type(one)  # not `isinstance`, which asks the object, and that may be any object
+        namespace = kind is dict and "__name__" in one and "__spec__" in one
+        if namespace or issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER):
+            continue
+        far -= not issubclass(kind, _PLAIN)
+        if 2 * far + ends <= seen.get(id(one), 1) or (kind is asyncio.TaskGroup and not ends):
+            continue
+        seen[id(one)] = 2 * far + ends
+        if kind is types.BuiltinMethodType and issubclass(type(one.__self__), asyncio.Task):  # it wakes that task
+            one, far, ends = one.__self__, 2, False
+        if issubclass(type(one), asyncio.Task):
+            found.add(one)
+            todo += [(part, far, ends) for step in steps_of(one) for part in gc.get_referents(step)]
+            todo += [(callback, far, True) for callback, _ in (one._callbacks if ends else None) or ()]
+        else:
+            todo += [(part, far, ends) for part in gc.get_referents(one)]
+    return found
+
+
+def foreign_threads(loops: int) -> Iterable[threading.Thread]:
+    """The threads that may be at work for a loop that runs on the thread of this number. On this one or another."""
+    for thread in threading.enumerate():
+        idle = waits_for_work(thread.ident) or thread.ident in (loops, threading.get_ident()) or _is_idle_worker(thread)
+        if not (idle or (thread.name.startswith(_PREFIX) and thread not in running_code)):
+            yield thread
+
+
+def _thread_at_work() -> str | None:
+    for thread in foreign_threads(threading.get_ident()):
+        return f"the thread {thread.name!r} may act"
+    frames = sys._current_frames()
+    for thread in threading.enumerate():
+        frames.pop(thread.ident or 0, None)
+    unknown = [frame for frame in frames.values() if frame.f_code.co_filename != threading.__file__]  # else it ends
+    frames.clear()
+    return "a thread may act" if unknown else None
+
+
+def _is_idle_worker(thread: threading.Thread) -> bool:
+    """Whether it is the thread of an executor that waits for work."""
+    queues = getattr(executors, NAMES["executors: queues of their threads"], {})
+    frame = sys._current_frames().get(thread.ident or 0)
+    return thread in queues and queues[thread].empty() and frame is not None and frame.f_code is _WORKER
+
+
+def _handler() -> str | None:
+    for number in signal.valid_signals() - _ENDING:
+        handler = signal.getsignal(number)
+        if callable(handler) and handler not in LOOKING:
+            return f"the program handles the signal {number}"
+    return None
+
+
+def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
+    """A task that waits for what Python does not see, such as libuv's look-up of a host's name."""
+    parked = {waiter for one in opened() if one.loop is loop for waiter, _ in one.parked.values()}
+    for task in asyncio.all_tasks(loop) - parked:
+        if awaits_unseen(task):
+            return f"the task {task.get_name()!r} waits for something that is not seen"
+    return None
+
+
+def _of_asyncio(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
+    due, timers, selector, wakeup, handlers = [name for what, name in NAMES.items() if what.startswith("asyncio")]
+    watches = True
+    if type(loop) is asyncio.SelectorEventLoop and all(hasattr(loop, name) for name in (selector, wakeup, handlers)):
+        own = getattr(loop, wakeup).fileno()
+        keys = [key for key in list(getattr(loop, selector).get_map().values()) if key.fd != own]
+        watches = bool(getattr(loop, handlers)) or not all(_is_wakeup(key.data) for key in keys)
+    return getattr(loop, due), getattr(loop, timers), watches
+
+
+def _of_uvloop(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
+    """uvloop has no attributes for these. But the garbage collector sees them: each is a container of its own kind."""
+    due, transports, timer, callback, poll = [name for what, name in NAMES.items() if what.startswith("uvloop")]
+    parts = {id(part): part for part in gc.get_referents(loop)}.values()
+    (ready,) = [part for part in parts if type(part).__name__ == due]
+    (open_,) = [part for part in parts if type(part).__name__ == transports]
+    found = [one for part in parts if type(part) is set for one in list(part) if type(one) is not int]
+    timers = [one for one in found if type(one).__name__ == timer]
+    watches = bool(open_) or len(found) > len(timers)  # servers, other programs, streams that write
+    for one in [one for part in parts if type(part) is dict for one in list(part.values())]:
+        kind = type(one).__name__
+        if kind == poll:
+            handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
+            # The poll of uvloop's own wake-up has a handle without a function
+            watches = watches or not (handles and all(_is_wakeup([handle], "loop") for handle in handles))
+        else:
+            watches = watches or kind not in ("int", "socket")
+    return ready, timers, watches
+
+
+def _is_wakeup(handles: Iterable[Any], also: str = "") -> bool:
+    """Whether these handles of a watched file are those of a stream's wake-up (or, for uvloop, of its own)."""
+    called = [part for handle in handles if handle is not None for part in _called(handle)]
+    return all(isinstance(getattr(part, "__self__", None), Wakeup) for part in called) and bool(called or also)
+
+
+def _called(handle: Any) -> list[Any]:
+    """The function that a handle calls. (uvloop's have no attribute for it.)"""
+    return [part for part in gc.get_referents(handle) if callable(part) and not isinstance(part, type)]
+
+
+def _only_looks(handle: Any) -> bool:
+    return any(getattr(part, "__func__", part) in LOOKING for part in _called(handle))

@@ -1,0 +1,71 @@
+"""What users are told of a stall: one line in the log, or the text of an error."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .._arguments import counted
+from .._core.callsite import line_of
+from .._core.model import Account, Task
+from .deadlock import Finding, reserves
+from .runtime import Runtime
+
+_SHOWN = 5
+
+
+def line_told(runtime: Runtime, task: Task, seconds: float, why: str) -> str:
+    """What the ledger knows of a stall, in one line."""
+    account = task.scope.account
+    return (
+        f"for {seconds:.3g} s {task.name} (submitted at {line_of(task.site)}) waits for {task.cost:,} bytes, and"
+        f" {counted(account.pending - 1, 'more task')} with it: {account.used:,} of the {account.limit:,} allowed"
+        f" are held ({_known(runtime, account)}), and nothing in flight will free any; but {why}."
+        " `s.explain()` searches for who holds them"
+    )
+
+
+def text_told(task: Task, finding: Finding | None, needed: int) -> str:
+    """Why a task is stuck, who holds the bytes, if that was searched for, and the cure: a limit of so many bytes."""
+    account = task.scope.account
+    others = account.pending - 1
+    lines = [
+        f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
+        f" {account.limit:,} allowed are held; nothing in flight will free any"
+        + (f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else "")
+    ]
+    if finding is None:
+        lines.append("  pending tasks hold all of it as their inputs")
+    else:
+        lines += [f"  {holder}" for holder in finding.lines]
+    if finding is not None and finding.queued:
+        lines.append(
+            "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and let the"
+            " consumer reserve its bytes before the producer begins:"
+            f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
+        )
+    # Names no limit: with a higher one, more scopes that reserve may come in first
+    elif finding is not None and finding.reserved:
+        lines.append(
+            "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
+            " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
+        )
+    else:
+        lines.append(
+            "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
+            f" to {needed:,} bytes, which would have been enough for all waiting tasks"
+        )
+    return "\n".join(lines)
+
+
+def _known(runtime: Runtime, account: Account) -> str:
+    """What the ledger knows of the holders of an account's bytes, without a search."""
+    found = Counter[str]()
+    for _, scope in reserves(runtime.engine.root, [account]):
+        found[f"reserved by scope {scope.name!r}"] += scope.reserve
+    for device in runtime.devices:
+        for escape in list(device.memory.escapes.values()):
+            if escape.account.open is account:
+                found[f"in awaited arrays, created at {line_of(escape.site)}"] += escape.charge
+    shown = found.most_common(_SHOWN)
+    rest = account.used - sum([nbytes for _, nbytes in shown])
+    return "; ".join([f"{n:,} bytes {what}" for what, n in [*shown, ("in results", rest)] if n > 0])

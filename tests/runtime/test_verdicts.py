@@ -1,0 +1,61 @@
+"""The table of programs that get stuck, or seem to, each with its verdict: see `verdicts`."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from asyncsched.runtime import loop_work
+from tests.conftest import LOOPS
+
+from .verdicts import PROGRAMS
+
+ROOT = Path(__file__).parents[2]
+
+
+@functools.cache
+def told(loop: str) -> dict[str, str]:
+    """What each program was told on a loop. In a process of its own."""
+    command = [sys.executable, "-m", "tests.runtime.verdicts", loop]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=280, check=True)
+    return dict(line.split()[:2] for line in done.stdout.splitlines())
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("loop", LOOPS)
+def test_programs_end_as_they_should(loop: str) -> None:
+    assert told(loop) == {name: verdict for name, (_, verdict) in PROGRAMS.items()}
+
+
+@pytest.mark.parametrize("what", loop_work.NAMES)
+async def test_without_a_private_name_nothing_is_certain(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    monkeypatch.setitem(loop_work.NAMES, what, "gone")
+    event = asyncio.Event()
+    waiting = asyncio.create_task(event.wait())
+    await asyncio.to_thread(int)  # starts a thread of the executor
+    reader, writer = os.pipe()
+    loop.add_reader(reader, int)
+    timer = loop.call_later(3600, int)
+    await asyncio.sleep(0)
+    work = loop_work.work_of(loop)
+    assert loop_work.may_happen(loop) is not None
+    if what.split(":")[0] == type(loop).__module__.split(".")[0]:
+        assert work is None or work.watches
+    elif what.startswith("executors"):
+        here = threading.get_ident()
+        assert any(thread.name.startswith("asyncio") for thread in loop_work.foreign_threads(here))
+    timer.cancel()
+    loop.remove_reader(reader)
+    os.close(reader)
+    os.close(writer)
+    event.set()
+    await waiting
