@@ -19,6 +19,7 @@ from threading import get_ident
 from typing import Any, Final
 
 from ..._blocks import contextmanager
+from ..._interrupts import finaliser
 
 _LIBRARY: Final = "cublas64_{}.dll" if sys.platform == "win32" else "libcublas.so.{}"
 _KINDS: Final = {"p": ctypes.c_void_p, "i": ctypes.c_int, "q": ctypes.c_longlong}
@@ -55,6 +56,7 @@ class Handle:
         workspace = ctypes.c_void_p(self._workspace.ptr)  # after the stream, which takes back the one of before
         self._call("cublasSetWorkspace_v2", self._handle, workspace, ctypes.c_size_t(nbytes))
 
+    @finaliser(lambda *_: None)  # a second call would destroy what is gone
     def __del__(self) -> None:  # waits for the device
         if self._handle:
             self._library.cublasDestroy_v2(self._handle)
