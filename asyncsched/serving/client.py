@@ -18,6 +18,7 @@ import asyncio
 from typing import Any, Final
 
 from ..errors import DeadlineExceeded
+from .cancelling import Cancelling
 from .http import BodyTooLarge, Exchange, Message, Problem
 
 _UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
@@ -62,9 +63,9 @@ class Client:
             waits = self._exchange.header(b"expect") is not None  # for "100 Continue", which a `receive` would send
             raise BodyTooLarge(self._max_body, sending=not waits)
 
-    async def attend(self, work: asyncio.Task[None], deadline: float | None) -> None:
-        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless it is
-        answered by then.
+    async def attend(self, work: asyncio.Task[None], cancelling: Cancelling, deadline: float | None) -> None:
+        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless the server
+        has taken the whole answer by then.
 
         Raises:
             Disconnected, Problem, DeadlineExceeded: why the work was cut short.
@@ -76,17 +77,13 @@ class Client:
                 await self._until_woken(work, deadline)
             except (asyncio.CancelledError, Exception) as reason:
                 exchange.cancelled = True
-                work.cancel()
+                cancelling.cancel(work)
                 if not work.done():
                     await asyncio.wait([work], timeout=_UNWINDING)
                 ended = work.done() and not work.cancelled()
                 answered = ended and (exchange.complete or work.exception() is not None)  # which is an answer, too
                 if not answered or isinstance(reason, asyncio.CancelledError):
                     raise
-            if not work.done():
-                raise DeadlineExceeded(
-                    f"{exchange.name} passed its deadline of {deadline:g} s, and some of it still runs"
-                )
             work.result()
         finally:
             self._arrived.set()
@@ -116,7 +113,7 @@ class Client:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         before = task.cancelling()
-        past = None if deadline is None else loop.call_later(deadline + _UNWINDING, self._pass_deadline)
+        past = None if deadline is None else loop.call_later(deadline, self._pass_deadline, deadline)
         if self._body_timeout is not None:
             self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
         work.add_done_callback(self._wake)
@@ -143,9 +140,9 @@ class Client:
             self._woken = True
             self._waiting.cancel()
 
-    def _pass_deadline(self) -> None:
-        if not self._exchange.complete:
-            self._wake()
+    def _pass_deadline(self, seconds: float) -> None:
+        if not self._exchange.taken:
+            self.end(DeadlineExceeded(f"{self._exchange.name} passed its deadline of {seconds:g} s"))
 
     def _give_up_body(self, seconds: float) -> None:
         if not self._exchange.complete:

@@ -36,10 +36,12 @@ class Exchange:
         status: of the response, once it has started.
         headers: of the response, as ASGI has them, once it has started.
         complete: whether the whole response was handed to the server.
+        taken: whether the server has taken all of it, which may be as late as its client reads.
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
-        on_complete: called once the response is complete.
+        on_taken: called then.
+        on_late: called for a message after that answer. It may raise what ends the application.
         has_trailers: whether headers follow the response's body.
     """
 
@@ -50,10 +52,12 @@ class Exchange:
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
     complete: bool = False
+    taken: bool = False
     disconnected: bool = False
     cancelled: bool = False
     left: bool = False
-    on_complete: Callable[[], None] | None = None
+    on_taken: Callable[[], None] | None = None
+    on_late: Callable[[], None] | None = None
     has_trailers: bool = False
 
     @property
@@ -68,6 +72,8 @@ class Exchange:
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, for the application."""
         if self.left:
+            if self.on_late is not None:
+                self.on_late()
             raise OSError("the request was answered when it was cut short, and takes nothing more")
         return self._pass(message)
 
@@ -78,9 +84,14 @@ class Exchange:
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
         elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything
-            if self.on_complete is not None:
-                self.on_complete()
+            return self._pass_last(message)
         return self._send(message)
+
+    async def _pass_last(self, message: Message) -> None:
+        await self._send(message)
+        self.taken = True
+        if self.on_taken is not None:
+            self.on_taken()
 
     def _is_last(self, message: Message) -> bool:
         """Whether the response is complete with it, by ASGI and its extensions."""

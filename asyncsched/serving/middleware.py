@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 
 from ..flow.scope import Scope
 from ..runtime.context import ambient
+from .cancelling import Cancelling
 from .client import Client, Disconnected
 from .http import App, BodyTooLarge, Exchange, Receive, ShuttingDown, find_problem
 from .service import Service
@@ -58,21 +59,23 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
     wait = None if reserve is None else options.wait
     scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
-    work = asyncio.create_task(_in_scope(scope, app, exchange, client))
+    cancelling = Cancelling()
+    work = asyncio.create_task(_in_scope(scope, cancelling, app, exchange, client))
     try:
-        await client.attend(work, seconds)
+        await client.attend(work, cancelling, seconds)
     finally:
         if not work.done():
             service.adopt(exchange, scope, work)
         del work  # avoids a cycle: its exception holds this frame
 
 
-async def _in_scope(scope: Scope, app: App, exchange: Exchange, client: Client) -> None:
+async def _in_scope(scope: Scope, cancelling: Cancelling, app: App, exchange: Exchange, client: Client) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
-    scope._takes_turn = False
-    async with scope:
-        exchange.on_complete = scope._lift_deadline
-        await app(exchange.scope, client.receive, exchange.send)
+    scope._takes_turn = scope._cancels = False
+    with cancelling.here():
+        async with scope:
+            exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+            await app(exchange.scope, client.receive, exchange.send)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:

@@ -63,10 +63,11 @@ class Serving(Service):
             `max_requests_per_tenant` needs it.
         deadline: seconds for one request, after which it is cancelled and answered 504; None for no bound. Or a
             function of ASGI's scope that gives them: use it if some answers are streams. A function that runs in a
-            thread cannot be ended. It keeps its request's place and reserve until it ends, and is shown as adopted in
-            metrics and status. Readiness fails while such functions hold every stream. If the response has begun, it is
-            cut off: DeadlineExceeded reaches the server, which logs it. Once the response is complete, nothing is
-            cancelled any more: a background task may take longer.
+            thread cannot be ended: one of a task, or a `def` endpoint in a thread of anyio's. It keeps its request's
+            place, reserve and thread until it ends, and is shown as adopted in metrics and status. Readiness fails
+            while such functions hold every place, stream or thread. If the response has begun, it is cut off:
+            DeadlineExceeded reaches the server, which logs it. Once the server has taken the last byte, for which it
+            may wait until the client reads, nothing is cancelled any more: a background task may take longer.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`. Or a function of ASGI's
             scope that gives them, None for a request without. If the bytes depend on the body, let the handler open a
             scope of its own, `s.scope(reserve=, wait=)`, before its response begins.

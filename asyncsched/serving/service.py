@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import anyio.to_thread
+
 from .._blocks import asynccontextmanager, contextmanager
 from .._core.audit import launched
 from .._core.model import Lane, Task
@@ -72,12 +74,13 @@ class Service:
         self.steppers: Mapping[str, Stepper[Any, Any]] = {}
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
+        self._threads: anyio.CapacityLimiter | None = None  # those of `def` endpoints
         self._drained_by = 0.0  # in the loop's time, once draining has begun
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and not
-        every stream is held by work whose requests were cut short."""
+        """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and work
+        whose requests were cut short does not hold every place, every stream, or every thread of anyio's."""
         return self.is_open and not self.limiter.draining and not self._held_up()
 
     @property
@@ -130,7 +133,12 @@ class Service:
         return own + [task for answerer in self._scheduler._runtime.answerers for task in answerer.unwanted()]
 
     def _held_up(self) -> bool:
-        """Whether such tasks hold every stream, so nothing else can run."""
+        """Whether work whose requests were cut short holds all of something, so nothing else can run."""
+        adopted, threads = self.limiter.adopted, self._threads
+        if adopted >= self.limiter.max_requests:
+            return True
+        if threads is not None and adopted >= threads.total_tokens and threads.available_tokens <= 0:
+            return True
         if self._scheduler is None or not (bodies := self.bodies()):
             return False
         runtime, first = self._scheduler._runtime, dict[Lane | None, Task]()
@@ -151,6 +159,7 @@ class Service:
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
             self._scheduler = scheduler
+            self._threads = anyio.to_thread.current_default_thread_limiter()
             if self.shown:
                 self.summary = Summary()
                 scheduler.add_instrument(self.summary)
