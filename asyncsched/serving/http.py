@@ -40,6 +40,7 @@ class Exchange:
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
+        draining: whether the server is about to stop, so that the response ends its connection.
         on_taken: called then.
         on_late: called for a message after that answer. It may raise what ends the application.
         has_trailers: whether headers follow the response's body.
@@ -56,6 +57,7 @@ class Exchange:
     disconnected: bool = False
     cancelled: bool = False
     left: bool = False
+    draining: Callable[[], bool] | None = None
     on_taken: Callable[[], None] | None = None
     on_late: Callable[[], None] | None = None
     has_trailers: bool = False
@@ -81,6 +83,9 @@ class Exchange:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
+            if self.draining is not None and self.draining() and self.scope.get("http_version", "1.1") < "2":
+                others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
+                message = {**message, "headers": [*others, (b"connection", b"close")]}
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
         elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything

@@ -40,6 +40,7 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     options = service.options
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
+    exchange.draining = lambda: service.limiter.draining
     client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end):
         client.check_length()
