@@ -172,12 +172,26 @@ class ShuttingDown(Problem):
         super().__init__(503, "The server is shutting down.", retry_after=1.0, close=True)
 
 
-class BodyTooLarge(Problem):
-    """The end of a request whose body is above the limit. Its client may still be sending the rest (`sending`)."""
+class BodyRefused(Problem):
+    """The end of a request whose body is not read. Its client may still be sending it (`sending`)."""
+
+    def __init__(self, status: int, detail: str, sending: bool) -> None:
+        super().__init__(status, detail, close=True)
+        self.sending = sending
+
+
+class BodyTooLarge(BodyRefused):
+    """The end of a request whose body is above the limit."""
 
     def __init__(self, most: int, sending: bool) -> None:
-        super().__init__(413, f"The body may have {most:,} bytes at most.", close=True)
-        self.sending = sending
+        super().__init__(413, f"The body may have {most:,} bytes at most.", sending)
+
+
+class LengthRequired(BodyRefused):
+    """The end of a request whose body may have any length, where bodies are bounded."""
+
+    def __init__(self, sending: bool) -> None:
+        super().__init__(411, "Say how long the body is, by Content-Length.", sending)
 
 
 class Row(NamedTuple):

@@ -7,9 +7,10 @@ from contextlib import ExitStack, suppress
 
 from ..flow.scope import Scope
 from ..runtime.context import ambient
+from .body_room import BodyRoom
 from .cancelling import Cancelling
 from .client import Client, Disconnected
-from .http import App, BodyTooLarge, Exchange, Receive, ShuttingDown, find_problem
+from .http import App, BodyRefused, Exchange, Receive, ShuttingDown, find_problem
 from .service import Service
 
 _LINGERS = 2.0  # seconds, for most of what an honest client has still to send
@@ -41,13 +42,13 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
     exchange.draining = lambda: service.limiter.draining
-    client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
+    most, most_in_all = options.max_body, service.body_room.limit
+    client = Client(exchange, max_body=most, max_bodies=most_in_all, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end):
-        client.check_length()
-        await _work(service, app, exchange, client)
+        await _work(service, app, exchange, client, client.needed())
 
 
-async def _work(service: Service, app: App, exchange: Exchange, client: Client) -> None:
+async def _work(service: Service, app: App, exchange: Exchange, client: Client, room: int) -> None:
     """Do a request's work, in one scope that waits for it.
 
     The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
@@ -61,7 +62,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     wait = None if reserve is None else options.wait
     scope = scheduler.scope(name=exchange.name, reserve=reserve, wait=wait, deadline=seconds, tenant=exchange.tenant)
     cancelling = Cancelling()
-    work = asyncio.create_task(_in_scope(scope, cancelling, app, exchange, client))
+    work = asyncio.create_task(_in_scope(scope, service.body_room, room, cancelling, app, exchange, client))
     try:
         await client.attend(work, cancelling, seconds)
     finally:
@@ -70,20 +71,27 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
         del work  # avoids a cycle: its exception holds this frame
 
 
-async def _in_scope(scope: Scope, cancelling: Cancelling, app: App, exchange: Exchange, client: Client) -> None:
+async def _in_scope(
+    scope: Scope, body_room: BodyRoom, room: int, cancelling: Cancelling, app: App, exchange: Exchange, client: Client
+) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
     scope._takes_turn = scope._cancels = False
     with cancelling.here():
-        async with scope:
-            exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-            await app(exchange.scope, client.receive, exchange.send)
+        await body_room.claim(room)
+        try:
+            async with scope:
+                client.begin()
+                exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                await app(exchange.scope, client.receive, exchange.send)
+        finally:
+            body_room.release(room)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     """Answer an exception, if there is an answer to it. A function of its own, since no frame that the exception passed
     may hold it: that would be a cycle, and under overload the collector would stop the loop to collect refusals."""
     problem = find_problem(error, service.estimated_wait)
-    if isinstance(problem, BodyTooLarge) and problem.sending:
+    if isinstance(problem, BodyRefused) and problem.sending:
         await _discard(exchange.receive)
     if problem is not None:
         await problem.answer(exchange)

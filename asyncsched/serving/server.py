@@ -74,8 +74,12 @@ class Serving(Service):
         wait: most seconds for a request to wait for its reserve. If there is no room by then, or none is expected by
             then, it is answered 503, with Retry-After, and its handler does not begin. Without `wait`, requests wait
             for as long as it takes.
-        max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so they take at
-            most max_requests * max_body in all. None for no bound.
+        max_body: most bytes of a request's body. A larger one is answered 413. None for no bound but `max_bodies`.
+        max_bodies: most bytes of all bodies in memory. "auto" is a quarter of the scheduler's max_bytes, but at least
+            one max_body; and no bound where max_bytes is None. A body is read when there is room for all of it, by its
+            Content-Length, or max_body if it has none, and after the request has its `reserve`. The room is given back
+            when the request's work has ended. A body without Content-Length is answered 411 if max_body is None. None
+            for no bound.
         body_timeout: seconds for a body to arrive. After them, 408 is answered.
         drain_timeout: seconds for the requests in progress when the server shuts down. Requests that are left then are
             cancelled and answered 503. Of responses that have begun, streams of events are ended in order, and others
@@ -120,6 +124,7 @@ class Serving(Service):
         reserve: int | str | Callable[[ASGIScope], int | str | None] | None = None,
         wait: float | None = None,
         max_body: int | str | None = "8 MiB",
+        max_bodies: int | str | None = "auto",
         body_timeout: float | None = 30.0,
         drain_timeout: float = 30.0,
         batchers: Mapping[str, Batcher[Any, Any]] | None = None,
@@ -154,11 +159,25 @@ class Serving(Service):
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
-        most_bytes = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
+        most = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
+        in_all = max_bodies
+        if max_bodies is not None and max_bodies != "auto":
+            in_all = parse_bytes(max_bodies, "max_bodies", none="no bound")
+            if in_all < (most or 0):
+                raise ValueError(f"max_bodies must hold one body, of max_body={most:,} bytes, and is {max_bodies!r}")
         check_wait(wait, reserve)
         reserved = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         options = Options(
-            deadline, reserved, wait, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up
+            deadline,
+            reserved,
+            wait,
+            tenant,
+            most,
+            in_all,
+            body_timeout,
+            drain_timeout,
+            drain_on_sigterm,
+            warm_up,
         )
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app

@@ -21,6 +21,7 @@ from ..flow.batcher.stepper import Stepper
 from ..flow.scope import Scope, check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
+from .body_room import BodyRoom
 from .draining import drain_on_signals
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
@@ -42,6 +43,7 @@ class Options:
     wait: float | None
     tenant: Callable[[ASGIScope], Hashable] | None
     max_body: int | None
+    max_bodies: int | str | None
     body_timeout: float | None
     drain_timeout: float
     drain_on_sigterm: bool
@@ -61,6 +63,7 @@ class Service:
 
     def __init__(self, make_scheduler: Callable[[], Scheduler], limiter: Limiter, options: Options) -> None:
         self.limiter = limiter
+        self.body_room = BodyRoom()
         self.options = options
         self.instruments: list[Instrument] = []
         self.shown = True  # whether anything shows a summary
@@ -155,6 +158,7 @@ class Service:
             batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
+            self.body_room.limit = self._most_for_bodies(scheduler.statistics().max_bytes)
             self._scheduler = scheduler
             self._threads = anyio.to_thread.current_default_thread_limiter()
             if self.shown:
@@ -168,6 +172,12 @@ class Service:
                 finally:
                     self.limiter.draining = self.limiter.closed = True
                     self._scheduler = self.summary = None
+
+    def _most_for_bodies(self, max_bytes: int | None) -> int | None:
+        given, most = self.options.max_bodies, self.options.max_body
+        if not isinstance(given, str):
+            return given
+        return None if max_bytes is None else max(max_bytes // 4, most or 0)
 
     def put_into(self, state: MutableMapping[str, Any]) -> None:
         """Put the scheduler and this server into the state of a lifespan or a request. What another `Serving` has put
