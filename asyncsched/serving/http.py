@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from http.client import responses
 from math import ceil
@@ -23,6 +24,8 @@ App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 logger: Final = Log("asyncsched.serving")
 _TRAILERS: Final = "http.response.trailers"
 _BODIES: Final = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
+_ENDS_OF_EVENTS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_FOR_THE_LAST = 1.0  # seconds for a client to take the last event
 _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
 
 
@@ -61,6 +64,8 @@ class Exchange:
     on_taken: Callable[[], None] | None = None
     on_late: Callable[[], None] | None = None
     has_trailers: bool = False
+    _events: bool = False
+    _tail: bytes = b"\n\n"  # of what was sent of them
 
     @property
     def name(self) -> str:
@@ -82,14 +87,18 @@ class Exchange:
     def _pass(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], message.get("headers", ())
+            self.status, self.headers = message["status"], list(message.get("headers", ()))
+            self._events = self._is_events()
             if self.draining is not None and self.draining() and self.scope.get("http_version", "1.1") < "2":
                 others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
-                message = {**message, "headers": [*others, (b"connection", b"close")]}
+                self.headers = [*others, (b"connection", b"close")]
+            message = {**message, "headers": self.headers}
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
         elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything
             return self._pass_last(message)
+        elif self._events:
+            self._tail = (self._tail + message.get("body", b"")[-4:])[-4:]
         return self._send(message)
 
     async def _pass_last(self, message: Message) -> None:
@@ -111,12 +120,22 @@ class Exchange:
         await self._pass({"type": "http.response.start", "status": status, "headers": raw})
         await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
-    async def cut(self) -> None:
-        """End a response early that has begun. A stream of events is ended in order, since its client connects again.
-        Another response must not look whole: it is left as it is, and the server closes the connection."""
-        kinds = [value for name, value in self.headers if name.lower() == b"content-type"]
-        if not self.complete and kinds and kinds[0].startswith(b"text/event-stream"):
-            await self._pass({"type": "http.response.body", "body": b""})
+    async def end_events(self, last: bytes = b"") -> bool:
+        """End a response early that has begun, if it is a stream of events: in order, with a last event. Returns
+        whether it was ended so. Another response must not look whole: it is left as it is, and the server closes the
+        connection. So is one whose client does not read, or that was left within an event if there is a last one."""
+        if self.complete or not self._events or (last and not self._tail.endswith(_ENDS_OF_EVENTS)):
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOR_THE_LAST):
+                await self._pass({"type": "http.response.body", "body": last})
+        return self.taken
+
+    def _is_events(self) -> bool:
+        """Whether the response is a stream of events to which one can be added: plain text of any length."""
+        found = {name.lower(): value for name, value in self.headers}
+        kind = found.get(b"content-type", b"").startswith(b"text/event-stream")
+        return kind and not found.keys() & {b"content-encoding", b"content-length"}
 
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]
@@ -152,6 +171,10 @@ class Problem(Exception):
         """Send it as the response, with these further headers."""
         status, found, body = self.rendered()
         await exchange.respond(status, found.pop("content-type"), body, found | headers)
+
+    def as_event(self) -> bytes:
+        """It as the last of a response's server-sent events."""
+        return b"event: error\ndata: " + self.rendered()[2] + b"\n\n"
 
     def rendered(self) -> tuple[int, dict[str, str], bytes]:
         """The status, headers and body of the response."""

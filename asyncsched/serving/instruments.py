@@ -178,6 +178,7 @@ STEPPERS: Final = (
     Row("stepper_joined", "Members that joined.", True, lambda s: s.joined),
     Row("stepper_failed", "Members that an exception ended.", True, lambda s: s.failed),
     Row("stepper_steps", "Steps computed.", True, lambda s: s.steps),
+    Row("stepper_retries", "Parts of failed steps that were computed again.", True, lambda s: s.retries),
     Row("stepper_stepped", "Members in these steps, added up.", True, lambda s: s.stepped),
     Row("stepper_begun", "Members that had a first output.", True, lambda s: s.begun),
     Row("stepper_first_output_seconds", "From joining to the first output, added up.", True, lambda s: s.first_seconds),

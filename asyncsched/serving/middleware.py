@@ -10,7 +10,7 @@ from ..runtime.context import ambient
 from .body_room import BodyRoom
 from .cancelling import Cancelling
 from .client import Client, Disconnected
-from .http import App, BodyRefused, Exchange, Receive, ShuttingDown, find_problem
+from .http import App, BodyRefused, Exchange, Problem, Receive, ShuttingDown, find_problem
 from .service import Service
 
 _LINGERS = 2.0  # seconds, for most of what an honest client has still to send
@@ -26,9 +26,9 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
         except Disconnected:
             pass  # no client is there to be answered
         except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
-            await (problem.answer(exchange) if exchange.status is None else exchange.cut())
+            await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
         except Exception as error:
-            if exchange.status is not None or not await _told(service, exchange, error):
+            if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
                 raise
 
 
@@ -96,6 +96,16 @@ async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     if problem is not None:
         await problem.answer(exchange)
     return problem is not None
+
+
+async def _told_in_events(service: Service, exchange: Exchange, error: Exception) -> bool:
+    """Tell an exception as the last event, where a response of events has begun. Returns whether that is all there is
+    to do with it: not with a bug."""
+    problem = find_problem(error, service.estimated_wait)
+    if problem is None and error.__cause__ is not None:  # what Starlette makes of one that has come too late
+        problem = find_problem(error.__cause__, service.estimated_wait)
+    told = await exchange.end_events((problem or Problem(500, "The server failed.")).as_event())
+    return told and problem is not None
 
 
 async def _discard(receive: Receive) -> None:

@@ -66,8 +66,10 @@ class Serving(Service):
             thread cannot be ended: one of a task, or a `def` endpoint in a thread of anyio's. It keeps its request's
             place, reserve and thread until it ends, and is shown as adopted in metrics and status. Readiness fails
             while such functions hold every place, stream or thread. If the response has begun, it is cut off:
-            DeadlineExceeded reaches the server, which logs it. Once the server has taken the last byte, for which it
-            may wait until the client reads, nothing is cancelled any more: a background task may take longer.
+            DeadlineExceeded reaches the server, which logs it; a stream of server-sent events ends with an `event:
+            error` instead, which has the problem, as after any other exception. Once the server has taken the last
+            byte, for which it may wait until the client reads, nothing is cancelled any more: a background task may
+            take longer.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`. Or a function of ASGI's
             scope that gives them, None for a request without. If the bytes depend on the body, let the handler open a
             scope of its own, `s.scope(reserve=, wait=)`, before its response begins.
