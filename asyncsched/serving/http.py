@@ -11,6 +11,8 @@ from http.client import responses
 from math import ceil
 from typing import Any, Final, NamedTuple
 
+import anyio.lowlevel
+
 from .. import errors
 from .._arguments import printable
 from .._log import Log
@@ -78,11 +80,13 @@ class Exchange:
 
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, for the application."""
-        if self.left:
-            if self.on_late is not None:
-                self.on_late()
-            raise OSError("the request was answered when it was cut short, and takes nothing more")
-        return self._pass(message)
+        return self._refuse() if self.left else self._pass(message)
+
+    async def _refuse(self) -> None:
+        if self.on_late is not None:
+            self.on_late()
+        await anyio.lowlevel.checkpoint_if_cancelled()  # in a task group that has ended while a thread worked for it
+        raise OSError("the request was answered when it was cut short, and takes nothing more")
 
     def _pass(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, which also notes the state of the response."""

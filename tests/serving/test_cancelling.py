@@ -128,6 +128,30 @@ async def test_a_task_group_of_anyio_is_ended_with_all_in_it() -> None:
         assert not server.adopted
 
 
+async def test_a_task_group_that_has_ended_while_a_thread_worked_in_it_says_nothing(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """As a stream has one, of a plain generator."""
+    function, after = InThread(), list[str]()
+
+    async def streams(send: Send) -> None:
+        await anyio.to_thread.run_sync(function.function)
+        await send({"type": "http.response.body", "body": b"a", "more_body": True})
+        after.append("sent")
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as group:
+            group.start_soon(streams, send)
+
+    async with opened(app) as server:
+        call = Call(server).feed()
+        await until(lambda: function.running)
+        await call.leave().task
+        function.gate.set()
+        await until(lambda: not server.adopted)
+    assert (call.sent, after, caplog.text) == ([], [], "")
+
+
 class Unread:
     """A client that does not read: the server's `send` of a message waits until it does."""
 
