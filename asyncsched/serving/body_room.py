@@ -32,8 +32,6 @@ class BodyRoom:
 
     async def claim(self, nbytes: int) -> None:
         """Claim room, and wait for it. It is at most the limit."""
-        if not nbytes:
-            return
         claim = nbytes, asyncio.get_running_loop().create_future()
         self._waiting.append(claim)
         self._grant()

@@ -14,12 +14,11 @@ anyio tells nobody when a shield ends.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from functools import cache
+from types import TracebackType
 from typing import Any, Final
 
 import anyio
-
-from .._blocks import contextmanager
 
 _SOONEST: Final = 0.001  # seconds until the next try, and twice as long each time
 _LATEST: Final = 0.25
@@ -29,22 +28,25 @@ class Cancelling:
     """Cancels one asyncio task, once. It does not hold the task, which would be a cycle."""
 
     def __init__(self) -> None:
-        self._outer, self._inner = anyio.CancelScope(), anyio.CancelScope(shield=True)
+        kind = _kind_of_scope()
+        self._outer, self._inner = kind(), kind(shield=True)
         self._begun = False
         self._again: asyncio.TimerHandle | None = None
 
-    @contextmanager
-    def here(self) -> Iterator[None]:
-        """Open around all that the task does. Raises CancelledError at the end of what was cancelled."""
+    def __enter__(self) -> None:
+        """Open around all that the task does."""
+        self._outer.__enter__()
+        self._inner.__enter__()
         self._begun = True
-        try:
-            with self._outer, self._inner:
-                yield
-        finally:
-            if self._again is not None:
-                self._again.cancel()
-        if self._outer.cancelled_caught:
-            raise asyncio.CancelledError
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """The task ends. A cancellation goes on as such."""
+        if self._again is not None:
+            self._again.cancel()
+        self._inner.__exit__(kind, error, trace)
+        self._outer.__exit__(kind, error, trace)
 
     def cancel(self, task: asyncio.Task[Any], again: float = _SOONEST) -> None:
         """Cancel the task, as soon as no scope of anyio shields it."""
@@ -68,3 +70,9 @@ class Cancelling:
             self._again.cancel()
             self._again = None
             raise asyncio.CancelledError
+
+
+@cache
+def _kind_of_scope() -> type[anyio.CancelScope]:
+    """That for asyncio. anyio itself asks for each scope which library runs, which takes longer than all else."""
+    return type(anyio.CancelScope())

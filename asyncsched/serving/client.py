@@ -44,7 +44,7 @@ class Client:
         self._receive = exchange.receive
         self._max_body, self._max_bodies = max_body, max_bodies
         self._most = min([most for most in (max_body, max_bodies) if most is not None], default=None)  # of this body
-        self._may_read = asyncio.Event()
+        self._may_read = False
         self._body_timeout = body_timeout
         self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
         self._woken = False
@@ -88,7 +88,8 @@ class Client:
 
     def begin(self) -> None:
         """Begin to read the body: there is room for it."""
-        self._may_read.set()
+        self._may_read = True
+        self._arrived.set()
 
     def _has_none(self) -> bool:
         """Whether a request whose length is not announced has no body. HTTP/1 says so; later versions do not."""
@@ -151,7 +152,8 @@ class Client:
         work.add_done_callback(self._wake)
         self._waiting = task
         try:
-            await self._may_read.wait()
+            while not self._may_read:
+                await self._arrived.wait()
             if self._body_timeout is not None:
                 self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
             await self._read()

@@ -66,7 +66,7 @@ class Exchange:
     on_taken: Callable[[], None] | None = None
     on_late: Callable[[], None] | None = None
     has_trailers: bool = False
-    _events: bool = False
+    _events: bool | None = None  # whether it is a stream of them, once that was asked
     _tail: bytes = b"\n\n"  # of what was sent of them
 
     @property
@@ -91,17 +91,16 @@ class Exchange:
     def _pass(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
-            self.status, self.headers = message["status"], list(message.get("headers", ()))
-            self._events = self._is_events()
+            self.status, self.headers = message["status"], message.get("headers", ())
             if self.draining is not None and self.draining() and self.scope.get("http_version", "1.1") < "2":
                 others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
                 self.headers = [*others, (b"connection", b"close")]
-            message = {**message, "headers": self.headers}
+                message = {**message, "headers": self.headers}
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
         elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything
             return self._pass_last(message)
-        elif self._events:
+        elif message["type"] == "http.response.body" and self._is_events():
             self._tail = (self._tail + message.get("body", b"")[-4:])[-4:]
         return self._send(message)
 
@@ -128,7 +127,7 @@ class Exchange:
         """End a response early that has begun, if it is a stream of events: in order, with a last event. Returns
         whether it was ended so. Another response must not look whole: it is left as it is, and the server closes the
         connection. So is one whose client does not read, or that was left within an event if there is a last one."""
-        if self.complete or not self._events or (last and not self._tail.endswith(_ENDS_OF_EVENTS)):
+        if self.complete or not self._is_events() or (last and not self._tail.endswith(_ENDS_OF_EVENTS)):
             return False
         with suppress(TimeoutError):
             async with asyncio.timeout(_FOR_THE_LAST):
@@ -137,9 +136,11 @@ class Exchange:
 
     def _is_events(self) -> bool:
         """Whether the response is a stream of events to which one can be added: plain text of any length."""
-        found = {name.lower(): value for name, value in self.headers}
-        kind = found.get(b"content-type", b"").startswith(b"text/event-stream")
-        return kind and not found.keys() & {b"content-encoding", b"content-length"}
+        if self._events is None:
+            found = {name.lower(): value for name, value in self.headers}
+            plain = not found.keys() & {b"content-encoding", b"content-length"}
+            self._events = plain and found.get(b"content-type", b"").startswith(b"text/event-stream")
+        return self._events
 
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]

@@ -41,10 +41,10 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     options = service.options
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
-    exchange.draining = lambda: service.limiter.draining
     most, most_in_all = options.max_body, service.body_room.limit
     client = Client(exchange, max_body=most, max_bodies=most_in_all, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end):
+        exchange.draining = lambda: service.limiter.draining
         await _work(service, app, exchange, client, client.needed())
 
 
@@ -76,15 +76,17 @@ async def _in_scope(
 ) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
     scope._takes_turn = scope._cancels = False
-    with cancelling.here():
-        await body_room.claim(room)
+    with cancelling:
+        if room:
+            await body_room.claim(room)
         try:
             async with scope:
                 client.begin()
                 exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
                 await app(exchange.scope, client.receive, exchange.send)
         finally:
-            body_room.release(room)
+            if room:
+                body_room.release(room)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
