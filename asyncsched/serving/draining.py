@@ -78,10 +78,12 @@ async def _stop_accepting(handler: Any) -> None:
     """Have uvicorn take no more connections, if `handler` is its own for a signal, and let those that it has taken send
     their requests. uvicorn itself would close such connections unanswered. Of other servers nothing is known here."""
     server = getattr(handler, "__self__", None)
-    listening, state = getattr(server, "servers", ()), getattr(server, "server_state", None)
+    listening, state = getattr(server, "servers", None), getattr(server, "server_state", None)
+    if not listening or state is None:
+        return
     for one in listening:
         one.close()
-    for _ in range(_LOOKS if listening else 0):
+    for _ in range(_LOOKS):
         await asyncio.sleep(_PAUSE)
-        if all(getattr(connection, "cycle", state) is not None for connection in getattr(state, "connections", ())):
+        if all(getattr(connection, "cycle", state) is not None for connection in state.connections):
             break
