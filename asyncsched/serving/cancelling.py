@@ -30,14 +30,14 @@ class Cancelling:
     def __init__(self) -> None:
         kind = _kind_of_scope()
         self._outer, self._inner = kind(), kind(shield=True)
-        self._begun = False
+        self._task = 0  # its identity, once it has begun
         self._again: asyncio.TimerHandle | None = None
 
     def __enter__(self) -> None:
         """Open around all that the task does."""
         self._outer.__enter__()
         self._inner.__enter__()
-        self._begun = True
+        self._task = id(asyncio.current_task())
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -52,7 +52,7 @@ class Cancelling:
         """Cancel the task, as soon as no scope of anyio shields it."""
         if task.done():
             return
-        if not self._begun:
+        if not self._task:
             task.cancel()
             return
         before = task.cancelling()
@@ -65,8 +65,8 @@ class Cancelling:
             self._again = asyncio.get_running_loop().call_later(again, self.cancel, task, later)
 
     def check(self) -> None:
-        """In the task: raise CancelledError if it is still to be cancelled."""
-        if self._again is not None:
+        """Raise CancelledError if this is the task, and it is still to be cancelled."""
+        if self._again is not None and id(asyncio.current_task()) == self._task:
             self._again.cancel()
             self._again = None
             raise asyncio.CancelledError

@@ -104,7 +104,7 @@ async def _told_in_events(service: Service, exchange: Exchange, error: Exception
     """Tell an exception as the last event, where a response of events has begun. Returns whether that is all there is
     to do with it: not with a bug."""
     problem = find_problem(error, service.estimated_wait)
-    if problem is None and error.__cause__ is not None:  # what Starlette makes of one that has come too late
+    if problem is None and error.__cause__ and str(error).startswith("Caught handled exception"):  # Starlette's words
         problem = find_problem(error.__cause__, service.estimated_wait)
     told = await exchange.end_events((problem or Problem(500, "The server failed.")).as_event())
     return told and problem is not None

@@ -86,6 +86,36 @@ async def test_functions_of_requests_cut_short_that_hold_all_there_is_make_the_s
         assert (await Call(server, "/quick").feed().answer())[0] == 200
 
 
+async def test_another_task_that_sends_late_takes_no_cancellation_from_the_work() -> None:
+    function, sends = InThread(), asyncio.Event()
+    seen: list[BaseException] = []
+
+    async def late(send: Send) -> None:
+        await sends.wait()
+        await send({"type": "http.response.start", "status": 200})
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        others.append(asyncio.create_task(late(send)))
+        try:
+            await anyio.to_thread.run_sync(function.function)
+            await asyncio.Event().wait()
+        except asyncio.CancelledError as error:
+            seen.append(error)
+            raise
+
+    others: list[asyncio.Task[None]] = []
+    async with opened(app) as server:
+        call = Call(server).feed()
+        await until(lambda: function.running)
+        await call.leave().task
+        sends.set()
+        with pytest.raises(OSError, match="takes nothing more"):
+            await others[0]
+        function.gate.set()
+        await until(lambda: not server.adopted)
+    assert len(seen) == 1
+
+
 async def test_a_shield_of_anyio_is_respected_and_the_cancellation_comes_once_after_it() -> None:
     gate, seen = asyncio.Event(), list[str]()
 
