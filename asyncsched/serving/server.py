@@ -85,7 +85,8 @@ class Serving(Service):
         body_timeout: seconds for a body to arrive. After them, 408 is answered.
         drain_timeout: seconds for the requests in progress when the server shuts down. Requests that are left then are
             cancelled and answered 503. Of responses that have begun, streams of events are ended in order, and others
-            are cut off.
+            are cut off. Where something kills the process after some time (gunicorn after its `graceful_timeout` of 30
+            s), let this be 4 seconds less.
         batchers: to be shown in the metrics, by name. The start fails if the scheduler has no room for the reserves of
             a request and a batch.
         steppers: to be shown in the metrics, by name.
