@@ -63,6 +63,19 @@ async def test_a_body_is_read_when_there_is_room_for_all_of_it(headers: Any) -> 
         assert (await bodies(server))["bytes"] == 0
 
 
+async def test_the_metrics_have_them() -> None:
+    pytest.importorskip("prometheus_client", reason="metrics need prometheus-client")
+    app = Reads()
+    async with opened(app, max_body=6, max_bodies=10) as server:
+        calls = [upload(server, b"a" * 6) for _ in range(3)]
+        await until(lambda: app.has_read)
+        metrics = (await get(server, "/metrics").answer())[1]
+        assert b"asyncsched_body_bytes 6.0" in metrics
+        assert b"asyncsched_bodies_waiting 2.0" in metrics
+        app.gate.set()
+        assert [(await call.answer())[0] for call in calls] == [200] * 3
+
+
 async def test_a_body_that_comes_slowly_has_all_its_room() -> None:
     async with opened(echo, max_body=6, max_bodies=10) as server:
         slow = Call(server, headers={"content-length": "6"}, http_version="1.1").feed(b"a", more=True)
