@@ -50,7 +50,7 @@ async def test_a_function_in_a_thread_keeps_its_place_and_its_thread_until_it_ha
     cut: str, answers: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, threads = InThread(answers=answers), anyio.to_thread.current_default_thread_limiter()
-    deadline = 0.5 if cut == "deadline" else None
+    deadline = 1.0 if cut == "deadline" else None
     async with opened(app, deadline=deadline, max_requests=2, drain_timeout=0.0) as server:
         call = Call(server).feed()
         await until(lambda: app.running)

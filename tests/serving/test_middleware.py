@@ -288,7 +288,7 @@ async def test_the_answer_waits_for_nothing_that_cannot_be_ended(kind: str, cut:
     server = serving(
         app,
         lambda: asc.Scheduler("cpu", streams=1, max_bytes=1000),
-        deadline=0.2 if cut == "deadline" else None,
+        deadline=1.0 if cut == "deadline" else None,
         drain_timeout=0.0,
         max_requests=1,
         reserve=600,
@@ -342,7 +342,7 @@ async def test_a_batch_that_nobody_waits_for_and_that_holds_every_stream_is_told
 
     batcher: asc.Batcher[int, int] = asc.Batcher(block if kind == "batch" else block_in_a_task)
     stepper: asc.Stepper[Any, Any] = asc.Stepper(block)
-    deadline = 0.2 if cut == "deadline" else None
+    deadline = 1.0 if cut == "deadline" else None
     async with opened(app, lambda: asc.Scheduler("cpu", streams=1), deadline=deadline) as server:
         calls = [Call(server).feed(), Call(server).feed()]
         await until(began.is_set)
