@@ -113,9 +113,9 @@ class Scheduler(Submitter, OnlyAsync):
             With 1 on the CPU, everything runs in the order of submission, on all BLAS threads, and nothing is cut.
         max_ops: the most tasks in flight; None for no bound.
         max_bytes: the most tracked bytes, as an int or text such as "256 MiB"; None for no bound. "auto" is half of the
-            memory that the machine or container lets this process use; with a CUDA device it is 80% of the memory that
-            was free there at opening, less the share of cuBLAS. With several devices it is the smallest: see
-            `statistics().max_bytes`.
+            memory that the machine, the container or `ulimit -v` lets this process use; with a CUDA device it is 80% of
+            the memory that was free there at opening, less the share of cuBLAS. With several devices it is the
+            smallest: see `statistics().max_bytes`.
         max_pending: the most tasks in the backlog; None for no bound.
         stall_timeout: seconds without progress after which a task that waits for bytes in vain raises
             SchedulerStalled, though it is no known deadlock; None for never.

@@ -5,6 +5,9 @@ has to measure it. So the first calls of each kind are measured as they run: the
 if the program has imported it, and the arrays that they return. Later calls are charged by that. The charge of a call
 that was made can be corrected only for the bytes that it left behind. The first call of a kind often allocates what
 later calls find there (an optimiser's moments), so it is forgotten once a second one was measured.
+
+The memory of the whole process is looked at, too. If it grows by far more than was learned, while nothing else runs,
+that is memory which cannot be seen, and a warning says so.
 """
 
 from __future__ import annotations
@@ -13,10 +16,15 @@ from collections.abc import Hashable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 from .._arguments import parse_bytes
+from .._core.ledger import Ledger
 from .._core.model import Value
+from .._log import Log
+from ..devices.host.allowed import resident_memory
 
 _MEASURED: Final = 4  # calls of a kind. Measuring slows them down. A guess
 _REMEMBERED: Final = 1024  # kinds
+_UNSEEN: Final = 64 * 2**20  # bytes beside those learned from which on a warning tells of them. A guess
+_log: Final = Log(__name__)
 
 
 Kind: TypeAlias = tuple[str, tuple[Hashable, ...]]  # a name, and the forms of the tensors among the arguments
@@ -41,8 +49,10 @@ class LearnedCost:
     among their arguments are the same. The first four of each kind are measured: the arrays that they return, and what
     PyTorch allocates in them (on CUDA by its allocator's statistics; on the CPU tensor by tensor, which takes some tens
     of microseconds an operation). Later calls are charged the most that was measured, the first call left out. A call
-    for which there is no room waits. Other memory that a function allocates is not seen: for that give a number as
-    `nbytes=` instead.
+    for which there is no room waits. Other memory that a function allocates is not seen, such as that of ONNX Runtime,
+    of JAX, or of NumPy's arrays that it drops: for that give a number as `nbytes=` instead. If the process grows by
+    64 MiB more than was learned from a call on the CPU, and by four times as much, a warning is logged, once. It takes
+    a call during which no other task runs.
 
     A result that is no array, such as a loss with its graph, is charged the bytes that the call left behind, until its
     handle drops.
@@ -68,17 +78,19 @@ class LearnedCost:
         self._first = None if first is None else parse_bytes(first, "first")
         self._known: dict[Kind, Known] = {}
         self._allocated: dict[Kind, int] = {}  # of that, what PyTorch's allocator gave
+        self._warned: set[str] = set()  # names
 
     def known(self, name: str) -> tuple[Known, ...]:
         """The records of the calls with this name, one for each kind."""
         return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
 
-    def _lesson(self, name: str, inputs: Iterable[Value], workspace: object) -> Lesson:
-        """The lesson that learns from a call with these inputs, with the cost learned from earlier ones."""
+    def _lesson(self, name: str, inputs: Iterable[Value], workspace: object, ledger: Ledger | None) -> Lesson:
+        """The lesson that learns from a call with these inputs, with the cost learned from earlier ones. The ledger, if
+        it is a call on the CPU, says what else runs."""
         if workspace is not None:
             raise ValueError("a LearnedCost learns the workspace, too: leave out workspace=")
         forms = [None if value.meta is None else (value.meta.shape, value.meta.dtype) for value in inputs]
-        return Lesson(self._known, self._allocated, (name, tuple(forms)), self._first)
+        return Lesson(self, (name, tuple(forms)), ledger)
 
     def __repr__(self) -> str:
         kinds = dict.fromkeys(kind[0] for kind in list(self._known))
@@ -89,21 +101,49 @@ class LearnedCost:
 class Lesson:
     """One call. It is charged by the known costs of its kind, and may add to these."""
 
-    def __init__(
-        self, all_known: dict[Kind, Known], all_allocated: dict[Kind, int], kind: Kind, first: int | None
-    ) -> None:
-        self._all, self._all_allocated, self._kind = all_known, all_allocated, kind
-        self.allocated: int = all_allocated.get(kind, 0)
-        known = all_known.get(kind)
-        self.nbytes: int | None = first if known is None else known.nbytes
+    def __init__(self, cost: LearnedCost, kind: Kind, ledger: Ledger | None) -> None:
+        self._all, self._all_allocated, self._kind = cost._known, cost._allocated, kind
+        self._warned, self._ledger = cost._warned, ledger
+        self._before: tuple[tuple[int, int], tuple[int, int]] | None = None  # what ran, and the process's memory
+        self.allocated: int = self._all_allocated.get(kind, 0)
+        known = self._all.get(kind)
+        self.nbytes: int | None = cost._first if known is None else known.nbytes
         self.workspace: int | None = None if known is None else known.workspace
 
     def wanted(self) -> bool:
         known = self._all.get(self._kind)
-        return known is None or known.calls < _MEASURED
+        if known is not None and known.calls >= _MEASURED:
+            return False
+        if self._ledger is not None and self._kind[0] not in self._warned:
+            self._before = self._running(self._ledger), resident_memory()
+        return True
+
+    @staticmethod
+    def _running(ledger: Ledger) -> tuple[int, int]:
+        return ledger.in_flight, ledger.submitted
+
+    def _check_growth(self, nbytes: int) -> None:
+        """Tell once of memory that is not seen."""
+        if self._ledger is None or self._before is None:
+            return
+        running, (before, most_before) = self._before
+        now, most = resident_memory()
+        grown = max(now, most if most > most_before else 0) - before
+        alone = running[0] == 1 and running == self._running(self._ledger)
+        if alone and grown > nbytes + _UNSEEN and grown > 4 * nbytes:
+            self._warned.add(self._kind[0])
+            _log.warning(
+                "the process grew by %s bytes in %s, of which a LearnedCost saw %s: it sees the arrays that a function"
+                " returns and PyTorch's tensors, and no other library's memory. Give `nbytes=` as a number, or if the"
+                " library keeps the memory, a lower max_bytes",
+                f"{grown:,}",
+                self._kind[0],
+                f"{nbytes:,}",
+            )
 
     def learn(self, peak: int, kept: int, made: int) -> None:
         nbytes = max(peak, kept, made)
+        self._check_growth(nbytes)
         found = Known(nbytes, nbytes - (made or kept), 1)
         known = self._all.get(self._kind)
         if known is not None:

@@ -289,6 +289,7 @@ class Scope(Submitter, OnlyAsync):
         self._deadline = deadline
         self._share = share
         self._takes_turn = True  # of the loop, when it is entered; not where what follows waits in any case
+        self._cancels = True  # its body, at the deadline; not where somebody else does
         self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
         self._inner: CoreScope | None = None
         self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
@@ -362,7 +363,8 @@ class Scope(Submitter, OnlyAsync):
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
         if seconds is not None:
             until = monotonic() + seconds
-            self._timeout = await asyncio.timeout(seconds).__aenter__()
+            if self._cancels:
+                self._timeout = await asyncio.timeout(seconds).__aenter__()
         try:
             core = await self._open()
         except BaseException as error:
@@ -435,10 +437,12 @@ class Scope(Submitter, OnlyAsync):
 
     def _lift_deadline(self) -> None:
         """Drop the deadline, unless it has passed."""
-        if self._timeout is not None and not self._late():
+        if self._late():
+            return
+        if self._timeout is not None:
             self._timeout.reschedule(None)
-            if self._inner is not None:
-                self._inner.deadline = inf
+        if self._inner is not None:
+            self._inner.deadline = inf
 
     def _left_by(self, error: BaseException | None) -> BaseException | None:
         """What an observer is told of the end of the scope."""

@@ -404,7 +404,7 @@ def _make_call(
     result = 0 if form is None else target.memory.footprint(form.nbytes)
     label, lesson = name or label_of(fn), None
     if isinstance(nbytes, LearnedCost):
-        lesson = nbytes._lesson(label, inputs, workspace)
+        lesson = nbytes._lesson(label, inputs, workspace, None if target.memory.number is not None else runtime.ledger)
         nbytes, workspace = lesson.nbytes, lesson.workspace
     cost, scratch = _cost(form, result, nbytes, workspace, inputs)
     declared = nbytes is not None

@@ -59,7 +59,7 @@ class Took:
     def __init__(self, weight: float = 1 / 8, longer: float = 1 / 2) -> None:
         self._weight, self._longer = weight, longer
         self._count = 0
-        self.mean = 0.0  # 0 before the first
+        self.mean: float = 0.0  # 0 before the first
         self._off = self._last = 0.0
 
     def add(self, seconds: float) -> None:

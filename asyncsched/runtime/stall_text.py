@@ -39,9 +39,9 @@ def text_told(task: Task, finding: Finding | None, needed: int) -> str:
         lines += [f"  {holder}" for holder in finding.lines]
     if finding is not None and finding.queued:
         lines.append(
-            "cure: give the queue between producer and consumer a size, as in asyncio.Queue(2), and let the"
-            " consumer reserve its bytes before the producer begins:"
-            f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits"
+            "cure: give each side bytes of its own, by `async with` around its loop: the consumer"
+            f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits; the"
+            " producer s.scope(reserve=...), which bounds what is in the queue; together at most the limit"
         )
     # Names no limit: with a higher one, more scopes that reserve may come in first
     elif finding is not None and finding.reserved:

@@ -18,7 +18,8 @@ import asyncio
 from typing import Any, Final
 
 from ..errors import DeadlineExceeded
-from .http import BodyTooLarge, Exchange, Message, Problem
+from .cancelling import Cancelling
+from .http import BodyTooLarge, Exchange, LengthRequired, Message, Problem
 
 _UNWINDING: Final = 0.05  # seconds for a request that is cut short to end by itself, before it is answered all the same
 
@@ -32,13 +33,18 @@ class Client:
 
     Args:
         max_body: most bytes of the body.
+        max_bodies: most bytes of all bodies together, for which room is claimed.
         body_timeout: seconds for the whole body to arrive.
     """
 
-    def __init__(self, exchange: Exchange, *, max_body: int | None, body_timeout: float | None) -> None:
+    def __init__(
+        self, exchange: Exchange, *, max_body: int | None, max_bodies: int | None, body_timeout: float | None
+    ) -> None:
         self._exchange = exchange
         self._receive = exchange.receive
-        self._max_body = max_body
+        self._max_body, self._max_bodies = max_body, max_bodies
+        self._most = min([most for most in (max_body, max_bodies) if most is not None], default=None)  # of this body
+        self._may_read = False
         self._body_timeout = body_timeout
         self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
         self._woken = False
@@ -49,22 +55,52 @@ class Client:
         self._disconnect: Message | None = None
         self._arrived = asyncio.Event()
 
-    def check_length(self) -> None:
-        """Refuse a body that is announced as too large."""
-        announced = self._exchange.header(b"content-length")
-        if self._max_body is None or announced is None:
-            return
-        try:
-            length = int(announced)
-        except ValueError:
-            raise Problem(400, "Content-Length must be a number of bytes.", close=True) from None
-        if length > self._max_body:
-            waits = self._exchange.header(b"expect") is not None  # for "100 Continue", which a `receive` would send
-            raise BodyTooLarge(self._max_body, sending=not waits)
+    def needed(self) -> int:
+        """The bytes to claim for the body before it is read, where bodies are bounded.
 
-    async def attend(self, work: asyncio.Task[None], deadline: float | None) -> None:
-        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless it is
-        answered by then.
+        Raises:
+            Problem: if the body is announced as too large, or it is not known how large it may become.
+        """
+        sends = self._exchange.header(b"expect") is None  # else it waits for "100 Continue", sent by `receive`
+        length, room = self._announced(), 0
+        if length is not None and self._most is not None and length > self._most:
+            raise BodyTooLarge(self._most, sending=sends)
+        if self._max_bodies is not None:
+            if length is not None or self._has_none():
+                room = length or 0
+            elif self._max_body is None:
+                raise LengthRequired(sending=sends)
+            else:
+                room = min(self._max_body, self._max_bodies)
+            self._most = room
+        if not room:
+            self.begin()
+        return room
+
+    def _announced(self) -> int | None:
+        announced = self._exchange.header(b"content-length")
+        try:
+            if announced is None or announced.isdigit():
+                return None if announced is None else int(announced)
+        except ValueError:  # thousands of digits
+            pass
+        raise Problem(400, "Content-Length must be a number of bytes.", close=True)
+
+    def begin(self) -> None:
+        """Begin to read the body: there is room for it."""
+        self._may_read = True
+        self._arrived.set()
+
+    def _has_none(self) -> bool:
+        """Whether a request whose length is not announced has no body. HTTP/1 says so; later versions do not."""
+        if self._exchange.header(b"transfer-encoding") is not None:
+            return False
+        scope = self._exchange.scope
+        return scope.get("http_version", "2") < "2" or scope["method"] in ("GET", "HEAD", "OPTIONS", "TRACE")
+
+    async def attend(self, work: asyncio.Task[None], cancelling: Cancelling, deadline: float | None) -> None:
+        """Read the request, and wait for its work: until that is cut short; and up to its deadline, unless the server
+        has taken the whole answer by then.
 
         Raises:
             Disconnected, Problem, DeadlineExceeded: why the work was cut short.
@@ -76,17 +112,13 @@ class Client:
                 await self._until_woken(work, deadline)
             except (asyncio.CancelledError, Exception) as reason:
                 exchange.cancelled = True
-                work.cancel()
+                cancelling.cancel(work)
                 if not work.done():
                     await asyncio.wait([work], timeout=_UNWINDING)
                 ended = work.done() and not work.cancelled()
                 answered = ended and (exchange.complete or work.exception() is not None)  # which is an answer, too
                 if not answered or isinstance(reason, asyncio.CancelledError):
                     raise
-            if not work.done():
-                raise DeadlineExceeded(
-                    f"{exchange.name} passed its deadline of {deadline:g} s, and some of it still runs"
-                )
             work.result()
         finally:
             self._arrived.set()
@@ -116,12 +148,14 @@ class Client:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         before = task.cancelling()
-        past = None if deadline is None else loop.call_later(deadline + _UNWINDING, self._pass_deadline)
-        if self._body_timeout is not None:
-            self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
+        past = None if deadline is None else loop.call_later(deadline, self._pass_deadline, deadline)
         work.add_done_callback(self._wake)
         self._waiting = task
         try:
+            while not self._may_read:
+                await self._arrived.wait()
+            if self._body_timeout is not None:
+                self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
             await self._read()
             await asyncio.wait([work])
         except (asyncio.CancelledError, Exception):
@@ -143,9 +177,9 @@ class Client:
             self._woken = True
             self._waiting.cancel()
 
-    def _pass_deadline(self) -> None:
-        if not self._exchange.complete:
-            self._wake()
+    def _pass_deadline(self, seconds: float) -> None:
+        if not self._exchange.taken:
+            self.end(DeadlineExceeded(f"{self._exchange.name} passed its deadline of {seconds:g} s"))
 
     def _give_up_body(self, seconds: float) -> None:
         if not self._exchange.complete:
@@ -176,10 +210,12 @@ class Client:
         while (message := await self._next())["type"] != "http.disconnect":
             body = message.get("body", b"")
             size += len(body)
-            if self._max_body is not None and size > self._max_body:
+            most = self._most
+            if most is not None and size > most:
                 if self._exchange.complete:
                     return {"type": "http.disconnect"}  # as servers say then: nobody reads the rest
-                raise BodyTooLarge(self._max_body, sending=message.get("more_body", False))
+                sending = message.get("more_body", False)
+                raise BodyTooLarge(most, sending) if most else LengthRequired(sending)
             self._unread = self._unread or bytearray()
             self._unread += body
             self._more_body = message.get("more_body", False)

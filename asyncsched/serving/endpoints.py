@@ -66,6 +66,11 @@ def status(service: Service) -> dict[str, Any]:
             "limit": service.limiter.max_requests,
             "refused": service.limiter.refused,
         },
+        "bodies": {
+            "bytes": service.body_room.claimed,
+            "limit": service.body_room.limit,
+            "waiting": service.body_room.waiting,
+        },
         "adopted": {"requests": service.limiter.adopted, "tasks": len(service.bodies())},
         "statistics": asdict(found.statistics),
         "load": asdict(found.load),

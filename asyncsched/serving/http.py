@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from http.client import responses
 from math import ceil
 from typing import Any, Final, NamedTuple
+
+import anyio.lowlevel
 
 from .. import errors
 from .._arguments import printable
@@ -23,6 +26,8 @@ App = Callable[[ASGIScope, Receive, Send], Awaitable[None]]
 logger: Final = Log("asyncsched.serving")
 _TRAILERS: Final = "http.response.trailers"
 _BODIES: Final = frozenset({"http.response.body", "http.response.pathsend", "http.response.zerocopysend"})
+_ENDS_OF_EVENTS: Final = (b"\n\n", b"\r\r", b"\r\n\r\n")
+_FOR_THE_LAST = 1.0  # seconds for a client to take the last event
 _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
 
 
@@ -36,10 +41,13 @@ class Exchange:
         status: of the response, once it has started.
         headers: of the response, as ASGI has them, once it has started.
         complete: whether the whole response was handed to the server.
+        taken: whether the server has taken all of it, which may be as late as its client reads.
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
-        on_complete: called once the response is complete.
+        draining: whether the server is about to stop, so that the response ends its connection.
+        on_taken: called then.
+        on_late: called for a message after that answer. It may raise what ends the application.
         has_trailers: whether headers follow the response's body.
         refusal: the class of the exception that was answered in the application's place.
     """
@@ -51,12 +59,17 @@ class Exchange:
     status: int | None = None
     headers: Iterable[tuple[bytes, bytes]] = ()
     complete: bool = False
+    taken: bool = False
     disconnected: bool = False
     cancelled: bool = False
     left: bool = False
-    on_complete: Callable[[], None] | None = None
+    draining: Callable[[], bool] | None = None
+    on_taken: Callable[[], None] | None = None
+    on_late: Callable[[], None] | None = None
     has_trailers: bool = False
     refusal: str = ""
+    _events: bool | None = None  # whether it is a stream of them, once that was asked
+    _tail: bytes = b"\n\n"  # of what was sent of them
 
     @property
     def name(self) -> str:
@@ -69,20 +82,35 @@ class Exchange:
 
     def send(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, for the application."""
-        if self.left:
-            raise OSError("the request was answered when it was cut short, and takes nothing more")
-        return self._pass(message)
+        return self._refuse() if self.left else self._pass(message)
+
+    async def _refuse(self) -> None:
+        if self.on_late is not None:
+            self.on_late()
+        await anyio.lowlevel.checkpoint_if_cancelled()  # in a task group that has ended while a thread worked for it
+        raise OSError("the request was answered when it was cut short, and takes nothing more")
 
     def _pass(self, message: Message) -> Awaitable[None]:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
+            if self.draining is not None and self.draining() and self.scope.get("http_version", "1.1") < "2":
+                others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
+                self.headers = [*others, (b"connection", b"close")]
+                message = {**message, "headers": self.headers}
             self.has_trailers = message.get("trailers", False) and _TRAILERS in (self.scope.get("extensions") or ())
         elif self._is_last(message):
             self.complete = True  # first: a client may leave as soon as it has everything
-            if self.on_complete is not None:
-                self.on_complete()
+            return self._pass_last(message)
+        elif message["type"] == "http.response.body" and self._is_events():
+            self._tail = (self._tail + message.get("body", b"")[-4:])[-4:]
         return self._send(message)
+
+    async def _pass_last(self, message: Message) -> None:
+        await self._send(message)
+        self.taken = True
+        if self.on_taken is not None:
+            self.on_taken()
 
     def _is_last(self, message: Message) -> bool:
         """Whether the response is complete with it, by ASGI and its extensions."""
@@ -97,12 +125,24 @@ class Exchange:
         await self._pass({"type": "http.response.start", "status": status, "headers": raw})
         await self._pass({"type": "http.response.body", "body": b"" if self.scope["method"] == "HEAD" else body})
 
-    async def cut(self) -> None:
-        """End a response early that has begun. A stream of events is ended in order, since its client connects again.
-        Another response must not look whole: it is left as it is, and the server closes the connection."""
-        kinds = [value for name, value in self.headers if name.lower() == b"content-type"]
-        if not self.complete and kinds and kinds[0].startswith(b"text/event-stream"):
-            await self._pass({"type": "http.response.body", "body": b""})
+    async def end_events(self, last: bytes = b"") -> bool:
+        """End a response early that has begun, if it is a stream of events: in order, with a last event. Returns
+        whether it was ended so. Another response must not look whole: it is left as it is, and the server closes the
+        connection. So is one whose client does not read, or that was left within an event if there is a last one."""
+        if self.complete or not self._is_events() or (last and not self._tail.endswith(_ENDS_OF_EVENTS)):
+            return False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FOR_THE_LAST):
+                await self._pass({"type": "http.response.body", "body": last})
+        return self.taken
+
+    def _is_events(self) -> bool:
+        """Whether the response is a stream of events to which one can be added: plain text of any length."""
+        if self._events is None:
+            found = {name.lower(): value for name, value in self.headers}
+            plain = not found.keys() & {b"content-encoding", b"content-length"}
+            self._events = plain and found.get(b"content-type", b"").startswith(b"text/event-stream")
+        return self._events
 
 
 Instrument = Callable[[Exchange], AbstractContextManager[None]]
@@ -139,6 +179,10 @@ class Problem(Exception):
         status, found, body = self.rendered()
         await exchange.respond(status, found.pop("content-type"), body, found | headers)
 
+    def as_event(self) -> bytes:
+        """It as the last of a response's server-sent events."""
+        return b"event: error\ndata: " + self.rendered()[2] + b"\n\n"
+
     def rendered(self) -> tuple[int, dict[str, str], bytes]:
         """The status, headers and body of the response."""
         headers = {"content-type": "application/problem+json", "cache-control": "no-store"}
@@ -158,12 +202,26 @@ class ShuttingDown(Problem):
         super().__init__(503, "The server is shutting down.", retry_after=1.0, close=True)
 
 
-class BodyTooLarge(Problem):
-    """The end of a request whose body is above the limit. Its client may still be sending the rest (`sending`)."""
+class BodyRefused(Problem):
+    """The end of a request whose body is not read. Its client may still be sending it (`sending`)."""
+
+    def __init__(self, status: int, detail: str, sending: bool) -> None:
+        super().__init__(status, detail, close=True)
+        self.sending = sending
+
+
+class BodyTooLarge(BodyRefused):
+    """The end of a request whose body is above the limit."""
 
     def __init__(self, most: int, sending: bool) -> None:
-        super().__init__(413, f"The body may have {most:,} bytes at most.", close=True)
-        self.sending = sending
+        super().__init__(413, f"The body may have {most:,} bytes at most.", sending)
+
+
+class LengthRequired(BodyRefused):
+    """The end of a request whose body may have any length, where bodies are bounded."""
+
+    def __init__(self, sending: bool) -> None:
+        super().__init__(411, "Say how long the body is, by Content-Length.", sending)
 
 
 class Row(NamedTuple):

@@ -32,7 +32,8 @@ class Limiter:
     def __init__(self, max_requests: int, max_requests_per_tenant: int | None) -> None:
         self.max_requests = max_requests
         self.max_requests_per_tenant = max_requests_per_tenant
-        self.draining = False  # no request is let in any more
+        self.draining = False  # the server is about to stop: answers end their connections
+        self.closed = False  # no request is let in any more
         self.refused: int = 0
         self.adopted: int = 0  # answered, but they hold their places until all their work has ended
         # For each request, a function that ends it early. As an attribute of the exchange it would make a cycle.
@@ -40,7 +41,7 @@ class Limiter:
         self._of_tenant: Counter[Hashable] = Counter()
         self._rate, self._taken = Rate(), Rate()
         self._since = 0.0
-        self._empty: asyncio.Event | None = None  # there while someone waits for it
+        self._waited_for: list[tuple[set[Exchange], asyncio.Event]] = []
 
     def __len__(self) -> int:
         return len(self._in_progress) + self.adopted
@@ -81,22 +82,30 @@ class Limiter:
         self.adopted -= 1
         self._leave(exchange)
 
-    def end_all(self, reason: Exception) -> int:
-        """End every request that is not answered. Returns how many there were."""
-        ends = list(self._in_progress.values())
+    def in_progress(self) -> set[Exchange]:
+        """The requests that are not answered yet."""
+        return set(self._in_progress)
+
+    def end(self, exchanges: set[Exchange], reason: Exception) -> int:
+        """End these requests, unless they are answered. Returns how many there were."""
+        ends = [end for exchange, end in self._in_progress.items() if exchange in exchanges]
         for end in ends:
             end(reason)
         return len(ends)
 
-    async def empty(self) -> None:
-        """Wait until every request is answered."""
-        if self._in_progress:
-            self._empty = self._empty or asyncio.Event()
-            await self._empty.wait()
+    async def answered(self, exchanges: set[Exchange]) -> None:
+        """Wait until these requests are answered, which takes them out of the set."""
+        waiting = exchanges, asyncio.Event()
+        self._waited_for.append(waiting)
+        try:
+            if exchanges:
+                await waiting[1].wait()
+        finally:
+            self._waited_for.remove(waiting)
 
     def _check(self, tenant: Hashable) -> None:
         quota = self.max_requests_per_tenant
-        if self.draining:
+        if self.closed:
             self._refuse(503, "The server is shutting down.", close=True)
         if len(self) >= self.max_requests:
             self._refuse(503, f"There are {self.max_requests:,} requests in progress, which is the limit.")
@@ -109,9 +118,10 @@ class Limiter:
 
     def _answered(self, exchange: Exchange) -> None:
         del self._in_progress[exchange]
-        if not self._in_progress and self._empty is not None:
-            self._empty.set()
-            self._empty = None
+        for exchanges, event in self._waited_for:
+            exchanges.discard(exchange)
+            if not exchanges:
+                event.set()
 
     def _leave(self, exchange: Exchange) -> None:
         self._of_tenant[exchange.tenant] -= 1

@@ -7,9 +7,10 @@ from contextlib import ExitStack, suppress
 
 from ..flow.scope import Scope
 from ..runtime.context import ambient
+from .cancelling import Cancelling
 from .client import Client, Disconnected
-from .door import Door, Inside
-from .http import App, BodyTooLarge, Exchange, Receive, ShuttingDown, find_problem
+from .door import Inside
+from .http import App, BodyRefused, Exchange, Problem, Receive, ShuttingDown, find_problem
 from .service import Service
 
 _NOBODY = "no tenant"
@@ -26,9 +27,9 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
         except Disconnected:
             pass  # no client is there to be answered
         except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
-            await (problem.answer(exchange) if exchange.status is None else exchange.cut())
+            await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
         except Exception as error:
-            if exchange.status is not None or not await _told(service, exchange, error):
+            if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
                 raise
 
 
@@ -41,13 +42,14 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
     options = service.options
     if options.tenant is not None:
         exchange.tenant = options.tenant(exchange.scope)
-    client = Client(exchange, max_body=options.max_body, body_timeout=options.body_timeout)
+    most, most_in_all = options.max_body, service.body_room.limit
+    client = Client(exchange, max_body=most, max_bodies=most_in_all, body_timeout=options.body_timeout)
     with service.limiter.admit(exchange, client.end):
-        client.check_length()
-        await _work(service, app, exchange, client)
+        exchange.draining = lambda: service.limiter.draining
+        await _work(service, app, exchange, client, client.needed())
 
 
-async def _work(service: Service, app: App, exchange: Exchange, client: Client) -> None:
+async def _work(service: Service, app: App, exchange: Exchange, client: Client, room: int) -> None:
     """Do a request's work, in one scope that waits for it.
 
     The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
@@ -63,10 +65,10 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
     if whose is None and seconds is not None:  # as one tenant they go the oldest first, with a share for each
         whose, weight = _NOBODY, len(service.limiter)
     scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
-    inside = service.door.let_in(exchange, name, seconds, client.end)
-    work = asyncio.create_task(_in_scope(service.door, inside, scope, app, exchange, client))
+    inside, cancelling = service.door.let_in(exchange, name, seconds, client.end), Cancelling()
+    work = asyncio.create_task(_in_scope(service, inside, room, scope, cancelling, app, exchange, client))
     try:
-        await client.attend(work, seconds)
+        await client.attend(work, cancelling, seconds)
     finally:
         if not work.done():
             service.adopt(exchange, scope, work)
@@ -74,25 +76,52 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client) 
         del work  # avoids a cycle: its exception holds this frame
 
 
-async def _in_scope(door: Door, inside: Inside, scope: Scope, app: App, exchange: Exchange, client: Client) -> None:
+async def _in_scope(
+    service: Service,
+    inside: Inside,
+    room: int,
+    scope: Scope,
+    cancelling: Cancelling,
+    app: App,
+    exchange: Exchange,
+    client: Client,
+) -> None:
     ambient.set(None)  # a server starts a pipelined request within the last one
-    scope._takes_turn = False
-    async with scope:
-        door.entered(exchange, inside, scope._core())
-        exchange.on_complete = scope._lift_deadline
-        await app(exchange.scope, client.receive, exchange.send)
+    scope._takes_turn = scope._cancels = False
+    with cancelling:
+        if room:
+            await service.body_room.claim(room)
+        try:
+            async with scope:
+                service.door.entered(exchange, inside, scope._core())
+                client.begin()
+                exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                await app(exchange.scope, client.receive, exchange.send)
+        finally:
+            if room:
+                service.body_room.release(room)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
     """Answer an exception, if there is an answer to it. A function of its own, since no frame that the exception passed
     may hold it: that would be a cycle, and under overload the collector would stop the loop to collect refusals."""
     problem = find_problem(error, service.estimated_wait)
-    if isinstance(problem, BodyTooLarge) and problem.sending:
+    if isinstance(problem, BodyRefused) and problem.sending:
         await _discard(exchange.receive)
     if problem is not None:
         exchange.refusal = type(error).__name__
         await problem.answer(exchange)
     return problem is not None
+
+
+async def _told_in_events(service: Service, exchange: Exchange, error: Exception) -> bool:
+    """Tell an exception as the last event, where a response of events has begun. Returns whether that is all there is
+    to do with it: not with a bug."""
+    problem = find_problem(error, service.estimated_wait)
+    if problem is None and error.__cause__ and str(error).startswith("Caught handled exception"):  # Starlette's words
+        problem = find_problem(error.__cause__, service.estimated_wait)
+    told = await exchange.end_events((problem or Problem(500, "The server failed.")).as_event())
+    return told and problem is not None
 
 
 async def _discard(receive: Receive) -> None:

@@ -65,29 +65,39 @@ class Serving(Service):
             function of ASGI's scope that gives them: use it if some answers are streams. A request whose answer would
             come later than that is refused with 503, mostly before its body is read: by the work of those that were let
             in, and the time for which requests of its route have kept streams busy. A function that runs in a
-            thread cannot be ended. It keeps its request's place and reserve until it ends, and is shown as adopted in
-            metrics and status. Readiness fails while such functions hold every stream. If the response has begun, it is
-            cut off: DeadlineExceeded reaches the server, which logs it. Once the response is complete, nothing is
-            cancelled any more: a background task may take longer.
+            thread cannot be ended: one of a task, or a `def` endpoint in a thread of anyio's. It keeps its request's
+            place, reserve and thread until it ends, and is shown as adopted in metrics and status. Readiness fails
+            while such functions hold every place, stream or thread. If the response has begun, it is cut off:
+            DeadlineExceeded reaches the server, which logs it; a stream of server-sent events ends with an `event:
+            error` instead, which has the problem, as after any other exception. Once the server has taken the last
+            byte, for which it may wait until the client reads, nothing is cancelled any more: a background task may
+            take longer.
         reserve: bytes that each request claims before its handler runs; see `Scheduler.scope`. Or a function of ASGI's
             scope that gives them, None for a request without. If the bytes depend on the body, let the handler open a
             scope of its own, `s.scope(reserve=, wait=)`, before its response begins.
         wait: most seconds for a request to wait for its reserve. If there is no room by then, or none is expected by
             then, it is answered 503, with Retry-After, and its handler does not begin. Without `wait`, requests wait
             for as long as it takes.
-        max_body: most bytes of a request's body. A larger one is answered 413. Bodies are read ahead, so they take at
-            most max_requests * max_body in all. None for no bound.
+        max_body: most bytes of a request's body. A larger one is answered 413. None for no bound but `max_bodies`.
+        max_bodies: most bytes of all bodies in memory. "auto" is a quarter of the scheduler's max_bytes, but at least
+            one max_body; and no bound where max_bytes is None. A body is read when there is room for all of it, by its
+            Content-Length, or max_body if it has none, and after the request has its `reserve`. The room is given back
+            when the request's work has ended. A body without Content-Length is answered 411 if max_body is None. None
+            for no bound.
         body_timeout: seconds for a body to arrive. After them, 408 is answered.
         drain_timeout: seconds for the requests in progress when the server shuts down. Requests that are left then are
             cancelled and answered 503. Of responses that have begun, streams of events are ended in order, and others
-            are cut off.
+            are cut off. Where something kills the process after some time (gunicorn after its `graceful_timeout` of 30
+            s), let this be 4 seconds less.
         batchers: to be shown in the metrics, by name. The start fails if the scheduler has no room for the reserves of
             a request and a batch.
         steppers: to be shown in the metrics, by name.
         instruments: watch requests, besides Prometheus's metrics (which need prometheus-client).
         endpoints: paths that are answered here: health, readiness, metrics, status.
-        drain_on_sigterm: refuse new requests from SIGTERM (or Ctrl-C) on. Hand the signal to the server when those in
-            progress are answered, or when it comes again. False leaves signals alone. The process that runs the
+        drain_on_sigterm: at SIGTERM (or Ctrl-C) hand the signal to the server only when the requests in progress are
+            answered, or when it comes again. Those that come meanwhile are answered too, with `Connection: close`. Then
+            uvicorn's socket is closed, and the requests of connections that it has taken are answered, for a second at
+            most; under another server they are refused. False leaves signals alone. The process that runs the
             application must get the signal before the server does. Under hypercorn's own command it does not:
             hypercorn's first process keeps the signal and has the other close the socket at once, so later connections
             are reset. Nor does hypercorn's own handler give way to another. Start hypercorn in your program instead,
@@ -121,6 +131,7 @@ class Serving(Service):
         reserve: int | str | Callable[[ASGIScope], int | str | None] | None = None,
         wait: float | None = None,
         max_body: int | str | None = "8 MiB",
+        max_bodies: int | str | None = "auto",
         body_timeout: float | None = 30.0,
         drain_timeout: float = 30.0,
         batchers: Mapping[str, Batcher[Any, Any]] | None = None,
@@ -156,11 +167,25 @@ class Serving(Service):
         check_number("deadline", None if callable(deadline) else deadline, "seconds", none="no bound")
         check_number("body_timeout", body_timeout, "seconds", none="no bound")
         check_number("drain_timeout", drain_timeout, "seconds", zero=True)
-        most_bytes = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
+        most = None if max_body is None else parse_bytes(max_body, "max_body", none="no bound")
+        in_all = max_bodies
+        if max_bodies is not None and max_bodies != "auto":
+            in_all = parse_bytes(max_bodies, "max_bodies", none="no bound")
+            if in_all < (most or 0):
+                raise ValueError(f"max_bodies must hold one body, of max_body={most:,} bytes, and is {max_bodies!r}")
         check_wait(wait, reserve)
         reserved = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
         options = Options(
-            deadline, reserved, wait, tenant, most_bytes, body_timeout, drain_timeout, drain_on_sigterm, warm_up
+            deadline,
+            reserved,
+            wait,
+            tenant,
+            most,
+            in_all,
+            body_timeout,
+            drain_timeout,
+            drain_on_sigterm,
+            warm_up,
         )
         super().__init__(scheduler, Limiter(max_requests, max_requests_per_tenant), options)
         self.app = app

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from .._blocks import asynccontextmanager, contextmanager
+import anyio.to_thread
+
+from .._blocks import asynccontextmanager
 from .._core.audit import launched
 from .._core.model import Lane, Task
 from .._log import Log
@@ -21,18 +21,18 @@ from ..flow.batcher.stepper import Stepper
 from ..flow.scope import Scope, check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
+from .body_room import BodyRoom
 from .door import Door
+from .draining import drain_on_signals
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
 
 logger: Final = Log("asyncsched.serving")
-SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _OTHERS: Final = (
     "the application keeps something of its own ({1}) as {0!r} in its state, where handlers find what `Serving` puts"
     " there: give it another name"
 )
 _LAST = 1.0  # seconds for requests to end after they were cancelled
-_drains: list[Callable[[], Awaitable[None]]] = []  # those that await a signal, which is meant for the whole process
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Options:
     wait: float | None
     tenant: Callable[[ASGIScope], Hashable] | None
     max_body: int | None
+    max_bodies: int | str | None
     body_timeout: float | None
     drain_timeout: float
     drain_on_sigterm: bool
@@ -63,6 +64,7 @@ class Service:
 
     def __init__(self, make_scheduler: Callable[[], Scheduler], limiter: Limiter, options: Options) -> None:
         self.limiter = limiter
+        self.body_room: BodyRoom = BodyRoom()
         self.options = options
         self.instruments: list[Instrument] = []
         self.shown = True  # whether anything shows a summary
@@ -73,12 +75,13 @@ class Service:
         self.steppers: Mapping[str, Stepper[Any, Any]] = {}
         self._make_scheduler = make_scheduler
         self._scheduler: Scheduler | None = None
+        self._threads: anyio.CapacityLimiter | None = None  # those of `def` endpoints
         self._drained_by = 0.0  # in the loop's time, once draining has begun
 
     @property
     def ready(self) -> bool:
-        """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and not
-        every stream is held by work whose requests were cut short."""
+        """Whether requests are taken, and can be computed: the scheduler is open, the server does not drain, and work
+        whose requests were cut short does not hold every place, every stream, or every thread of anyio's."""
         return self.is_open and not self.limiter.draining and not self._held_up()
 
     @property
@@ -131,7 +134,12 @@ class Service:
         return own + [task for answerer in self._scheduler._runtime.answerers for task in answerer.unwanted()]
 
     def _held_up(self) -> bool:
-        """Whether such tasks hold every stream, so nothing else can run."""
+        """Whether work whose requests were cut short holds all of something, so nothing else can run."""
+        adopted, threads = self.limiter.adopted, self._threads
+        if adopted >= self.limiter.max_requests:
+            return True
+        if threads is not None and adopted >= threads.total_tokens and threads.available_tokens <= 0:
+            return True
         if self._scheduler is None or not (bodies := self.bodies()):
             return False
         runtime, first = self._scheduler._runtime, dict[Lane | None, Task]()
@@ -146,15 +154,17 @@ class Service:
         Raises:
             TaskTooLarge: if no request could ever be answered.
         """
-        self.limiter.draining = False
+        self.limiter.draining = self.limiter.closed = False
         async with self._make_scheduler() as scheduler:
             batch = max([batcher.reserve or 0 for batcher in self.batchers.values()], default=0)
             reserve = 0 if callable(self.options.reserve) else self.options.reserve or 0
             check_reserve(reserve + batch, scheduler.statistics().max_bytes, "a request with its batch (reserve=)")
+            self.body_room.limit = self._most_for_bodies(scheduler.statistics().max_bytes)
             self._scheduler = scheduler
             lanes = scheduler._runtime.lanes.values()
-            self.door = Door(sum([len(one.compute) for one in lanes]), self.limiter)
+            self.door: Door = Door(sum([len(one.compute) for one in lanes]), self.limiter)
             scheduler.add_instrument(self.door)
+            self._threads = anyio.to_thread.current_default_thread_limiter()
             if self.shown:
                 self.summary = Summary()
                 scheduler.add_instrument(self.summary)
@@ -164,8 +174,14 @@ class Service:
                     await self.drain()
                     await self._close(scheduler)
                 finally:
-                    self.limiter.draining = True
+                    self.limiter.draining = self.limiter.closed = True
                     self._scheduler = self.summary = None
+
+    def _most_for_bodies(self, max_bytes: int | None) -> int | None:
+        given, most = self.options.max_bodies, self.options.max_body
+        if not isinstance(given, str):
+            return given
+        return None if max_bytes is None else max(max_bytes // 4, most or 0)
 
     def put_into(self, state: MutableMapping[str, Any]) -> None:
         """Put the scheduler and this server into the state of a lifespan or a request. What another `Serving` has put
@@ -195,22 +211,37 @@ class Service:
         if self.options.warm_up is not None:
             await self.options.warm_up(self.scheduler)
 
-    async def drain(self) -> None:
-        """Refuse new requests, and wait for those in progress. After `drain_timeout` they are cancelled."""
-        seconds = self.options.drain_timeout
+    async def drain(self, stop_accepting: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Wait for the requests in progress; after `drain_timeout` they are cancelled. Those that come meanwhile are
+        answered too, and end their connections. Then refuse new ones, and wait for the last.
+
+        Args:
+            stop_accepting: has the server take no more connections. It is awaited before requests are refused, and ends
+                when those that the server has taken have sent their requests.
+        """
+        now = asyncio.get_running_loop().time
         if not self.limiter.draining:
             self.limiter.draining = True
-            self._drained_by = asyncio.get_running_loop().time() + seconds
+            self._drained_by = now() + self.options.drain_timeout
+        await self._finish(self._drained_by)
+        if stop_accepting is not None:
+            await stop_accepting()
+        self.limiter.closed = True
+        await self._finish(max(self._drained_by, now() + _LAST))
+
+    async def _finish(self, until: float) -> None:
+        """Wait for the requests that are in progress now, and cancel them if they take too long."""
+        left = self.limiter.in_progress()
         try:
-            async with asyncio.timeout_at(self._drained_by):
-                await self.limiter.empty()
+            async with asyncio.timeout_at(until):
+                await self.limiter.answered(left)
         except TimeoutError:
-            count = self.limiter.end_all(ShuttingDown())
+            count = self.limiter.end(left, ShuttingDown())
             told = "1 request was" if count == 1 else f"{count:,} requests were"
-            logger.warning("%s cancelled after %g s of draining", told, seconds)
+            logger.warning("%s cancelled after %g s of draining", told, self.options.drain_timeout)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LAST):
-                    await self.limiter.empty()
+                    await self.limiter.answered(left)
 
     async def _close(self, scheduler: Scheduler) -> None:
         """Wait for tasks that requests have left behind, such as a batch that nobody wants any more."""
@@ -223,54 +254,3 @@ class Service:
 
     def _time_left(self) -> float:
         return max(_LAST, self._drained_by - asyncio.get_running_loop().time())
-
-
-@contextmanager
-def drain_on_signals(drain: Callable[[], Awaitable[None]]) -> Iterator[None]:
-    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it.
-
-    A second one does not. If several are open, all drain at the same time.
-
-    A server that gets the signal closes its socket at once, so later clients get no answer at all. And it waits for the
-    responses that have begun before it tells the application to stop, so a stream of events would never end.
-
-    Outside the main thread, where Python allows no signal handlers, nothing changes. Nor does it for a signal whose
-    handler is not Python's: a program that embeds Python awaits `Serving.drain` itself.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    tasks: list[asyncio.Task[None]] = []
-
-    async def drain_and_pass_on(number: int) -> None:
-        await asyncio.gather(*[drain() for drain in _drains])
-        pass_on(number)
-
-    def pass_on(number: int) -> None:
-        signal.signal(number, previous[number])
-        signal.raise_signal(number)
-
-    def begin(number: int) -> None:
-        if tasks:
-            pass_on(number)
-        else:
-            tasks.append(loop.create_task(drain_and_pass_on(number)))
-
-    def handler(number: int, frame: object) -> None:
-        loop.call_soon_threadsafe(begin, number)  # which wakes the loop
-
-    # A handler that is not Python's, as in a program that embeds Python, cannot be called from here, nor set again.
-    previous = {int(number): found for number in SIGNALS if (found := signal.getsignal(number)) is not None}
-    for number in previous:
-        signal.signal(number, handler)
-    _drains.append(drain)
-    try:
-        yield
-    finally:
-        _drains.remove(drain)
-        for number in previous:
-            if signal.getsignal(number) is handler:
-                signal.signal(number, previous[number])
-        for task in tasks:
-            task.cancel()

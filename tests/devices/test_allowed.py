@@ -133,3 +133,39 @@ def test_opening_without_a_file_descriptor_says_so_and_succeeds_once_there_are_s
     said, result = fresh(WITHOUT).splitlines()
     assert "no file descriptor is left, and a scheduler needs some: close files" in said
     assert result == "3"
+
+
+@pytest.mark.parametrize(("kind", "used"), [("RLIMIT_AS", 3000), ("RLIMIT_DATA", 1000)])
+def test_the_processs_own_limits_count_what_it_has_mapped(
+    groups: Path, monkeypatch: pytest.MonkeyPatch, kind: str, used: int
+) -> None:
+    resource = pytest.importorskip("resource", reason="not on Windows")
+    page, machine = os.sysconf("SC_PAGE_SIZE"), limit()
+    write(groups / "pages", "3000 500 0 0 0 1000 0\n")
+    monkeypatch.setattr(allowed, "OWN_PAGES", str(groups / "pages"))
+    most = {getattr(resource, kind): 5000 * page}
+    infinite = (resource.RLIM_INFINITY,) * 2
+    monkeypatch.setattr(resource, "getrlimit", lambda asked: (most[asked],) * 2 if asked in most else infinite)
+    assert limit() == (5000 - used) * page
+    most[getattr(resource, kind)] = used * page
+    assert limit() == 2  # there is none left
+    most.clear()
+    assert limit() == machine
+
+
+UNDER_A_LIMIT = """
+import mmap, resource
+from asyncsched.devices.host import allowed
+mapped, before = allowed._pages()[0], allowed.resident_memory()
+resource.setrlimit(resource.RLIMIT_AS, (mapped + 2**29, resource.RLIM_INFINITY))
+print(allowed.allowed_memory() <= 2**29)
+with mmap.mmap(-1, 2**26) as taken:
+    taken.write(bytes(2**26))
+    now = allowed.resident_memory()
+print(now[0] - before[0] >= 2**26, now[1] >= now[0] - 2**22, allowed.resident_memory()[0] < now[0])
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="not Linux")
+def test_the_memory_of_a_process() -> None:
+    assert fresh(UNDER_A_LIMIT).split() == ["True"] * 4

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -190,3 +192,49 @@ def test_on_cuda_the_allocator_tells() -> None:
     with torch_interop.counted_on(SimpleNamespace(cuda=cuda), 1) as found:
         pass
     assert (found.peak, found.kept) == (0, 0)
+
+
+class Growing:
+    """A function by which the process grows, as it does by a library's memory. The process is this object's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.resident, self.most, self.gate = 10**8, 2 * 10**9, threading.Event()
+        monkeypatch.setattr(learned, "resident_memory", lambda: (self.resident, self.most))
+
+    def keep(self, nbytes: int, returned: int = 100) -> Any:
+        self.resident += nbytes
+        return np.ones(returned, np.uint8)
+
+    def drop(self, nbytes: int) -> Any:
+        self.most = max(self.most, self.resident + nbytes)
+        return np.ones(100, np.uint8)
+
+
+async def test_memory_that_is_not_seen_is_told_of_once(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process, cost = Growing(monkeypatch), asc.LearnedCost()
+    with caplog.at_level(logging.WARNING):
+        await s.call(process.keep, 60_000_000, nbytes=cost, name="little")
+        await s.call(process.keep, 400_000_000, 110_000_000, nbytes=cost, name="seen")
+        await s.call(process.drop, 300_000_000, nbytes=cost, name="below the mark from before")
+        assert caplog.text == ""
+        for _ in range(3):
+            await s.call(process.keep, 267_000_000, nbytes=cost, name="model")
+        await s.call(process.drop, 10**10, nbytes=cost, name="scratch")
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 2
+    assert texts[0].startswith("the process grew by 267,000,000 bytes in model, of which a LearnedCost saw 100: ")
+    assert texts[1].startswith("the process grew by 10,000,000,000 bytes in scratch, ")
+
+
+async def test_memory_that_may_be_another_tasks_is_told_of_by_none(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    process, cost = Growing(monkeypatch), asc.LearnedCost()
+    with caplog.at_level(logging.WARNING):
+        other = await s.submit(process.gate.wait, 60)
+        await s.call(process.keep, 10**9, nbytes=cost)
+        process.gate.set()
+        assert await other
+    assert caplog.text == ""

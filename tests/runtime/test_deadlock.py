@@ -299,13 +299,14 @@ async def test_a_coroutine_that_waits_in_a_reserve_holds_it(looks: list[deadlock
 
 
 async def test_results_in_a_queue_raise_once_and_name_a_reserve_that_works(looks: list[deadlock.Finding]) -> None:
-    async def work(reserve: int | None, size: int) -> int:
-        queue: asyncio.Queue[asc.Tensor | None] = asyncio.Queue(size)
+    async def work(reserve: int | None, ahead: int | None, first: str) -> int:
+        queue: asyncio.Queue[asc.Tensor | None] = asyncio.Queue()
 
         async def produce(s: asc.Scheduler) -> None:
-            for _ in range(50):
-                await queue.put(await s.put(BLOCK))
-            await queue.put(None)
+            async with s.scope(reserve=ahead):
+                for _ in range(50):
+                    await queue.put(await s.put(BLOCK))
+                await queue.put(None)
 
         async def consume(s: asc.Scheduler) -> int:
             async with s.scope(reserve=reserve):
@@ -318,19 +319,23 @@ async def test_results_in_a_queue_raise_once_and_name_a_reserve_that_works(looks
                 return done
 
         async with asc.Scheduler("cpu", max_bytes=16 * NB) as s, asyncio.TaskGroup() as group:
+            if first == "producer":
+                group.create_task(produce(s))
+                await turns()  # it reserves first
             consumer = group.create_task(consume(s))
-            await asyncio.sleep(0)  # it reserves first
-            group.create_task(produce(s))
+            if first == "consumer":
+                await turns()
+                group.create_task(produce(s))
         return consumer.result()
 
     with pytest.raises(ExceptionGroup) as caught:
-        await work(None, 0)
+        await work(None, None, "producer")
     (text,) = {str(error) for error in caught.value.exceptions}
     assert re.search(r"\n  \d+ x 80,000 bytes created .*: held by .*\(variable 'queue', asyncio.Queue of \d+\)", text)
     total = sum(int(times or 1) * int(nbytes.replace(",", "")) for times, nbytes in HELD.findall(text))
     assert total == int(re.search(r"and ([\d,]+) of the", text)[1].replace(",", ""))  # type: ignore[index]
     reserve = int(re.search(r"reserve=(\d+)", text)[1])  # type: ignore[index]
-    assert await work(reserve, 0) == await work(reserve, 2) == 50
+    assert [await work(reserve, 16 * NB - reserve, first) for first in ("consumer", "producer")] == [50, 50]
 
 
 HELD = re.compile(r"^  (?:(\d+) x )?([\d,]+) bytes", re.MULTILINE)

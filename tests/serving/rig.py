@@ -18,8 +18,8 @@ with suppress(ImportError):  # importing reads files, which no test may do on it
 
 
 def serving(app: App, make: Callable[[], asc.Scheduler] = lambda: asc.Scheduler("cpu"), **options: Any) -> Serving:
-    """A server that leaves signals alone."""
-    return Serving(app, make, **({"drain_on_sigterm": False} | options))
+    """A server that leaves signals alone. Its calls announce no length, so their bodies are in no bound."""
+    return Serving(app, make, **({"drain_on_sigterm": False, "max_bodies": None} | options))
 
 
 @asynccontextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -139,6 +140,14 @@ async def own(request: Request) -> JSONResponse:
     raise asc.TaskTooLarge("no", 1, 0)
 
 
+async def events(request: Request) -> StreamingResponse:
+    async def numbers() -> AsyncIterator[str]:
+        yield "data: 1\n\n"
+        raise asc.QueueFull("no")
+
+    return StreamingResponse(numbers(), media_type="text/event-stream")
+
+
 async def told(request: Request, error: Exception) -> JSONResponse:
     return JSONResponse("my own", status_code=418)
 
@@ -155,6 +164,7 @@ class Around:
 
 def inner() -> Starlette:
     handlers = {"full": full, "wrong": wrong, "several": several, "bugs": several_bugs, "own": own, "broken": broken}
+    handlers["events"] = events
     routes = [Route(f"/{path}", endpoint) for path, endpoint in handlers.items()]
     return Starlette(routes=routes, exception_handlers={asc.TaskTooLarge: told})
 
@@ -181,6 +191,8 @@ async def test_exceptions_of_the_library_are_answered_wherever_the_framework_is(
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with _lifespan(app), httpx.AsyncClient(transport=transport, base_url="http://test") as c:
         found = {path: await c.get(f"/{path}") for path in ("full", "wrong", "several", "bugs", "own", "broken")}
+        before, _, event = (await c.get("/events")).text.partition("event: error\ndata: ")
+    assert (before, json.loads(event)["status"]) == ("data: 1\n\n", 503)
     codes = {"full": 503, "wrong": 422, "several": 503, "bugs": 500, "own": 418, "broken": 500}
     assert {path: answer.status_code for path, answer in found.items()} == codes
     assert found["full"].headers["retry-after"] == "3"

@@ -13,8 +13,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Serving
+from asyncsched.serving.draining import SIGNALS, drain_on_signals
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
-from asyncsched.serving.service import SIGNALS, drain_on_signals
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, reply, returns, serving
@@ -194,7 +194,7 @@ async def test_a_server_that_cancels_the_lifespan_is_told_nothing() -> None:
     assert server.heard == ["startup.complete"]
 
 
-async def test_draining_answers_who_is_inside_and_refuses_who_comes(caplog: pytest.LogCaptureFixture) -> None:
+async def test_draining_answers_who_is_inside_and_who_comes_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
     held = Held()
     middleware = serving(held)
     server = Server(middleware)
@@ -203,15 +203,17 @@ async def test_draining_answers_who_is_inside_and_refuses_who_comes(caplog: pyte
     await until(lambda: held.entered == 3)
     stopping = asyncio.ensure_future(server.stop())
     await until(lambda: middleware.limiter.draining)
-    late = Call(middleware).feed()
-    status, body = await late.answer()
-    assert (status, body["detail"]) == (503, "The server is shutting down.")
-    assert late.headers["connection"] == "close"
+    late, of_http2 = Call(middleware).feed(), Call(middleware, http_version="2").feed()
+    await until(lambda: held.entered == 5)
     assert [(await get(middleware, path).answer())[0] for path in ("/healthz", "/readyz")] == [200, 503]
     assert server.heard == ["startup.complete"]
     held.gate.set()
-    assert [(await call.answer())[0] for call in inside] == [200] * 3
+    assert [(await call.answer())[0] for call in (*inside, late, of_http2)] == [200] * 5
+    assert [call.headers.get("connection") for call in (*inside, late, of_http2)] == ["close"] * 4 + [None]
     await stopping
+    after = Call(middleware).feed()
+    status, body = await after.answer()
+    assert (status, body["detail"], after.headers["connection"]) == (503, "The server is shutting down.", "close")
     assert server.heard == ["startup.complete", "shutdown.complete"]
     assert "of draining" not in caplog.text  # it ended with the last request, not when its time was over
 
@@ -294,11 +296,13 @@ async def test_a_signal_drains_first_and_is_passed_on(number: int, received: lis
         await until(lambda: held.entered == 1)
         signal.raise_signal(number)
         await until(lambda: middleware.limiter.draining)
-        assert (await Call(middleware).feed().answer())[0] == 503
+        late = Call(middleware).feed()
+        await until(lambda: held.entered == 2)
         assert received == []
         held.gate.set()
-        assert (await call.answer())[0] == 200
+        assert [(await one.answer())[0] for one in (call, late)] == [200, 200]
         await until(lambda: received == [number])
+        assert (await Call(middleware).feed().answer())[0] == 503
 
 
 async def test_one_signal_drains_all_of_several_at_once(number: int, received: list[int]) -> None:
@@ -318,7 +322,7 @@ async def test_one_signal_drains_all_of_several_at_once(number: int, received: l
 
 
 async def test_a_second_signal_is_passed_on_at_once(number: int, received: list[int]) -> None:
-    with drain_on_signals(asyncio.Event().wait):  # type: ignore[arg-type]
+    with drain_on_signals(lambda stop_accepting: asyncio.Event().wait()):  # type: ignore[arg-type,return-value]
         signal.raise_signal(number)
         await turns(5)
         assert received == []
@@ -385,7 +389,7 @@ async def test_a_handler_of_a_program_in_which_python_is_embedded_is_left_alone(
     """Python knows it as None, and can neither call it nor set it again."""
     handler, getsignal = signal.getsignal(number), signal.getsignal
     monkeypatch.setattr(signal, "getsignal", lambda asked: None if asked == number else getsignal(asked))
-    with drain_on_signals(asyncio.Event().wait):  # type: ignore[arg-type]
+    with drain_on_signals(lambda stop_accepting: asyncio.Event().wait()):  # type: ignore[arg-type,return-value]
         assert getsignal(number) is handler
         assert [getsignal(other) for other in SIGNALS if other != number] != [signal.SIG_DFL]
         signal.raise_signal(number)

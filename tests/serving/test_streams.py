@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import Serving
+from asyncsched.serving import Problem, Serving
 from asyncsched.serving.http import ASGIScope, Message, Receive, Send
 from tests.ledger import used
 from tests.waiting import turns, until
@@ -118,3 +119,100 @@ async def test_what_is_left_when_draining_takes_too_long_is_ended(late: bool) ->
     await asyncio.wait([call.task for call in calls])
     assert texts.stepper.statistics().members == 0
     assert all(call.sent[-1]["body"] == b"" for call in calls)
+
+
+# -- a stream of events that cannot go on -----------------------------------------------------------------------------
+
+
+def failing(error: Exception, *, sent: bytes = b"data: 1\n\n", headers: Any = EVENTS) -> Any:
+    """An application that fails after it has begun to answer. The client leaves what it is told unread for ever, if
+    `sent` is empty."""
+
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": sent, "more_body": True})
+        raise error
+
+    return app
+
+
+def problem_in(call: Call) -> Any:
+    """That of the last event."""
+    _, event, rest = told(call).partition(b"event: error\ndata: ")
+    assert event
+    assert rest.endswith(b"\n\n")
+    assert not call.sent[-1].get("more_body", False)
+    return json.loads(rest)
+
+
+PROBLEMS = [
+    (asc.Preempted("by another"), 503, "The server ran out of room for this request."),
+    (Problem(422, "No such token.", token=7), 422, "No such token."),
+    (ExceptionGroup("of a task group", [asc.QueueFull("full")]), 503, "A queue of the server is full"),
+]
+
+
+@pytest.mark.parametrize(("error", "status", "detail"), PROBLEMS, ids=lambda given: type(given).__name__)
+@pytest.mark.parametrize("sent", [b"", b"data: 1\n\n", b"data: 1\r\n\r\n"])
+async def test_a_client_of_events_is_told_of_an_error_and_the_server_of_none(
+    error: Exception, status: int, detail: str, sent: bytes
+) -> None:
+    async with opened(failing(error, sent=sent)) as server:
+        call = Call(server).feed()
+        await call.task
+        found = problem_in(call)
+        assert (found["status"], found.get("token")) == (status, 7 if status == 422 else None)
+        assert found["detail"].startswith(detail)
+        assert told(call).startswith(sent)
+
+
+async def test_a_client_of_events_is_told_of_a_bug_without_its_words_and_the_server_of_all() -> None:
+    async with opened(failing(LookupError("a secret"))) as server:
+        call = Call(server).feed()
+        with pytest.raises(LookupError):
+            await call.task
+        assert problem_in(call)["detail"] == "The server failed."
+
+
+async def test_a_client_of_events_is_told_of_the_deadline() -> None:
+    async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
+        await asyncio.Event().wait()
+
+    async with opened(app, deadline=0.05) as server:
+        call = Call(server).feed()
+        await call.task
+        assert problem_in(call)["status"] == 504
+
+
+CUT: dict[str, Any] = {
+    "within an event": {"sent": b"data: 1"},
+    "within another": {"sent": b"data: 1\n"},
+    "compressed": {"headers": [*EVENTS, (b"Content-Encoding", b"gzip")]},
+    "of a known length": {"headers": [*EVENTS, (b"content-length", b"100")]},
+    "no events": {"headers": [(b"content-type", b"text/csv")]},
+}
+
+
+@pytest.mark.parametrize("kind", CUT)
+async def test_where_no_event_can_be_added_the_connection_is_cut(kind: str) -> None:
+    async with opened(failing(asc.QueueFull("full"), **CUT[kind])) as server:
+        call = Call(server).feed()
+        with pytest.raises(asc.QueueFull):
+            await call.task
+        assert len(call.sent) == 2
+
+
+async def test_a_client_of_events_that_does_not_read_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.serving.http._FOR_THE_LAST", 0.01)
+
+    class Unread(Call):
+        async def _send(self, message: Message) -> None:
+            self.sent.append(message)
+            if len(self.sent) == 3:
+                await asyncio.Event().wait()
+
+    async with opened(failing(asc.QueueFull("full"))) as server:
+        with pytest.raises(asc.QueueFull):
+            await Unread(server).feed().task
+        assert not len(server.limiter)

@@ -1,4 +1,5 @@
-"""How much memory and how many processors this process may use, by the machine and by the container it runs in."""
+"""How much memory and how many processors this process may use, by the machine, by the container it runs in, and by its
+own limits. And how much memory it has."""
 
 from __future__ import annotations
 
@@ -11,13 +12,14 @@ from math import ceil
 
 GROUPS = "/sys/fs/cgroup"
 OWN_GROUPS = "/proc/self/cgroup"
+OWN_PAGES = "/proc/self/statm"
 NO_DESCRIPTOR = (EMFILE, ENFILE)  # by the process's own limit, or by the machine's
 
 
 @cache
 def allowed_memory() -> int | None:
     """Bytes that this process may use; None where that is not known. Reads files: not for the loop's thread."""
-    limits = [*_machine(), *_container()]
+    limits = [*_machine(), *_container(), *_own()]
     return min(limits, default=None)
 
 
@@ -33,6 +35,33 @@ def allowed_processors() -> int:
 def _machine() -> Iterator[int]:
     with suppress(AttributeError, OSError, ValueError):  # not on Windows
         yield os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def resident_memory() -> tuple[int, int]:
+    """The bytes of this process that are in memory now, and the most so far; zeros where that is not known. Reads a
+    file."""
+    with suppress(ImportError, IndexError):  # not on Windows, or without Linux's files
+        import resource
+
+        return _pages()[1], 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return 0, 0
+
+
+def _own() -> Iterator[int]:
+    """What is left by the process's own limits (`ulimit -v`, `ulimit -d`). They count all that it has mapped."""
+    with suppress(ImportError):  # not on Windows
+        import resource
+
+        mapped = _pages() or [0] * 7
+        for kind, used in ((resource.RLIMIT_AS, mapped[0]), (resource.RLIMIT_DATA, mapped[5])):
+            most = resource.getrlimit(kind)[0]
+            if most != resource.RLIM_INFINITY:
+                yield max(2, most - used)  # so that half of it is a limit
+
+
+def _pages() -> list[int]:
+    """Bytes of this process, by Linux: mapped, resident, shared, of its text, 0, of its data, 0."""
+    return [os.sysconf("SC_PAGE_SIZE") * int(number) for number in _read(OWN_PAGES).split()]
 
 
 def _container() -> Iterator[int]:

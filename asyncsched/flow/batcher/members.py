@@ -116,6 +116,8 @@ class MemberQueue(Queue):
     """The members that wait for a step. They are put into the rows of their tenants only when not all fit: mostly they
     wait for one turn of the loop, and then all go."""
 
+    refused: int
+
     def join(self, seat: Seat, cost: float, now: float) -> None:
         """A member waits for its next step, which has this cost."""
         seat.cost, seat.arrived, seat.going = cost, now, True
@@ -123,7 +125,7 @@ class MemberQueue(Queue):
 
     def __init__(self, max_cost: float, cost: Callable[[Any], float] | None) -> None:
         super().__init__(STEP, max_cost, None, cost)
-        self.pace = Pace(max_cost, 1, 1 / 32, 1 / 32)  # a member takes many steps, so their mean counts
+        self.pace: Pace = Pace(max_cost, 1, 1 / 32, 1 / 32)  # a member takes many steps, so their mean counts
         self.seats: dict[int, Seat] = {}  # of the members that are there, or wait for their reserve; by identity
         # Of a member: how many steps it takes, and what they cost. These vary, and become no slower.
         self._steps, self._work = Took(1 / 32, 1 / 32), Took(1 / 32, 1 / 32)

@@ -106,6 +106,8 @@ class StepperStatistics(Record):
     """Members in these steps, added up."""
     outputs: int
     """Outputs of these members, added up."""
+    retries: int
+    """Parts of failed steps that were computed again (`isolate=`)."""
     largest_step: int
     """The most members that ever were in one step."""
     first_seconds: Seconds
@@ -209,6 +211,7 @@ class Stepper(Generic[Member, Output]):
     an exception, which ends this member alone, and is raised where its outputs are read. An exception that `step`
     itself raises ends every member of that step, each with a copy of it, since nobody knows how far the step came with
     any of them. So does a list that is not as long as that of the members. Members that were not in that step go on.
+    With `isolate`, where `step` can be repeated, only the member that fails ends.
 
     *Who goes*, if `max_cost` does not admit all: the highest `priority` of the scopes in which members joined, but a
     lower class that waits gets every 17th place or so. In a class tenants have equal shares of cost, or shares by their
@@ -257,6 +260,10 @@ class Stepper(Generic[Member, Output]):
         wait: most seconds that a member waits for its reserve, as in `s.scope(reserve=, wait=)`. Then joining raises
             QueueFull, so a server can refuse before it begins to answer. Without it, joining waits for as long as it
             takes.
+        isolate: whether a step that fails (by an `Exception` of `step`, or by a wrong number of outputs) is computed
+            again in halves, and these in halves, until the member that fails is alone. So it alone ends. Off by
+            default, since `step` must be repeatable: one that raises has changed none of its members. Let it compute
+            first, and only then advance them, in their caches, too.
         scheduler: whose streams and scopes are used; default the ambient one where the stepper is made, else that of
             the member, else the only one open on the loop. If it is a scope, steps run in it and take their bytes from
             its reserve, if it has one: so they have bytes even if members have reserved all others.
@@ -276,6 +283,7 @@ class Stepper(Generic[Member, Output]):
         ahead: int = 4,
         reserve: int | str | Callable[[Member], int | str] | None = None,
         wait: float | None = None,
+        isolate: bool = False,
         scheduler: Submitter | None = None,
     ) -> None:
         if not callable(step):
@@ -291,7 +299,7 @@ class Stepper(Generic[Member, Output]):
         self._ahead = ahead
         self._scheduler = scheduler
         self._queue = MemberQueue(max_cost, cost)
-        self._runners = Runners(step, self._queue, 1, False, None, scheduler)
+        self._runners = Runners(step, self._queue, 1, isolate, None, scheduler)
         self._seats = self._queue.seats
         self._numbers = count()
         self._joined = self._begun = self._failed = self._outputs = 0
@@ -359,6 +367,7 @@ class Stepper(Generic[Member, Output]):
             steps=runners.batches,
             stepped=runners.answered,
             outputs=self._outputs,
+            retries=runners.retries,
             largest_step=runners.largest,
             first_seconds=self._first_seconds,
             gap_seconds=self._gap_seconds,

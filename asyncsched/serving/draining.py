@@ -1,0 +1,89 @@
+"""SIGTERM and Ctrl-C: the requests in progress are answered before the server gets the signal.
+
+A server that gets it closes its socket at once, and gives those in progress a time of its own. It also waits for the
+responses that have begun before it tells the application to stop, so a stream of events would never end.
+
+Other processes may share the socket, as the workers of gunicorn and uvicorn do. The system goes on giving this process
+some of the new connections until it closes the socket. So what comes while it drains is answered as ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Any, Final
+
+from .._blocks import contextmanager
+
+Drain = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
+SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+_LOOKS: Final = 20  # most, at connections that have sent nothing yet
+_PAUSE: Final = 0.05  # seconds before each look
+_drains: list[Drain] = []  # those that await a signal, which is meant for the whole process
+
+
+@contextmanager
+def drain_on_signals(drain: Drain) -> Iterator[None]:
+    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it.
+
+    A second one does not. If several are open, all drain at the same time.
+
+    Outside the main thread, where Python allows no signal handlers, nothing changes. Nor does it for a signal whose
+    handler is not Python's: a program that embeds Python awaits `Serving.drain` itself.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    tasks: list[asyncio.Task[None]] = []
+
+    async def drain_and_pass_on(number: int) -> None:
+        stop_accepting = partial(_stop_accepting, previous[number])
+        await asyncio.gather(*[drain(stop_accepting) for drain in _drains])
+        pass_on(number)
+
+    def pass_on(number: int) -> None:
+        signal.signal(number, previous[number])
+        signal.raise_signal(number)
+
+    def begin(number: int) -> None:
+        if tasks:
+            pass_on(number)
+        else:
+            tasks.append(loop.create_task(drain_and_pass_on(number)))
+
+    def handler(number: int, frame: object) -> None:
+        loop.call_soon_threadsafe(begin, number)  # which wakes the loop
+
+    # A handler that is not Python's, as in a program that embeds Python, cannot be called from here, nor set again.
+    previous = {int(number): found for number in SIGNALS if (found := signal.getsignal(number)) is not None}
+    for number in previous:
+        signal.signal(number, handler)
+    _drains.append(drain)
+    try:
+        yield
+    finally:
+        _drains.remove(drain)
+        for number in previous:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, previous[number])
+        for task in tasks:
+            task.cancel()
+
+
+async def _stop_accepting(handler: Any) -> None:
+    """Have uvicorn take no more connections, if `handler` is its own for a signal, and let those that it has taken send
+    their requests. uvicorn itself would close such connections unanswered. Of other servers nothing is known here."""
+    server = getattr(handler, "__self__", None)
+    listening, state = getattr(server, "servers", None), getattr(server, "server_state", None)
+    if not listening or state is None:
+        return
+    for one in listening:
+        one.close()
+    for _ in range(_LOOKS):
+        await asyncio.sleep(_PAUSE)
+        if all(getattr(connection, "cycle", state) is not None for connection in state.connections):
+            break
