@@ -124,7 +124,8 @@ def test_a_process_that_never_starts_is_ended_with_the_block(tmp_path: Path) -> 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no limit on descriptors")
 def test_no_descriptors_are_an_error_until_there_are_some(tmp_path: Path) -> None:
-    assert program(tmp_path, _NO_DESCRIPTORS) == "1\n"
+    printed = program(tmp_path, _NO_DESCRIPTORS)
+    assert printed == "1\n", printed
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
