@@ -62,7 +62,7 @@ class Array:
     def made(self, put: Callable[[Any], asc.Tensor]) -> asc.Tensor:
         """The tensor: a view of another one, unless it is laid out as a whole."""
         array = self.fill(np.random.default_rng(0), self.shape)
-        with np.errstate(invalid="ignore"):
+        with np.errstate(invalid="ignore", over="ignore"):
             array = array >= 1 if self.kind == "?" else array.astype(self.kind)
             if self.kind[0] in "fc":
                 array[np.isinf(array)] = np.nan  # each counts as different

@@ -41,7 +41,7 @@ async def test_without_a_private_name_nothing_is_certain(what: str, monkeypatch:
     monkeypatch.setitem(loop_work.NAMES, what, "gone")
     event = asyncio.Event()
     waiting = asyncio.create_task(event.wait())
-    await asyncio.to_thread(int)  # starts a thread of the executor
+    worker = await asyncio.to_thread(threading.current_thread)  # of the executor
     reader, writer = os.pipe()
     loop.add_reader(reader, int)
     timer = loop.call_later(3600, int)
@@ -52,7 +52,7 @@ async def test_without_a_private_name_nothing_is_certain(what: str, monkeypatch:
         assert work is None or work.watches
     elif what.startswith("executors"):
         here = threading.get_ident()
-        assert any(thread.name.startswith("asyncio") for thread in loop_work.foreign_threads(here))
+        assert worker in loop_work.foreign_threads(here)
     timer.cancel()
     loop.remove_reader(reader)
     os.close(reader)
