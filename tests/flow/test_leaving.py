@@ -282,6 +282,34 @@ async def test_cancelled_anywhere_nothing_stays_behind(seed: int) -> None:
         assert found.bytes_retained == 0
 
 
+async def test_a_source_that_is_being_closed_is_closed_though_the_consumer_is_cancelled(s: asc.Scheduler) -> None:
+    closing, go_on, closed = asyncio.Event(), asyncio.Event(), False
+
+    async def source() -> AsyncIterator[int]:
+        nonlocal closed
+        try:
+            for i in range(9):
+                yield i
+        finally:
+            closing.set()
+            await go_on.wait()
+            closed = True
+
+    async def consume() -> None:
+        async with s.pipeline(source()).take(1).map(same).open() as items:
+            async for _ in items:
+                await asyncio.Event().wait()
+
+    task = asyncio.create_task(consume())
+    await closing.wait()
+    task.cancel()
+    await turns(9)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert closed
+
+
 async def test_no_thread_outlives_its_epoch(s: asc.Scheduler) -> None:
     pipe = s.pipeline(Counted(20)).map(same_in_thread, workers=3).batch(2)
     before = {*threading.enumerate()}

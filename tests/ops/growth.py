@@ -20,9 +20,11 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache
 from math import prod
+from threading import Barrier
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -223,7 +225,7 @@ def cases(kind: str) -> dict[str, list[Case]]:
         "take_along_axis": [((X, index(rows, COLUMNS, most=n)), {"axis": axis})
                             for axis, n in enumerate((rows, COLUMNS))],
         "argwhere": along({}, operands=(some(rows, COLUMNS, fill=distinct),)),
-        "searchsorted": [((fixed(size, fill=ordered), X), {"side": "left"})],
+        "searchsorted": [((fixed(size, fill=ordered), some(rows, COLUMNS, fill=ordered)), {"side": "left"})],
         "unique_values": along({}, operands=(DISTINCT,)),
         "unique_packed": along(*[{"index": i, "inverse": v, "counts": c} for i, v, c in
                                  ((True, True, True), (False, True, False), (False, False, True))],
@@ -258,7 +260,7 @@ def cases(kind: str) -> dict[str, list[Case]]:
     found |= {
         name: along(*[{**o, "norm": "backward"} for o in of_all]) for name in ("fftn", "ifftn", "rfftn", "irfftn")
     }
-    return found | signals(some, fixed, rows) | networks(some, fixed, rows)
+    return found | signals(some, fixed, rows) | networks(some, fixed, rows, wide)
 
 
 def signals(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
@@ -271,9 +273,10 @@ def signals(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
     modes += [{"mode": mode, "reflect_type": kind} for mode in ("reflect", "symmetric") for kind in ("even", "odd")]
     modes += [{"mode": "constant", "constant_values": 2}]
     known = fixed(512, fill=ordered, dtype="f8")
+    line = some(rows * COLUMNS, fill=ordered)
     return {
         "interp": [((X, known, known), {"left": None, "right": None, "period": period}) for period in (None, 0.3)]
-                  + [((X, some(rows * COLUMNS, fill=ordered), LINE), {"left": None, "right": None, "period": None})],
+                  + [((some(rows, COLUMNS, fill=ordered), line, LINE), {"left": None, "right": None, "period": None})],
         "gradient": [((X, h), {"axis": axis, "edge_order": order})
                      for h in (1.0, fixed(COLUMNS, fill=ordered, dtype="f8")) for axis in (0, 1) for order in (1, 2)],
         "convolve": [((LINE, some(n)), {"mode": mode}) for n, mode in ((30, "full"), (500, "same"))],
@@ -282,9 +285,10 @@ def signals(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
     }  # fmt: skip
 
 
-def networks(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
+def networks(some: Any, fixed: Any, rows: int, wide: int) -> dict[str, list[Case]]:
     """Of networks. Images are many and small, few and large, and lines."""
     n, x, target = rows * 32, some(rows * 32, 128), fixed(rows * 32, fill=numbers(100), dtype="i8")
+    inner = min(wide, 128)
     how, one = {"ignore_index": -100, "label_smoothing": 0.1}, fixed(fill=lambda *_: np.asarray(1))
     shapes = ((rows, 32, 32), (rows, 32, 32), (rows, 32, 32))
     seen = fixed(64, 64, fill=lambda rng, shape: np.tri(*shape), dtype="?")
@@ -303,8 +307,8 @@ def networks(some: Any, fixed: Any, rows: int) -> dict[str, list[Case]]:
         "layer_norm": [((x, some(128), some(128)), {"eps": 1e-5})],
         "layer_norm_input_grad": [((x, some(128), x), {"eps": 1e-5})],
         "layer_norm_weight_grad": [((x, x), {"eps": 1e-5, "shape": (128,)})],
-        "linear": [((x, some(100, 128), some(100)), {}), ((some(rows, 512), some(COLUMNS, 512)), {})],
-        "linear_weight_grad": [((some(n, 100), x), {}), ((some(512, rows), some(512, COLUMNS)), {})],
+        "linear": [((some(n, inner), some(100, inner), some(100)), {}), ((some(rows, wide), some(COLUMNS, wide)), {})],
+        "linear_weight_grad": [((some(n, 100), some(n, inner)), {}), ((some(wide, rows), some(wide, COLUMNS)), {})],
         "accurate_sum": [((x,), {"axis": axis}) for axis in ((0,), (1,), (0, 1))],
         "embedding": [((some(1000, 128), target), {})],
         "dropout": [((x, 5), {"p": 0.25})],
@@ -476,9 +480,24 @@ def measured(name: str, operands: tuple[Any, ...], options: dict[str, Any], stre
     return grown, charged
 
 
+def warm_up() -> None:
+    """Let BLAS take its buffers, which it keeps: one for each of two threads that compute at the same time."""
+    together = Barrier(2)
+
+    def multiply(dtype: str) -> None:
+        matrix = np.ones((COLUMNS, COLUMNS), dtype)
+        together.wait()
+        matrix @ matrix[:, :512]
+
+    for dtype in ("f4", "f8", "c16"):
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(multiply, [dtype] * 2))
+
+
 def main(part: int, of: int, most: int, only: str = "", streams: int = 0) -> None:
     """Print a part of the trials: what is tried, by how much the process grew, and what was charged."""
     compiled.finish()  # what is compiled in the background takes memory, too
+    warm_up()
     _drawn_numbers()
     gc.freeze()
     names = only.split(",")

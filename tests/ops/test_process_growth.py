@@ -29,7 +29,9 @@ NOT_TRIED = {
 }  # fmt: skip
 # What these take may be less than they are charged, whatever the operands' layout.
 CHARGED_MORE = {
+    "isin": "before 2.3 NumPy has no hash table of integers",
     "unique_values": "before 2.3 NumPy sorts integers of few bits, which takes more than its hash table",
+    "where": "a condition that is no bool is cast part by part where the work is cut, and is charged as a whole",
 }
 
 

@@ -152,6 +152,7 @@ class AsyncSource(SourceStage):
             elif not isinstance(error, asyncio.CancelledError):  # the source answers a cancellation so
                 self.closing_error = error
         finally:
+            self.closing = True
             if callable(aclose := getattr(iterator, "aclose", None)):
                 await self._close(aclose)
         return False

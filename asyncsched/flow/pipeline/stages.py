@@ -60,6 +60,7 @@ class Stage:
         self.skipped: int = 0
         self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
+        self.closing = False  # what it reads
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
         self.failed_on: str = ""  # the item there, if it is brief
@@ -136,7 +137,7 @@ class Stage:
         """Run a function that awaits a user's coroutines. While it returns True, run it again in a new asyncio task.
 
         If this is cancelled, cancel it once and wait for it, as asyncio does. A cancelled scope of anyio would cancel
-        it again at each `await`, even in a `finally`.
+        it again at each `await`, even in a `finally`. A source that is being closed is not cancelled any more.
         """
         go_on = True
         while go_on:
@@ -145,7 +146,8 @@ class Stage:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 self.fail((), error)  # in case a user's coroutine goes on all the same
-                task.cancel()
+                if not self.closing:
+                    task.cancel()
                 await ended(task)
                 raise
             if task.cancelled():  # by somebody else

@@ -54,10 +54,14 @@ def _found_bytes(array: Meta) -> int:
     numbers, before 2.3 none at all, and before 2.4 none for complex numbers: the larger is charged.
     """
     array, elements, most = _flat(array)
-    node = 16 * -(-(array.dtype.itemsize + 24) // 16)  # with two pointers and what the allocator adds
-    table = 0 if array.dtype.kind == "f" else most * (node + 2 * 8)
+    table = _nodes_bytes(array) and _nodes_bytes(array) + most * 2 * 8
     found = most * array.dtype.itemsize
     return elements * array.dtype.itemsize + max(table + found, elements + max(found, elements))
+
+
+def _nodes_bytes(array: Meta) -> int:
+    """The most bytes of the nodes of NumPy's hash table: an element, two pointers, and what the allocator adds."""
+    return 0 if array.dtype.kind == "f" else _flat(array)[2] * 16 * -(-(array.dtype.itemsize + 24) // 16)
 
 
 def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -94,6 +98,7 @@ def _sorted_bytes(elements: int, most: int, itemsize: int, *, index: bool, inver
 def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A bool for each element of the first operand. NumPy sorts both operands, and then both as one.
 
+    Of a hash table of the second the allocator keeps the nodes, which are too small and too many to be given back.
     Booleans it looks up in a table, by their places and three masks. (Integers, too, if they are close together: this
     takes less.)
     """
@@ -106,7 +111,8 @@ def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
     unique = _sorted_bytes(count, most, first.dtype.itemsize, index=False, inverse=True, counts=False)
     kept = most * first.dtype.itemsize + count * INTP.itemsize
     together = rest * second.dtype.itemsize + (most + rest) * (2 * itemsize + INTP.itemsize + 3)
-    return Inferred(result, copies(operands) + max(unique, kept + max(_found_bytes(second), together)))
+    later = max(_found_bytes(second), _nodes_bytes(second) + together)
+    return Inferred(result, copies(operands) + max(unique, kept + later))
 
 
 def _flat(operand: Operand) -> tuple[Meta, int, int]:
