@@ -33,7 +33,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.kernels import compiled
-from asyncsched.ops.traits import Cut
+from asyncsched.ops.traits import PRODUCTS, Cut
 from asyncsched.tensors.tensor import apply
 from tests.declared import ARITIES
 
@@ -382,7 +382,8 @@ class Trial(NamedTuple):
         """One, where several would share the work and large temporary memory: how many do is left to chance."""
         op, operands = TABLE[self.name], tuple(map(_form, self.operands))
         found = plan(op, operands, self.options)
-        return 1 if found.helpers or (op.cut is not Cut.WHOLE and found.workspace >= found.nbytes) else 2
+        shares = op.cut not in (Cut.WHOLE, *PRODUCTS)  # what BLAS needs, all parts of a product share
+        return 1 if found.helpers or (shares and found.workspace * 2 >= found.nbytes) else 2
 
 
 def drawn() -> list[Trial]:

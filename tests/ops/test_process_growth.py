@@ -31,7 +31,6 @@ NOT_TRIED = {
 CHARGED_MORE = {
     "isin": "before 2.3 NumPy has no hash table of integers",
     "unique_values": "before 2.3 NumPy sorts integers of few bits, which takes more than its hash table",
-    "where": "a condition that is no bool is cast part by part where the work is cut, and is charged as a whole",
 }
 
 
