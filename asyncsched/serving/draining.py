@@ -4,7 +4,7 @@ A server that gets it closes its socket at once, and gives those in progress a t
 responses that have begun before it tells the application to stop, so a stream of events would never end.
 
 Other processes may share the socket, as the workers of gunicorn and uvicorn do. The system goes on giving this process
-some of the new connections until it closes the socket. So what comes while it drains is answered as ever.
+some of the new connections until it closes the socket. So what comes until then is answered as ever.
 """
 
 from __future__ import annotations
@@ -13,21 +13,30 @@ import asyncio
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .._blocks import contextmanager
 
-Drain = Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 _LOOKS: Final = 20  # most, at connections that have sent nothing yet
 _PAUSE: Final = 0.05  # seconds before each look
+_CLOSING: Final = 5.0  # seconds, in which a server closes its socket: a worker of gunicorn looks once a second
+
+
+class Drain(NamedTuple):
+    """How a server drains."""
+
+    answer_all: Callable[[], Awaitable[None]]  # that are in progress, and go on taking requests
+    refuse: Callable[[], Awaitable[None]]  # new ones, and wait for the last
+
+
 _drains: list[Drain] = []  # those that await a signal, which is meant for the whole process
 
 
 @contextmanager
 def drain_on_signals(drain: Drain) -> Iterator[None]:
-    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it.
+    """While open, the first SIGTERM or Ctrl-C awaits `drain` before the handler that was there before gets it. A server
+    that closes its socket only afterwards gets it before requests are refused.
 
     A second one does not. If several are open, all drain at the same time.
 
@@ -41,9 +50,14 @@ def drain_on_signals(drain: Drain) -> Iterator[None]:
     tasks: list[asyncio.Task[None]] = []
 
     async def drain_and_pass_on(number: int) -> None:
-        stop_accepting = partial(_stop_accepting, previous[number])
-        await asyncio.gather(*[drain(stop_accepting) for drain in _drains])
-        pass_on(number)
+        await asyncio.gather(*[drain.answer_all() for drain in _drains])
+        stopped = await _stop_accepting(previous[number])
+        if not stopped:
+            pass_on(number)
+            await asyncio.sleep(_CLOSING)  # the end of the lifespan ends it
+        await asyncio.gather(*[drain.refuse() for drain in _drains])
+        if stopped:
+            pass_on(number)
 
     def pass_on(number: int) -> None:
         signal.signal(number, previous[number])
@@ -74,16 +88,18 @@ def drain_on_signals(drain: Drain) -> Iterator[None]:
             task.cancel()
 
 
-async def _stop_accepting(handler: Any) -> None:
+async def _stop_accepting(handler: Any) -> bool:
     """Have uvicorn take no more connections, if `handler` is its own for a signal, and let those that it has taken send
-    their requests. uvicorn itself would close such connections unanswered. Of other servers nothing is known here."""
+    their requests. uvicorn itself would close such connections unanswered. Of other servers nothing is known here.
+    Returns whether it is uvicorn."""
     server = getattr(handler, "__self__", None)
     listening, state = getattr(server, "servers", None), getattr(server, "server_state", None)
     if not listening or state is None:
-        return
+        return False
     for one in listening:
         one.close()
     for _ in range(_LOOKS):
         await asyncio.sleep(_PAUSE)
         if all(getattr(connection, "cycle", state) is not None for connection in state.connections):
             break
+    return True

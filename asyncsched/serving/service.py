@@ -23,7 +23,7 @@ from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .body_room import BodyRoom
 from .door import Door
-from .draining import drain_on_signals
+from .draining import Drain, drain_on_signals
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
 from .limiter import Limiter
 
@@ -168,7 +168,8 @@ class Service:
             if self.shown:
                 self.summary = Summary()
                 scheduler.add_instrument(self.summary)
-            with drain_on_signals(self.drain) if self.options.drain_on_sigterm else contextlib.nullcontext():
+            drain = Drain(self._answer_all, self._refuse)
+            with drain_on_signals(drain) if self.options.drain_on_sigterm else contextlib.nullcontext():
                 try:
                     yield scheduler
                     await self.drain()
@@ -211,23 +212,21 @@ class Service:
         if self.options.warm_up is not None:
             await self.options.warm_up(self.scheduler)
 
-    async def drain(self, stop_accepting: Callable[[], Awaitable[None]] | None = None) -> None:
+    async def drain(self) -> None:
         """Wait for the requests in progress; after `drain_timeout` they are cancelled. Those that come meanwhile are
-        answered too, and end their connections. Then refuse new ones, and wait for the last.
+        answered too, and end their connections. Then refuse new ones, and wait for the last."""
+        await self._answer_all()
+        await self._refuse()
 
-        Args:
-            stop_accepting: has the server take no more connections. It is awaited before requests are refused, and ends
-                when those that the server has taken have sent their requests.
-        """
-        now = asyncio.get_running_loop().time
+    async def _answer_all(self) -> None:
         if not self.limiter.draining:
             self.limiter.draining = True
-            self._drained_by = now() + self.options.drain_timeout
+            self._drained_by = asyncio.get_running_loop().time() + self.options.drain_timeout
         await self._finish(self._drained_by)
-        if stop_accepting is not None:
-            await stop_accepting()
+
+    async def _refuse(self) -> None:
         self.limiter.closed = True
-        await self._finish(max(self._drained_by, now() + _LAST))
+        await self._finish(max(self._drained_by, asyncio.get_running_loop().time() + _LAST))
 
     async def _finish(self, until: float) -> None:
         """Wait for the requests that are in progress now, and cancel them if they take too long."""

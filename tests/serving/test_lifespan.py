@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import Serving
-from asyncsched.serving.draining import SIGNALS, drain_on_signals
+from asyncsched.serving import Serving, draining
+from asyncsched.serving.draining import SIGNALS, Drain, drain_on_signals
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from tests.waiting import turns, until
 
@@ -302,6 +302,17 @@ async def test_a_signal_drains_first_and_is_passed_on(number: int, received: lis
         held.gate.set()
         assert [(await one.answer())[0] for one in (call, late)] == [200, 200]
         await until(lambda: received == [number])
+        assert (await Call(middleware).feed().answer())[0] == 200  # the server may not have closed its socket yet
+
+
+async def test_requests_are_refused_once_the_server_has_had_time_to_close_its_socket(
+    number: int, received: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(draining, "_CLOSING", 0)
+    middleware = Serving(echo, lambda: asc.Scheduler("cpu"))
+    async with middleware.open():
+        signal.raise_signal(number)
+        await until(lambda: received == [number] and middleware.limiter.closed)
         assert (await Call(middleware).feed().answer())[0] == 503
 
 
@@ -322,7 +333,7 @@ async def test_one_signal_drains_all_of_several_at_once(number: int, received: l
 
 
 async def test_a_second_signal_is_passed_on_at_once(number: int, received: list[int]) -> None:
-    with drain_on_signals(lambda stop_accepting: asyncio.Event().wait()):  # type: ignore[arg-type,return-value]
+    with drain_on_signals(Drain(asyncio.Event().wait, asyncio.Event().wait)):  # type: ignore[arg-type]
         signal.raise_signal(number)
         await turns(5)
         assert received == []
@@ -389,7 +400,7 @@ async def test_a_handler_of_a_program_in_which_python_is_embedded_is_left_alone(
     """Python knows it as None, and can neither call it nor set it again."""
     handler, getsignal = signal.getsignal(number), signal.getsignal
     monkeypatch.setattr(signal, "getsignal", lambda asked: None if asked == number else getsignal(asked))
-    with drain_on_signals(lambda stop_accepting: asyncio.Event().wait()):  # type: ignore[arg-type,return-value]
+    with drain_on_signals(Drain(asyncio.Event().wait, asyncio.Event().wait)):  # type: ignore[arg-type]
         assert getsignal(number) is handler
         assert [getsignal(other) for other in SIGNALS if other != number] != [signal.SIG_DFL]
         signal.raise_signal(number)
