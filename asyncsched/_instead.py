@@ -92,6 +92,14 @@ def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
     return call
 
 
+def refuse_keywords(function: Any, keywords: Mapping[str, object]) -> NoReturn:
+    """Raise as Python does for unknown keywords, and name the one that was meant. For coroutine functions, which
+    `naming_arguments` would hide from `inspect.iscoroutinefunction`: they take `**keywords: NoReturn`."""
+    meant = _meant(function, (), keywords)
+    told = f"{function.__qualname__}() got an unexpected keyword argument {next(iter(keywords))!r}"
+    raise TypeError(f"{told}: {meant}" if meant else told)
+
+
 def parameters(function: Any) -> tuple[str, ...]:
     """The names of a function's parameters, without `*args` and the like."""
     code = function.__code__
@@ -265,9 +273,13 @@ STAGES = _table("""
     num_replicas num_shards rank: `.shard(index, count)`
 """)
 
+_PUT = {"dtype": "`np.asarray(array, dtype)`, or `t.astype(dtype)`"}
+
 # By the qualified name of a function: options that it has elsewhere. "" is one positional argument too many.
 OPTIONS_OF: dict[str, dict[str, str]] = {
     "Scheduler.pipeline": STAGES | {"": STAGES["batch_size"]},
+    "Tasks.put": _PUT,
+    "Tasks.put_nowait": _PUT,
     "Tensor.to": {"dtype": "`t.astype(dtype)`", "non_blocking": "`t.to(device)`, which waits for nothing"},
     "Module.to": {"dtype": "`dtype=` of the layers' constructors"},
     "dropout": {"training": "`asc.nn.Dropout(p)`, which drops nothing after `model.eval()`", "": "`seed=`"},

@@ -344,6 +344,19 @@ async def test_several_arrays_are_put_one_by_one(s, several, error):
         s.put_nowait(several)
 
 
+async def test_put_has_no_dtype(s, x):
+    cure = r"'dtype': use `np.asarray\(array, dtype\)`, or `t.astype\(dtype\)`"
+    with pytest.raises(TypeError, match=cure):
+        await s.put([1, 2], dtype="float32")
+    with pytest.raises(TypeError, match=cure):
+        s.put_nowait([1, 2], dtype="float32")
+    with pytest.raises(TypeError, match="use `device=`"):
+        await s.put([1, 2], devise="cpu")
+    with pytest.raises(TypeError, match="keyword argument 'zero'$"):
+        await s.put([1, 2], zero=0)
+    assert (await s.put(np.asarray([1, 2], "float32"))).dtype == "float32"
+
+
 async def test_a_coroutine_is_no_operand(s, x):
     coming = s.put(np.ones(3))
     for use in (lambda: x + coming, lambda: coming * x, lambda: asc.exp(coming)):

@@ -62,6 +62,12 @@ def tenant_of(scope: Scope) -> Hashable | None:
     return tenant
 
 
+def priority_of(scope: Scope) -> int:
+    """The priority of a scope's work: its own, or that of a scope around it; 0 if nobody set one."""
+    level: int = scope.queue.tenant.priority.level
+    return level
+
+
 class Instrument:
     """Callbacks for the events of a scheduler. Override those you want; the others cost next to nothing.
 
@@ -79,7 +85,9 @@ class Instrument:
       read these is not to see it: barriers and scopes still report it;
     - `site`, the user's line, which `asc.observe.line_of` formats;
     - `cost`, in bytes;
-    - `lane`, with `device` and `stream`, once the task is launched;
+    - `lanes`, on which it may run, and `lane`, the one it was given, once it is launched: a stream, with `device`,
+      `stream` (which has a `name`), `load`, the tasks on it, and `copies`, whether it carries only copies in;
+    - `expedited`, whether it was queued before the rest of its scope;
     - `value.meta`, with the result's `shape` and `dtype`;
     - `context`, of a call, in which the function runs. It is this call's own. `task.context.run(var.set, value)` in
       `task_submitted` sets a context variable around the body, on the stream's thread;
@@ -88,6 +96,13 @@ class Instrument:
 
     Read `inputs`, `value` and `context` only in `task_submitted`, and keep none: holding a value keeps its buffer.
     Keeping a task is harmless. `asc.observe.kind_of(task)` says what a task is, `asc.observe.tenant_of(scope)` whose.
+
+    A scope has a `name`; `parent`, None for the scheduler's own; `children`; `tasks`, its own unfinished ones;
+    `reserve` in bytes, of which `account.used` are used; `queue`, which a window's iteration shares with its parent;
+    `over()`, whether it has ended with all below it. `asc.observe.priority_of(scope)` is its priority.
+
+    What no event tells, `asc.observe.Probe(scheduler)` reads at any moment: counts, streams, scopes, who waits. The
+    package's own instruments use this interface alone.
 
     Events of submission, of scopes and of batches come in the code that they tell of, and in its context: there
     `contextvars` are those of the user's coroutine.

@@ -38,6 +38,7 @@ from .._core.callsite import CallSite, call_site
 from .._core.model import DONE, PENDING, CallPlan, Lease, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
+from .._instead import naming_arguments, refuse_keywords
 from .._tree import find, map_leaves
 from ..errors import QueueFull
 from ..ops.meta import Meta, meta
@@ -74,7 +75,7 @@ class Tasks:
     def _core(self) -> CoreScope:
         return current_scope(self._runtime)
 
-    async def put(self, array: Any, *, device: object = None) -> Tensor:
+    async def put(self, array: Any, *, device: object = None, **keywords: NoReturn) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.
 
         When it returns, the source may be reused. If it is cancelled before the copy is admitted, the copy is taken
@@ -99,6 +100,8 @@ class Tasks:
             TaskTooLarge: if it can never fit.
             MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
+        if keywords:
+            refuse_keywords(Tasks.put, keywords)
         runtime = self._runtime
         runtime.check()
         source = importable(runtime, array, device)  # ordered behind the stream that is current now
@@ -114,6 +117,7 @@ class Tasks:
         finally:
             del source, task, tensor  # an exception holds this frame, and the task the exception
 
+    @naming_arguments
     def put_nowait(self, array: Any, *, device: object = None) -> Tensor:
         """Like `put`, but raises QueueFull unless the copy is admitted now: pending host arrays would be unbounded
         memory.

@@ -4,21 +4,22 @@ graphs of tasks."""
 from __future__ import annotations
 
 from .._core.callsite import line_of
-from .._core.instrument import Instrument, kind_of, tenant_of
+from .._core.instrument import Instrument, kind_of, priority_of, tenant_of
 from .._core.model import STATE_NAMES
 from ..pictures.graph import Node, TaskGraph
 from .live import Live
 from .loop_guard import LoopGuard
 from .marks import Marks
 from .on_signal import explain_on_signal
+from .probe import Probe
 from .recording import Recording
 from .spans import Spans
 from .summary import Snapshot, Summary
 from .trace import Trace
 
 __all__ = [
-    "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Recording", "Snapshot", "Spans", "Summary",
-    "TaskGraph", "Trace", "explain_on_signal", "kind_of", "line_of", "tenant_of",
+    "STATE_NAMES", "Instrument", "Live", "LoopGuard", "Marks", "Node", "Probe", "Recording", "Snapshot", "Spans",
+    "Summary", "TaskGraph", "Trace", "explain_on_signal", "kind_of", "line_of", "priority_of", "tenant_of",
 ]  # fmt: skip
 
 

@@ -34,8 +34,7 @@ class Marks(Instrument):
         self._ranges: dict[Task, int] = {}  # of NVTX's, open
 
     def attached(self, scheduler: Any) -> None:
-        devices = scheduler._runtime.devices
-        if any(device.kind == "cpu" for device in devices):
+        if any(device.kind == "cpu" for device in scheduler.devices):
             require_package("asc.observe.Marks on the CPU", "ittapi", "vtune")
             self._ittapi = import_module("ittapi")
             self._domain = self._ittapi.domain("asyncsched")

@@ -22,7 +22,7 @@ from .._arguments import require_package
 from .._core.callsite import CallSite, line_of
 from .._core.instrument import InlineOp, Instrument, kind_of, tenant_of
 from .._core.model import FAILED, STATE_NAMES, Scope, Task
-from ..runtime.context import innermost
+from .probe import Probe
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -109,7 +109,7 @@ class Spans(Instrument):
         self._context = context
         self._tracer = trace.get_tracer("asyncsched", tracer_provider=tracer_provider)
         self._operations = operations
-        self._attached = False
+        self._probe: Probe | None = None
         self._tasks: dict[Task, _Opened] = {}
         self._scopes: dict[Scope, _OpenedScope] = {}
         self._lines: dict[int, tuple[CallSite | None, str]] = {}
@@ -117,9 +117,9 @@ class Spans(Instrument):
             self.op_ran_inline: Callable[[InlineOp], None] = self._op_ran_inline  # type: ignore[assignment]
 
     def attached(self, scheduler: Any) -> None:
-        if self._attached:
+        if self._probe is not None:
             raise RuntimeError("this Spans has a scheduler already: make another")
-        self._attached = True
+        self._probe = Probe(scheduler)
 
     def detached(self) -> None:
         for opened in self._tasks.values():
@@ -161,8 +161,8 @@ class Spans(Instrument):
 
     def _issuer(self) -> Span:
         """The span of the code that runs in this context."""
-        here = innermost()
-        return self._trace.get_current_span(self._within(None if here is None else here.core))
+        assert self._probe is not None
+        return self._trace.get_current_span(self._within(self._probe.current))
 
     def _end_batch(self, opened: _OpenedScope) -> None:
         if opened.batch is not None:

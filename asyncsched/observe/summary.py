@@ -18,8 +18,8 @@ from .._core.instrument import InlineOp, Instrument
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
 from ..runtime.awaiting import place_of
 from ..runtime.record import Bytes, Record, Seconds
-from ..runtime.runtime import Runtime
 from ..runtime.statistics import Load, Statistics
+from .probe import Probe
 
 MOST_NAMES: Final = 100
 OTHERS: Final = "(others)"
@@ -144,6 +144,7 @@ class Summary(Instrument):
 
     def __init__(self) -> None:
         self._scheduler: Any = None
+        self._probe: Probe | None = None
         self._began = 0.0
         # By thread, since an addition is two steps, between which other threads may run.
         self._tallies: defaultdict[int, _Tally] = defaultdict(_Tally)
@@ -154,7 +155,7 @@ class Summary(Instrument):
     def attached(self, scheduler: Any) -> None:
         if self._scheduler is not None:
             raise RuntimeError(f"this {type(self).__name__} has a scheduler already: make another")
-        self._scheduler = scheduler
+        self._scheduler, self._probe = scheduler, Probe(scheduler)
         self._began = perf_counter()
 
     def body_began(self, task: Task) -> None:
@@ -186,11 +187,10 @@ class Summary(Instrument):
         Raises:
             RuntimeError: if it has no scheduler yet.
         """
-        scheduler = self._scheduler
-        if scheduler is None:
+        scheduler, probe = self._scheduler, self._probe
+        if probe is None:
             raise RuntimeError("this instrument has no scheduler yet: give it to Scheduler(instruments=[...])")
-        runtime = scheduler._runtime
-        scopes, scope_count, iterations = _scopes(runtime.engine.root)
+        scopes, scope_count, iterations = _scopes(probe.root)
         return Snapshot(
             name=repr(scheduler),
             seconds=perf_counter() - self._began,
@@ -198,8 +198,8 @@ class Summary(Instrument):
             load=scheduler.load(),
             operations=self.operations(),
             streams=self.streams(),
-            waiting=_waiting(runtime),
-            waiting_count=len(runtime.parked),
+            waiting=_waiting(probe),
+            waiting_count=probe.waits,
             scopes=scopes,
             scope_count=scope_count,
             iterations=iterations,
@@ -217,9 +217,9 @@ class Summary(Instrument):
 
     def streams(self) -> tuple[StreamState, ...]:
         """All streams, compute streams first. On the loop's thread."""
-        devices = self._scheduler._runtime.lanes.values()
-        lanes = [lane for its in devices for lane in its.compute] + [lane for its in devices for lane in its.copy]
-        return tuple(self._stream(lane) for lane in lanes)
+        assert self._probe is not None
+        lanes = self._probe.lanes
+        return tuple(self._stream(lane) for lane in lanes if lane.copies or lane.stream in lane.device.streams)
 
     def _stream(self, lane: Lane) -> StreamState:
         running = self._running.get(lane)
@@ -250,13 +250,12 @@ class _Tally:
         self.operations[name] = found[0] + count, found[1] + seconds
 
 
-def _waiting(runtime: Runtime) -> tuple[Waiting, ...]:
+def _waiting(probe: Probe) -> tuple[Waiting, ...]:
     """Waiting coroutines, by line."""
     found: Counter[tuple[str, str, str, str, int]] = Counter()
-    for future, (waiter, awaited) in list(islice(runtime.parked.items(), _LOOKED_AT)):
-        if not future.done():
-            place = "in a callback" if waiter is None else place_of(waiter)
-            found[place, *_awaited([task for task in awaited if task.state < DONE])] += 1
+    for waiter, awaited in list(islice(probe.waiting(), _LOOKED_AT)):
+        place = "in a callback" if waiter is None else place_of(waiter)
+        found[place, *_awaited([task for task in awaited if task.state < DONE])] += 1
     return tuple(Waiting(count, *fields) for fields, count in found.most_common())
 
 

@@ -7,10 +7,11 @@ from os import PathLike
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from .._core.instrument import InlineOp, Instrument, tenant_of
+from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
 from .._core.model import Account, Scope, Task
 from ..runtime.context import find
 from ..runtime.threads import in_thread
+from .probe import Probe
 from .trace_events import Events, Row
 from .trace_file import TraceFile
 
@@ -70,19 +71,17 @@ class Trace(Instrument):
         self._waits: dict[int, tuple[float, int, int]] = {}
         self._in_flight = 0  # bytes
         self._next = 0.0  # when the counters are sampled again
-        self._runtime: Any = None
-        self._engine: Any = None
+        self._probe: Any = None
 
     # -- its life -------------------------------------------------------------------------------------------------
 
     def attached(self, scheduler: Any) -> None:
-        if self._runtime is not None:
+        if self._probe is not None:
             raise RuntimeError("a Trace is for one scheduler, once: make another, with a file of its own")
-        self._runtime, self._scheduler = scheduler._runtime, scheduler
-        self._engine = self._runtime.engine
+        self._probe, self._scheduler = Probe(scheduler), scheduler
 
     def opened(self) -> None:
-        self._file.begin(self._runtime)  # its devices are known now
+        self._file.begin(self._probe)  # its devices are known now
 
     def detached(self) -> None:
         now = perf_counter()
@@ -136,7 +135,7 @@ class Trace(Instrument):
         row.launched = self._last[queue] = now
         row.lane = task.lane
         row.full = self._full
-        self._full = self._engine.ledger.free <= 0
+        self._full = self._probe.full
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
@@ -194,8 +193,7 @@ class Trace(Instrument):
             self._count = found = self._count + 1
             self._scopes[scope] = found
             own = scope.parent is None or scope.queue is not scope.parent.queue
-            share = scope.queue.tenant
-            opened = (found, parent, scope.name, perf_counter(), own, share.priority.level, tenant_of(scope))
+            opened = (found, parent, scope.name, perf_counter(), own, priority_of(scope), tenant_of(scope))
             self._notes.append((Events.scope_opened, opened))
         return found
 
@@ -212,11 +210,10 @@ class Trace(Instrument):
 
     def _sample(self, now: float) -> None:
         self._next = now + _EVERY
-        engine, ledger = self._engine, self._engine.ledger
-        used = engine.ledger.account.used
-        scopes = []
-        if engine.ledger.reserved:
+        probe, scopes = self._probe, []
+        if probe.reserved_bytes:
             scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
-        sample = (now, ledger.pending, ledger.in_flight, self._in_flight, used, thread_time(), scopes[:_SHOWN_SCOPES])
+        counts = probe.pending, probe.in_flight, self._in_flight, probe.used_bytes
+        sample = (now, *counts, thread_time(), scopes[:_SHOWN_SCOPES])
         self._notes.append((Events.counters, sample))
         self._file.bound()

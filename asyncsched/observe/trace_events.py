@@ -15,7 +15,8 @@ import numpy as np
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, STATE_NAMES, Lane
-from ..runtime.runtime import LoopStream, Runtime
+from ..runtime.runtime import LoopStream
+from .probe import Probe
 from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
 
 _LOOP: Final = 1  # the loop's track; those of the streams follow
@@ -58,30 +59,29 @@ class Events:
         head: the beginning of the file.
     """
 
-    def __init__(self, runtime: Runtime, details: int) -> None:
+    def __init__(self, probe: Probe, details: int) -> None:
         self._details = details
         self._origin = time.perf_counter()
         self._tracks: dict[Lane | None, int] = {}  # of streams; a quick task is on the loop's track
         self._known: dict[Any, tuple[str, CallSite | None]] = {}  # its identity is used: keep it alive
         self._shown: dict[int, TaskRecord] = {}
         self._scopes: dict[int, tuple[str, str]] = {}  # open ones: scope or iteration, and the name
-        self.head: str = self._head(runtime)
+        self.head: str = self._head(probe)
 
-    def _head(self, runtime: Runtime) -> str:
+    def _head(self, probe: Probe) -> str:
         tracks = {_LOOP: LoopStream.name}
-        for lanes in runtime.lanes.values():
-            for lane in dict.fromkeys((*lanes.compute, *lanes.serial, *lanes.copy)):
-                self._tracks[lane] = track = _STREAMS + len(self._tracks)
-                tracks[track] = lane.stream.name
+        for track, lane in enumerate(probe.lanes, _STREAMS):
+            self._tracks[lane] = track
+            tracks[track] = lane.stream.name
         metadata = {
             "format": FORMAT,
             "wall_clock": time.time(),
             "perf_counter": self._origin,
-            **asdict(runtime.ledger.limits),
-            "bytes_before": runtime.ledger.account.used,
+            **asdict(probe.limits),
+            "bytes_before": probe.used_bytes,
             "devices": [
-                {"name": device.name, "kind": device.kind, "streams": len(lanes.compute)}
-                for device, lanes in runtime.lanes.items()
+                {"name": device.name, "kind": device.kind, "streams": len(device.streams)}
+                for device in dict.fromkeys(lane.device for lane in probe.lanes)
             ],
             "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} processors",
             "python": platform.python_version(),

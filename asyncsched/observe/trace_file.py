@@ -21,7 +21,7 @@ from typing import IO, Any, Final
 from .._log import log
 from .._threads import start_thread
 from ..runtime.loops import comes
-from ..runtime.runtime import Runtime
+from .probe import Probe
 from .trace_events import Events
 
 _PAUSE: Final = 0.1  # seconds between two looks
@@ -56,9 +56,9 @@ class TraceFile:
 
     # -- its life -------------------------------------------------------------------------------------------------
 
-    def begin(self, runtime: Runtime) -> None:
+    def begin(self, probe: Probe) -> None:
         """Start writing. On the loop's thread, before anything is noted."""
-        self._events = Events(runtime, self._details)
+        self._events = Events(probe, self._details)
         self._thread = start_thread(self._write_all, "trace")
         atexit.register(self._at_exit)
 

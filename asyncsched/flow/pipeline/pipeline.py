@@ -575,9 +575,10 @@ def make_pipeline(
     """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
     single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
     if isinstance(source, Pipeline | Handle) or single or (not is_iterable(source) and not callable(source)):
+        joined = ": before any stage, sources are joined by `s.pipeline(a).zip(b)`" * isinstance(source, Pipeline)
         raise TypeError(
             "the source of a pipeline is an iterable, an async iterable, or a function of the epoch's number that"
-            f" returns one, not {type(source).__name__}"
+            f" returns one, not {type(source).__name__}{joined}"
         )
     if not is_iterable(source):
         _check_takes_epoch("the source", source)
