@@ -19,13 +19,14 @@ Line = tuple[str, str]
 _ROOM = 256 << 20  # bytes; with less, the libraries and kernels hardly fit. A guess
 
 # Optional software: its name, its package, the extra that installs it, and its purpose.
-_EXTRAS = (
+EXTRAS = (
     ("uvloop", "uvloop", "uvloop", "a quicker event loop"),
     ("numba", "numba", "numba", "quicker kernels"),
     ("safetensors", "safetensors", "safetensors", "to save and load states"),
     ("rich", "rich", "live", "to watch a scheduler in the terminal"),
     ("OpenTelemetry", "opentelemetry-api", "otel", "spans of scopes and tasks"),
     ("Prometheus", "prometheus-client", "serving", "a server's /metrics"),
+    ("ittapi", "ittapi", "vtune", "tasks in VTune"),
     ("Dask", "distributed", "cluster", "its collections, its workers"),
 )
 
@@ -134,7 +135,7 @@ def _software() -> Iterator[Line]:
         yield "CuPy", f"{cupy.__version__}, for CUDA {requirements.dotted(cupy.cuda.runtime.runtimeGetVersion())}"
     if driver := requirements.driver():
         yield "NVIDIA driver", f"for CUDA up to {requirements.dotted(driver)}"
-    for name, package in [*((name, package) for name, package, *_ in _EXTRAS), ("PyTorch", "torch")]:
+    for name, package in [*((name, package) for name, package, *_ in EXTRAS), ("PyTorch", "torch")]:
         if found := _version(package):
             yield name, found
 
@@ -142,7 +143,7 @@ def _software() -> Iterator[Line]:
 def _missing() -> Iterator[Line]:
     for lack in requirements.missing():
         yield lack.name, lack.cure
-    for name, package, extra, purpose in _EXTRAS:
+    for name, package, extra, purpose in EXTRAS:
         if not _version(package) and (name != "uvloop" or sys.platform != "win32"):
             yield name, f'pip install "asyncsched[{extra}]" ({purpose})'
     if not _version("torch"):

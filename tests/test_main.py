@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from asyncsched import __main__ as program
 from asyncsched.devices.cuda import driver as cuda_driver
 from tests.fake_cupy import fake_cupy
 
+ROOT = Path(__file__).parents[1]
 WIDTH = 100
 
 
@@ -61,6 +64,14 @@ def helped(capsys: pytest.CaptureFixture[str], *command: str) -> str:
         program.main([*command, "--help"])
     assert caught.value.code == 0
     return capsys.readouterr().out
+
+
+def test_every_extra_is_told():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    told = {"cuda12", "cuda13", *[extra for _, _, extra, _ in program.EXTRAS]}  # those by the driver
+    assert told == set(extras) - {"docs", "demos", "test", "dev"}
+    packages = {package for _, package, *_ in program.EXTRAS}
+    assert packages <= {re.split(r"[\[<>=;]", one)[0] for extra in told for one in extras[extra]}
 
 
 def test_help_names_the_commands_and_the_sections(capsys):
