@@ -20,7 +20,7 @@ The states of a program:
   passed       it ended, and all is right
   missed       it ended, and something is wrong
   crashed      it raised, or was killed
-  not through  its time passed, or that of all: it may be slow, or hang
+  not through  its time passed, or its tests', or that of all: it may be slow, or hang
   skipped      it was not run, and why
 
 The exit status is 1 unless all that ran passed.
