@@ -26,6 +26,7 @@ import numpy as np
 
 from .._blocks import contextmanager
 from .._tree import map_leaves
+from ..devices.cuda import driver
 from ..devices.cuda.requirements import missing
 from ..errors import AsyncSchedError, notes_of
 
@@ -135,7 +136,8 @@ def _look() -> dict[str, Any]:
         return {"lacks": "; ".join(lacks)}
     with computing() as cupy:
         place = cupy.cuda.runtime.deviceGetPCIBusId(0)
-        free = cupy.cuda.runtime.memGetInfo()[0] + cupy.get_default_memory_pool().total_bytes()
+        free = driver.free_bytes() or cupy.cuda.runtime.memGetInfo()[0]  # CuPy's call holds the GIL while it waits
+        free += cupy.get_default_memory_pool().total_bytes()
     return {"card": (gethostname(), place), "bytes": int(free)}
 
 

@@ -27,6 +27,8 @@ _GRACE: Final = 5.0  # seconds to write tracebacks, or to end
 _KILL: Final = getattr(signal, "SIGKILL", signal.SIGABRT)
 _TRACEBACK: Final = re.compile(r"(?:Traceback \(most recent call last\)|Fatal Python error).*", re.DOTALL)
 _RAISED: Final = re.compile(r"(?!AssertionError)[\w.]*(Error|Exception)\b")
+_FAILURES: Final = re.compile(r"(\d+) failed\b(?!.* errors?\b)")  # pytest's last line
+_LATE: Final = re.compile(r"^E +Failed: Timeout \(>", re.MULTILINE)  # pytest-timeout's, once for each test
 # How a program that failed is run once more: by name, a command before it, variables, and options of its own. For a
 # tool that watches memory, each allocation has a block of its own.
 _AGAIN: Final[Mapping[str, tuple[Sequence[str], dict[str, str], Sequence[str]]]] = {
@@ -129,6 +131,9 @@ class Entry:
         self.why = raised.get("value", "").partition("\n")[0] or self.output.rpartition("\n")[2].strip("= ")
         if status == 1 and _RAISED.match(self.why):  # Python's own status, too
             self.state = "crashed"
+        failures = _FAILURES.match(self.why)
+        if status == 1 and failures and len(_LATE.findall(self.output)) == int(failures[1]):
+            self.state = NOT_THROUGH  # each test that failed exceeded its own time
         if status < 0:
             self.why = f"killed by {signal.Signals(-status).name}"
         elif measured := self.facts.get("measured"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.cluster import card
 from asyncsched.cluster.device import DaskDevice
+from tests.fake_cupy import fake_cupy
 
 from . import on_cards
 from .on_cards import A, here
@@ -85,6 +87,14 @@ async def test_bytes_are_those_of_the_cards(mortals):
         x = await s.put(np.ones(3))
         assert s.statistics().bytes_retained == 512  # as CuPy's pool has it
         del x
+
+
+@pytest.mark.parametrize(("found", "told"), [(123, 123), (None, 1 << 20)], ids=["driver", "no driver"])
+def test_the_driver_is_asked_for_free_bytes(monkeypatch, found, told):
+    """CuPy's own call holds the GIL while it waits for the driver."""
+    monkeypatch.setattr(card.driver, "free_bytes", lambda: found)
+    with fake_cupy(memory=1 << 20), ThreadPoolExecutor(1) as thread:  # a thread keeps its stream
+        assert thread.submit(card._look).result()["bytes"] == told
 
 
 @pytest.mark.parametrize("program", [mapped, trained] if SWEEP else [mapped])

@@ -171,6 +171,28 @@ def test_what_never_ends_is_asked_where_it_is_and_killed_with_all_that_it_starte
     assert after["state"] == "passed"
 
 
+LATE = """
+import time, pytest
+
+@pytest.mark.timeout(0.5)
+def test_late():
+    time.sleep(60)
+
+def test_passes():
+    pass
+"""
+
+
+@pytest.mark.parametrize(("more", "state"), [("", "not through"), ("def test_wrong():\n    assert not 1", "missed")])
+def test_tests_that_exceed_their_own_time_are_not_through_unless_another_failed(tmp_path, more, state):
+    file = tmp_path / "tests" / "test_late.py"
+    file.parent.mkdir()
+    file.write_text(f"{LATE}\n{more}\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(file)]
+    (found,), _ = ran(tmp_path, Entry("test", "late", command, 60))
+    assert (found["state"], found["why"].split(" in ")[0]) == (state, f"{2 if more else 1} failed, 1 passed")
+
+
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
@@ -350,6 +372,7 @@ def test_tests_and_sections_of_a_checkout_take_turns_and_none_is_forgotten(tmp_p
     tests = [one for one in found if one.group == "test"]
     assert {one.command[-1] for one in tests} == {str(path) for path in (ROOT / "tests" / "gpu").glob("test_*.py")}
     assert (tests[0].name, tests[1].name) == ("table_kernels", "test_table_1")
+    assert tests[0].command[-3:-1] == ["--timeout", "0"]  # what compiles is cut off by the limit of the entry alone
     assert len({one.name for one in tests}) == len(tests)
     assert set(SECTIONS) == {row.key for row in gpu.ROWS}
 
