@@ -36,6 +36,7 @@ LOADED_ONLY_WHEN_USED = {
     "cupy",
     "dask",
     "distributed",
+    "ittapi",
     "jax",
     "matplotlib",
     "numba",
