@@ -197,7 +197,7 @@ async def served_and_drained(s: asc.Scheduler) -> None:
         assert (texts[0], texts[1].strip()) == ("1024", "ready")
         signal.raise_signal(signal.SIGTERM)
         await told.wait()
-        assert (await client.get("http://test/")).status_code == 503
+        assert (await client.get("http://test/readyz")).status_code == 503
     signal.signal(signal.SIGTERM, before)
 
 

@@ -104,8 +104,9 @@ class EngineMachine(Promises):
         read = [held[i % len(held)] for i in inputs] if held else []
         cost = self.edge(cost, read, where.account) if cost < 0 else cost
         view = kind == "view" and bool(read)
+        handles = [job.handle for job in read]  # a finaliser may drop them at each step from here on
         task, value = self.rig.task(
-            *[job.handle for job in read],
+            *handles,
             cost=0 if view else cost,
             scope=where.core,
             expedited=kind == "expedited",
@@ -113,7 +114,7 @@ class EngineMachine(Promises):
             name="boom" if "boom" in kind else f"{where.core.name} {kind}",
         )
         if view:
-            value.base = Lease(read[0].handle)
+            value.base = Lease(handles[0])
         task.call.charge = self.made(0 if view else cost, room, view)
         task.call.error = ValueError("boom") if "boom" in kind else None
         assert task.scope.account is where.account
