@@ -83,7 +83,7 @@ async def connections(library: Library, n: int) -> Run:
     async def run(count: int) -> float:
         async with in_process(serving) as port:
             load = {"port": port, "connections": n, "seconds": 0.1 if library.quick else 4}
-            command = (sys.executable, "-m", "bench.serving.load", json.dumps(load))
+            command = (sys.executable, "-c", "from bench.serving.load import main; main()", json.dumps(load))
             spent = process_time()
             process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
             found, _ = await process.communicate()

@@ -1,4 +1,4 @@
-"""A load generator, a process of its own: `python -m bench.serving.load '{"port": 8000, ...}'` prints the answers'
+"""A load generator, a process of its own: `main` with the argument '{"port": 8000, ...}' prints the answers'
 numbers.
 
 Requests are written, and answers read, with as little work as possible, so that the server gets the processor.
@@ -59,6 +59,8 @@ class Load:
             connection = await connect(self.port)
             while (now := perf_counter()) < until:
                 status = await connection.ask(request(tenant=self.tenant))
+                if status == _GONE and not (self.patient or connection.taken):
+                    return  # the server has closed its socket: like a connection that is refused
                 self.results.append((status, perf_counter() - now, now))
                 if status in (_GONE, 503) and not self.patient:
                     return
@@ -128,6 +130,7 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.closed = False
+        self.taken = False  # by the server, which has answered on it
         self.text = b""
         self.transport: Any = None
         self._answer: asyncio.Future[int] | None = None
@@ -140,6 +143,7 @@ class Connection(asyncio.Protocol):
         self._settle(_GONE)
 
     def data_received(self, data: bytes) -> None:
+        self.taken = True
         self.text += data
         head, found, body = self.text.partition(b"\r\n\r\n")
         lower = head.lower()
@@ -177,6 +181,7 @@ def run(main: Callable[[], Any]) -> Any:
         return runner.run(main())
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Print what the load of the first argument got."""
     many_files()
     print(json.dumps(run(Load(**json.loads(sys.argv[1])).run)))

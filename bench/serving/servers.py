@@ -88,9 +88,8 @@ class Server:
     def load(self, **options: Any) -> subprocess.Popen[str]:
         """A load generator's process."""
         spec = json.dumps({"port": self.port, **options})
-        return subprocess.Popen(
-            [sys.executable, "-m", "bench.serving.load", spec], cwd=ROOT, stdout=subprocess.PIPE, text=True
-        )
+        program = [sys.executable, "-c", "from bench.serving.load import main; main()", spec]
+        return subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def ask(self, data: bytes) -> tuple[int, str]:
         """One request on a connection of its own: the status and the body."""
