@@ -54,7 +54,8 @@ def _found_bytes(array: Meta) -> int:
     numbers, before 2.3 none at all, and before 2.4 none for complex numbers: the larger is charged.
     """
     array, elements, most = _flat(array)
-    table = _nodes_bytes(array) and _nodes_bytes(array) + most * 2 * 8
+    nodes = _nodes_bytes(array)
+    table = nodes + most * 2 * 8 if nodes else 0
     found = most * array.dtype.itemsize
     return elements * array.dtype.itemsize + max(table + found, elements + max(found, elements))
 
