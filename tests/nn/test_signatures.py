@@ -84,7 +84,7 @@ PAIRS = list(pairs())
 
 def test_all_is_compared():
     names = {name.partition(".")[0] for name, _, _ in PAIRS}
-    ours_alone = {"Group", "Schedule", "schedules"}
+    ours_alone = {"ExponentialAverage", "Group", "Schedule", "schedules"}
     assert {*nn.__all__, *optim.__all__, *optim.schedules.__all__} - names == ours_alone
     assert {"grad", "gradcheck", "no_grad", "Tensor"} <= names
 
