@@ -91,7 +91,7 @@ def test_a_process_grows_by_what_is_charged(part):
     ],
 )
 def test_what_is_taken_beside_arrays_is_charged(names, streams):
-    found = grown(0, 17, usually(3, 15), names, streams)
+    found = grown(0, 17, 3, names, streams)
     assert found
     assert not beyond(found)
 
