@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Literal, overload
 
-from ..runtime.transaction import transaction
 from ..tensors.functions import full_like
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, handle
 from .tape import Node, check_like
+from .transaction import transaction
 
 _Gradients = dict[Node, Tensor]
 _Several = Tensor | Sequence[Tensor]

@@ -8,7 +8,7 @@ from copy import deepcopy
 from .. import _instead
 from ..autograd import no_grad
 from ..autograd.rules.common import narrow, wide
-from ..runtime.transaction import transaction
+from ..autograd.transaction import transaction
 from ..tensors.functions import clip, linalg, minimum, stack
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor

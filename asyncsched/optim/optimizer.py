@@ -12,7 +12,7 @@ from .._arguments import check_number
 from .._core.model import Value
 from .._instead import OPTIMIZER, naming_arguments, no_attribute
 from ..autograd import no_grad
-from ..runtime.transaction import transaction
+from ..autograd.transaction import transaction
 from ..tensors.functions import full
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor

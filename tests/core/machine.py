@@ -15,9 +15,9 @@ from hypothesis.stateful import precondition, rule
 
 from asyncsched._core import tenants
 from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Account, Lease, Task
+from asyncsched.autograd.transaction import commit
 from asyncsched.errors import QueueFull, TaskTooLarge
 from asyncsched.ops.meta import meta
-from asyncsched.runtime.transaction import commit
 
 from .meddler import Meddler
 from .model import Batch, Job, Room, Token, upwards

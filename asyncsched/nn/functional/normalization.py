@@ -10,7 +10,7 @@ import numpy as np
 from ..._core.model import Value
 from ...autograd import no_grad
 from ...autograd.rules.common import narrow, wide
-from ...runtime.transaction import transaction
+from ...autograd.transaction import transaction
 from ...tensors.functions import mean, sqrt, square
 from ...tensors.functions._common import known_shape, lengths, op
 from ...tensors.handles import runtime_of

@@ -21,8 +21,8 @@ from .._core.model import DONE, CallPlan, Lane, Task, Value, new_value
 from ..errors import QueueFull
 from ..ops.meta import meta
 from ..ops.program import ref
-from .life import InlineMode
-from .runtime import Runtime
+from ..runtime.life import InlineMode
+from ..runtime.runtime import Runtime
 
 _TRUTH = meta((), np.dtype(bool))
 

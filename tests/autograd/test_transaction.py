@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime.transaction import transaction
+from asyncsched.autograd.transaction import transaction
 from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
