@@ -128,6 +128,7 @@ class ThreadStage(Stage):
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._made = EntryQueue(self._collect, self.fail)
         self._stopped = False
+        self._unwanted = False  # not even what threads are at
         self._seconds = 0.0
 
     async def run(self) -> None:
@@ -153,7 +154,7 @@ class ThreadStage(Stage):
         super().fail(origin, error, given)
 
     def stop(self) -> None:
-        self._stopped = True
+        self._stopped = self._unwanted = True
 
     async def feed(self) -> None:
         """Give every item to the threads."""
@@ -174,7 +175,7 @@ class ThreadStage(Stage):
         if self._filters:
             function = _keeps(function)
         if self._retry:
-            function = _tries(function, self._retry)
+            function = _tries(function, self._retry, lambda: self._unwanted)
         while not self._stopped and (call := taken(self._calls)) is not None:
             started = perf_counter()
             try:
@@ -277,11 +278,13 @@ def _keeps_later(function: Function) -> Function:
     return kept
 
 
-def _tries(function: Function, retry: int) -> Function:
-    """A function that is called again where it raises."""
+def _tries(function: Function, retry: int, unwanted: Callable[[], bool]) -> Function:
+    """A function that is called again where it raises, while anybody wants its result."""
 
     def tried(item: Any) -> Any:
         for _ in range(retry):
+            if unwanted():
+                break
             with suppress(Exception):
                 return checked(function(item))
         return function(item)
