@@ -150,6 +150,19 @@ async def test_rates_and_costs_are_told(s: asc.Scheduler) -> None:
     assert [part.items_per_second for part in s.pipeline([]).statistics().stages] == []
 
 
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_an_array_that_was_overwritten_is_not_left_out(s: asc.Scheduler, ordered: bool) -> None:
+    buffer = np.zeros(3)
+
+    def fills(epoch: int) -> Any:
+        for number in range(5):
+            buffer[:] = number
+            yield buffer
+
+    with pytest.raises(RuntimeError, match="written to"):
+        await drain(s.pipeline(fills).map(np.sum, skip=Exception, ordered=ordered))
+
+
 async def test_an_item_of_many_parts_is_weighed_by_few(s: asc.Scheduler) -> None:
     class Part:
         asked = 0

@@ -111,6 +111,15 @@ async def test_an_iterator_beside_a_function_is_read_once(s: asc.Scheduler) -> N
         await drain(pipe)
 
 
+async def test_what_a_function_gives_is_checked(s: asc.Scheduler) -> None:
+    async def later(epoch: int) -> list[int]:
+        return [1]
+
+    for other, kind in ((lambda epoch: None, "NoneType"), (later, "coroutine")):
+        with pytest.raises(TypeError, match=f"returned a {kind}, which"):
+            await drain(s.pipeline([1]).zip(other))
+
+
 async def test_what_is_refused(s: asc.Scheduler) -> None:
     pipe = s.pipeline([1, 2])
     with pytest.raises(ValueError, match=r"`\.zip` comes first"):

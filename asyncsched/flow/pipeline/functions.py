@@ -179,7 +179,9 @@ class ThreadStage(Stage):
         while not self._stopped and (call := taken(self._calls)) is not None:
             started = perf_counter()
             try:
+                call.given = False
                 call.item = unmarked(call.item, call.origin)
+                call.given = True
                 call.item = checked(copy_context().run(function, call.item))
                 if self.marks:
                     call.item = marked(call.item, self.name)

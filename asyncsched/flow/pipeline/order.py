@@ -188,7 +188,7 @@ class ZippedOfEpoch:
         self._strict = strict
 
     def __call__(self, epoch: int) -> Any:
-        return zipped([it if is_iterable(it) else it(epoch) for it in self.sources], self._strict)
+        return zipped([of_epoch(source, epoch, None) for source in self.sources], self._strict)
 
 
 def _in_a_row(source: Any) -> Iterator[Any]:
@@ -217,6 +217,19 @@ def zipped(sources: Sequence[Any], strict: bool) -> Any:
             " async iterables, lists and arrays alone"
         )
     return AsyncZipped(sources, strict)
+
+
+def of_epoch(source: Any, epoch: int, order: Any) -> Any:
+    """A source, or what it returns, if it is a function of the epoch. Raises TypeError if that cannot be read."""
+    if is_iterable(source):
+        return source
+    made = source(epoch)
+    if not is_iterable(made):
+        if inspect.iscoroutine(made):
+            made.close()
+        raise TypeError(f"the pipeline's source returned a {type(made).__name__}, which is not iterable")
+    check_rows(made, order)
+    return made
 
 
 def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> Any:

@@ -193,6 +193,7 @@ class Call:
     item: Any  # the argument, then the result; after an error the argument in brief
     error: BaseException | None = None
     seconds: float = 0.0
+    given: bool = True  # to the function: an array that was overwritten is no error of it
     done: bool = False
 
 
@@ -214,7 +215,7 @@ class ReorderBuffer:
         """Pass on its result, and the results that waited for it."""
         call.done = True
         stage = self._stage
-        if call.error is not None and stage.leaves_out(call.origin, call.error, call.item):
+        if call.error is not None and call.given and stage.leaves_out(call.origin, call.error, call.item):
             call.item, call.error = DROPPED, None
         if call.error is not None:
             stage.fail(call.origin, call.error, call.item)
