@@ -87,7 +87,22 @@ async def test_it_does_not_call_again_for_nobody(s: asc.Scheduler) -> None:
         await turns(5)
         goes_on.set()
         await leaving
-    assert calls == [0, 0][: len(calls)]
+    assert calls == [0]
+
+
+async def test_nor_does_it_for_a_cancellation_that_is_told_otherwise(s: asc.Scheduler) -> None:
+    calls = []
+
+    async def fails(item: int) -> None:
+        calls.append(item)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError from None  # as clients of some services do
+
+    async with s.pipeline([0]).map(fails, retry=3).open():
+        await until(lambda: calls)
+    assert calls == [0]
 
 
 async def test_items_that_fail_are_left_out_and_told_of(s: asc.Scheduler, caplog: pytest.LogCaptureFixture) -> None:
