@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
+import threading
 from collections import Counter
+from contextlib import AsyncExitStack
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import turns, until
 
 from .rig import drain, take
 
@@ -66,6 +70,39 @@ async def test_it_calls_again(s: asc.Scheduler) -> None:
         with pytest.raises(OSError, match="no luck with"):
             await drain(pipe)
         assert flaky.calls[1] == 2
+
+
+async def test_it_does_not_call_again_for_nobody(s: asc.Scheduler) -> None:
+    calls, goes_on = [], threading.Event()
+
+    def fails(item: int) -> None:
+        calls.append(item)
+        assert goes_on.wait(60)
+        raise OSError
+
+    async with AsyncExitStack() as opened:
+        await opened.enter_async_context(s.pipeline([0]).map(fails, retry=100_000).open())
+        await until(lambda: calls)
+        leaving = asyncio.create_task(opened.aclose())
+        await turns(5)
+        goes_on.set()
+        await leaving
+    assert calls == [0]
+
+
+async def test_nor_does_it_for_a_cancellation_that_is_told_otherwise(s: asc.Scheduler) -> None:
+    calls = []
+
+    async def fails(item: int) -> None:
+        calls.append(item)
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            raise OSError from None  # as clients of some services do
+
+    async with s.pipeline([0]).map(fails, retry=3).open():
+        await until(lambda: calls)
+    assert calls == [0]
 
 
 async def test_items_that_fail_are_left_out_and_told_of(s: asc.Scheduler, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,6 +163,35 @@ async def test_rates_and_costs_are_told(s: asc.Scheduler) -> None:
     assert stage.seconds_per_item == pytest.approx(stage.busy_seconds / 10)
     assert 0 < source.bytes_per_second < stage.bytes_per_second
     assert [part.items_per_second for part in s.pipeline([]).statistics().stages] == []
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_an_array_that_was_overwritten_is_not_left_out(s: asc.Scheduler, ordered: bool) -> None:
+    buffer = np.zeros(3)
+
+    def fills(epoch: int) -> Any:
+        for number in range(5):
+            buffer[:] = number
+            yield buffer
+
+    with pytest.raises(RuntimeError, match="written to"):
+        await drain(s.pipeline(fills).map(np.sum, skip=Exception, ordered=ordered))
+
+
+async def test_an_item_of_many_parts_is_weighed_by_few(s: asc.Scheduler) -> None:
+    class Part:
+        asked = 0
+
+        @property
+        def nbytes(self) -> int:
+            Part.asked += 1
+            return 8
+
+    pipe = s.pipeline([{"parts": [Part()] * 100_000, "other": (b"",)}])
+    await drain(pipe)
+    (source,) = pipe.statistics().stages
+    assert source.bytes_per_second == pytest.approx(800_000 * source.items_per_second, rel=0.01)
+    assert Part.asked < 100
 
 
 async def test_what_is_refused(s: asc.Scheduler) -> None:

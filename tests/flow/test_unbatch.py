@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.waiting import turns
 
 from . import in_processes
 from .rig import Counted, Mapped, drain, same, take
+
+
+@pytest.fixture
+def no_gc() -> Iterator[None]:
+    """What is freed is freed without the garbage collector."""
+    gc.disable()
+    yield
+    gc.enable()
 
 
 class Pair(NamedTuple):
@@ -107,6 +118,65 @@ async def test_a_block_that_is_written_to_while_its_rows_wait_is_found(s: asc.Sc
         block += 1
         with pytest.raises(RuntimeError, match="was written to while it waited"):
             await anext(items)
+
+
+async def test_no_part_comes_behind_one_that_fails(s: asc.Scheduler) -> None:
+    class Part:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        @property
+        def nbytes(self) -> int:
+            if self.number == 2:
+                raise OSError("no size")
+            return 1
+
+    found = []
+    with pytest.raises(OSError, match="no size"):
+        async with s.pipeline([[Part(i) for i in range(5)]]).unbatch().map(same, buffer="1 kB").open() as items:
+            async for item in items:
+                found.append(item.number)
+    assert found == [0, 1]
+
+
+async def test_it_keeps_no_block_when_it_is_left(s: asc.Scheduler, no_gc: None) -> None:
+    async with s.pipeline([np.arange(5000)] * 2).to_device().unbatch().open() as items:
+        await anext(items)
+    assert s.statistics().bytes_retained == 0
+
+
+async def test_it_keeps_no_block_while_it_waits_for_another(s: asc.Scheduler) -> None:
+    async def blocks() -> AsyncIterator[Any]:
+        yield np.arange(2)
+        await asyncio.Event().wait()
+
+    async with s.pipeline(blocks()).to_device().unbatch().open() as items:
+        for _ in range(2):
+            await anext(items)
+        await turns(9)
+        assert s.statistics().bytes_retained == 0
+
+
+async def test_it_keeps_no_item_that_was_taken(s: asc.Scheduler, no_gc: None) -> None:
+    pipe = s.pipeline([np.arange(4)] * 9).to_device().filter(lambda item: True).take(5)
+    async with pipe.open() as items:
+        for _ in range(2):
+            await anext(items)
+    assert s.statistics().bytes_retained == 0
+
+
+async def test_an_async_generator_makes_parts(s: asc.Scheduler) -> None:
+    asked = []
+
+    async def twice(item: int) -> AsyncIterator[int]:
+        asked.append(item)
+        yield item
+        if asked.count(item) == 1:
+            raise OSError
+        yield item
+
+    assert await drain(s.pipeline([1, 2]).flat_map(twice, retry=1)) == [1, 1, 2, 2]
+    assert asked == [1, 1, 2, 2]
 
 
 async def test_it_needs_no_more_room_than_it_says(s: asc.Scheduler) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -67,6 +69,55 @@ async def test_iterators_are_read_once(s: asc.Scheduler) -> None:
         await drain(pipe)
     with pytest.raises(TypeError, match="the source is an iterator"):
         s.pipeline([1, 2, 3]).zip(iter("abc")).repeat(2)
+
+
+async def test_what_is_zipped_is_zipped_again(s: asc.Scheduler) -> None:
+    for last in (Counted(3), AsyncCounted(3)):
+        assert await drain(s.pipeline([1, 2]).zip([*"ab"]).zip(last)) == [((1, "a"), 0), ((2, "b"), 1)]
+
+
+async def test_what_is_read_by_index_ends_where_its_length_says(s: asc.Scheduler) -> None:
+    assert await drain(s.pipeline(Mapped(2)).zip(Counted(5))) == [(0, 0), (1, 1)]
+    with pytest.raises(IndexError, match="inside"):
+        await drain(s.pipeline(Mapped(5, IndexError("inside"))).zip(Counted(5)))
+
+
+async def test_indices_from_the_end_are_those_of_the_shortest(s: asc.Scheduler) -> None:
+    assert await drain(s.pipeline([1, 2, 3], order=[-1, 0]).zip([*"ab"])) == [(2, "b"), (1, "a")]
+    with pytest.raises(IndexError):
+        await drain(s.pipeline([1, 2, 3], order=[-3]).zip([*"ab"]))
+
+
+async def test_it_is_strict_in_any_order(s: asc.Scheduler) -> None:
+    with pytest.raises(ValueError, match="3, 2 items"):
+        await drain(s.pipeline([1, 2, 3], order=[0, 1]).zip([*"ab"], strict=True))
+
+
+async def test_it_does_not_wait_for_more_of_the_others(s: asc.Scheduler) -> None:
+    async def waits() -> AsyncIterator[int]:
+        yield 0
+        yield 1
+        await asyncio.Event().wait()
+
+    assert await drain(s.pipeline(AsyncCounted(2)).zip(waits())) == [(0, 0), (1, 1)]
+
+
+async def test_an_iterator_beside_a_function_is_read_once(s: asc.Scheduler) -> None:
+    pipe = s.pipeline(lambda epoch: range(2)).zip(iter("ab"))
+    with pytest.raises(TypeError, match="read once"):
+        pipe.repeat(2)
+    assert await drain(pipe) == [(0, "a"), (1, "b")]
+    with pytest.raises(RuntimeError, match="read once"):
+        await drain(pipe)
+
+
+async def test_what_a_function_gives_is_checked(s: asc.Scheduler) -> None:
+    async def later(epoch: int) -> list[int]:
+        return [1]
+
+    for other, kind in ((lambda epoch: None, "NoneType"), (later, "coroutine")):
+        with pytest.raises(TypeError, match=f"returned a {kind}, which"):
+            await drain(s.pipeline([1]).zip(other))
 
 
 async def test_what_is_refused(s: asc.Scheduler) -> None:

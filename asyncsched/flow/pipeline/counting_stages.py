@@ -28,27 +28,32 @@ class UnbatchStage(Stage):
 
     async def run(self) -> None:
         out = self.out
-        while await self.ready():
-            origin, item = self.source.take()
-            try:
-                count, part_of = parts_of(item)
-            except BaseException as error:
-                self.fail(origin, error, brief(item))
-                return
-            del item
-            key = last_of(origin)
-            received, has_room = self.skip.parts.get(key, _NONE), True
-            for place in range(count):
-                if received.has(place):
-                    continue
-                if not has_room and not out.try_reserve():
-                    await out.reserve()
+        part_of: Any = None
+        try:
+            while await self.ready():
+                origin, item = self.source.take()
+                try:
+                    count, part_of = parts_of(item)
+                except BaseException as error:
+                    self.fail(origin, error, brief(item))
+                    return
+                del item
+                key = last_of(origin)
+                received, has_room = self.skip.parts.get(key, _NONE), True
+                for place in range(count):
+                    if received.has(place):
+                        continue
+                    if not has_room and not out.try_reserve():
+                        await out.reserve()
                     if self.error is not None:
                         return
-                self.pass_on(Part(origin, key, range(place, place + 1), count), marked(part_of(place), self.name))
-                has_room = False
-            if has_room:
-                out.put(origin, DROPPED)
+                    self.pass_on(Part(origin, key, range(place, place + 1), count), marked(part_of(place), self.name))
+                    has_room = False
+                part_of = None  # while it waits for an item, it holds none
+                if has_room:
+                    out.put(origin, DROPPED)
+        finally:
+            part_of = None  # a cancellation keeps this frame, until the garbage collector comes
 
 
 class TakeStage(Stage):
@@ -74,6 +79,7 @@ class TakeStage(Stage):
             while received.has(place):
                 place += 1
             out.put(Part(origin, key, range(place, place + 1), 0), item)
+            del item  # while it waits, it holds nothing
             place, left = place + 1, left - 1
         if left > 0:
             return

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from queue import SimpleQueue
 from time import perf_counter
@@ -43,7 +42,7 @@ class LoopStage(Stage):
         retry, skips = policy
         self.skips: tuple[type[Exception], ...] = skips
         function = _keeps_later(function) if filters else function
-        self._function = _tries_later(function, retry) if retry else function
+        self._function = _tries_later(function, retry, self) if retry else function
         self._results = ReorderBuffer(self)
 
     async def run(self) -> None:
@@ -153,6 +152,7 @@ class ThreadStage(Stage):
         super().fail(origin, error, given)
 
     def stop(self) -> None:
+        super().stop()
         self._stopped = True
 
     async def feed(self) -> None:
@@ -174,11 +174,13 @@ class ThreadStage(Stage):
         if self._filters:
             function = _keeps(function)
         if self._retry:
-            function = _tries(function, self._retry)
+            function = _tries(function, self._retry, self)
         while not self._stopped and (call := taken(self._calls)) is not None:
             started = perf_counter()
             try:
+                call.given = False
                 call.item = unmarked(call.item, call.origin)
+                call.given = True
                 call.item = checked(copy_context().run(function, call.item))
                 if self.marks:
                     call.item = marked(call.item, self.name)
@@ -277,26 +279,34 @@ def _keeps_later(function: Function) -> Function:
     return kept
 
 
-def _tries(function: Function, retry: int) -> Function:
-    """A function that is called again where it raises."""
+def _tries(function: Function, retry: int, stage: Stage) -> Function:
+    """A function that is called again where it raises, while anybody wants its result."""
 
     def tried(item: Any) -> Any:
-        for _ in range(retry):
-            with suppress(Exception):
+        left = retry
+        while True:
+            try:
                 return checked(function(item))
-        return function(item)
+            except Exception:
+                if not left or stage.abandoned:
+                    raise
+                left -= 1
 
     return tried
 
 
-def _tries_later(function: Function, retry: int) -> Function:
+def _tries_later(function: Function, retry: int, stage: Stage) -> Function:
     """The same of a coroutine function."""
 
     async def tried(item: Any) -> Any:
-        for _ in range(retry):
-            with suppress(Exception):
+        left = retry
+        while True:
+            try:
                 return await function(item)
-        return await function(item)
+            except Exception:
+                if not left or stage.abandoned:
+                    raise
+                left -= 1
 
     return tried
 

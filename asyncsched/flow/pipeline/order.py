@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -106,8 +107,7 @@ class AsyncStrided(Strided):
                     yield mine
                 number += 1
         finally:
-            if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
-                await closing
+            await _close_later(iterator)
 
 
 class Zipped:
@@ -124,13 +124,13 @@ class Zipped:
         return min(lengths)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        iterators = [iter(source) for source in self.sources]
-        try:
-            yield from zip(*iterators, strict=self._strict)
-        finally:
-            for iterator in iterators:
+        with ExitStack() as opened:
+            iterators = []
+            for source in self.sources:
+                iterators.append(iterator := _in_a_row(source))
                 if callable(close := getattr(iterator, "close", None)):
-                    close()
+                    opened.callback(close)
+            yield from zip(*iterators, strict=self._strict)
 
 
 class ZippedMap(Zipped):
@@ -139,6 +139,8 @@ class ZippedMap(Zipped):
     __iter__: None = None  # type: ignore[assignment]
 
     def __getitem__(self, number: int) -> tuple[Any, ...]:
+        if number < 0:  # from the end of the shortest
+            number = range(len(self))[number]
         return tuple([source[number] for source in self.sources])
 
 
@@ -148,26 +150,29 @@ class AsyncZipped(Zipped):
     __iter__: None = None  # type: ignore[assignment]
 
     async def __aiter__(self) -> AsyncIterator[tuple[Any, ...]]:
-        iterators = [aiter(source) if hasattr(source, "__aiter__") else _Later(iter(source)) for source in self.sources]
-        try:
+        async with AsyncExitStack() as opened:
+            iterators = []
+            for source in self.sources:
+                iterators.append(iterator := aiter(source) if hasattr(source, "__aiter__") else _Later(source))
+                opened.push_async_callback(_close_later, iterator)
             while True:
-                items = [await anext(iterator, _END) for iterator in iterators]
+                items: list[Any] = []
+                for iterator in iterators:
+                    items.append(await anext(iterator, _END))
+                    if items[-1] is _END and not self._strict:  # the next item of another may never come
+                        return
                 if any(item is _END for item in items):
                     break
                 yield tuple(items)
-            if self._strict and any(item is not _END for item in items):
+            if any(item is not _END for item in items):
                 raise ValueError("the zipped sources are to be equal in length, and one ended before the others")
-        finally:
-            for iterator in iterators:
-                if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
-                    await closing
 
 
 class _Later:
-    """An iterator as an async one."""
+    """The items of a source in memory, as an async iterator."""
 
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        self._iterator = iterator
+    def __init__(self, source: Any) -> None:
+        self._iterator = _in_a_row(source)
 
     async def __anext__(self) -> Any:
         for item in self._iterator:
@@ -175,11 +180,33 @@ class _Later:
         raise StopAsyncIteration
 
 
+class ZippedOfEpoch:
+    """A function of the epoch's number that zips sources, of which one is such a function."""
+
+    def __init__(self, sources: Sequence[Any], strict: bool) -> None:
+        self.sources = sources
+        self._strict = strict
+
+    def __call__(self, epoch: int) -> Any:
+        return zipped([of_epoch(source, epoch, None) for source in self.sources], self._strict)
+
+
+def _in_a_row(source: Any) -> Iterator[Any]:
+    """An iterator. One that `iter` makes of what is read by index takes an IndexError from inside for its end, and asks
+    for no length."""
+    return (source[number] for number in range(len(source))) if is_map(source) else iter(source)
+
+
+async def _close_later(iterator: Any) -> None:
+    if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
+        await closing
+
+
 def zipped(sources: Sequence[Any], strict: bool) -> Any:
     """One source of several, or a function of the epoch if one of them is. Raises TypeError if they cannot be read in
     step."""
     if not all(map(is_iterable, sources)):
-        return lambda epoch: zipped([it if is_iterable(it) else it(epoch) for it in sources], strict)
+        return ZippedOfEpoch(sources, strict)
     if all(is_in_memory(source) or is_map(source) for source in sources):
         return ZippedMap(sources, strict)
     if not any(hasattr(source, "__aiter__") for source in sources):
@@ -192,6 +219,19 @@ def zipped(sources: Sequence[Any], strict: bool) -> Any:
     return AsyncZipped(sources, strict)
 
 
+def of_epoch(source: Any, epoch: int, order: Any) -> Any:
+    """A source, or what it returns, if it is a function of the epoch. Raises TypeError if that cannot be read."""
+    if is_iterable(source):
+        return source
+    made = source(epoch)
+    if not is_iterable(made):
+        if inspect.iscoroutine(made):
+            made.close()
+        raise TypeError(f"the pipeline's source returned a {type(made).__name__}, which is not iterable")
+    check_rows(made, order)
+    return made
+
+
 def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> Any:
     """The items that an epoch reads. Raises TypeError if the source or the order does not fit."""
     if order is None and (not shards or is_in_memory(source) or is_map(source)):
@@ -201,6 +241,8 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
             source = (AsyncStrided if hasattr(source, "__aiter__") else Strided)(source, shard)
         return source
     check_indexed(source)
+    if isinstance(source, Zipped):
+        len(source)  # raises if its sources differ in length, and are not to
     found = order(epoch) if callable(order) else order
     if _is_indexed(found):
         check_order(found)
@@ -250,7 +292,7 @@ def is_iterable(source: Any) -> bool:
 
 def is_iterator(source: Any) -> bool:
     """Whether it can be read only once."""
-    if isinstance(source, Zipped):
+    if isinstance(source, Zipped | ZippedOfEpoch):
         return any(map(is_iterator, source.sources))
     return hasattr(source, "__next__") or hasattr(source, "__anext__")
 

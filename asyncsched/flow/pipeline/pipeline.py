@@ -300,7 +300,7 @@ class Pipeline(Generic[T]):
 
     @overload
     def flat_map(
-        self, fn: Callable[[T], Awaitable[Iterable[U]]], *, workers: int = 1, ordered: bool = True,
+        self, fn: Callable[[T], Awaitable[Iterable[U]] | AsyncIterable[U]], *, workers: int = 1, ordered: bool = True,
         buffer: int | str = BUFFER, retry: int = 0, skip: Skip = (),
     ) -> Pipeline[U]: ...  # fmt: skip
     @overload
@@ -315,8 +315,8 @@ class Pipeline(Generic[T]):
     ) -> Pipeline[Any]:  # fmt: skip
         """Give all items that `fn` makes of each item: those of the iterable that it returns, or a generator's.
 
-        It is `.map(fn, ...).unbatch()`, where `fn` may be a generator function. All items of one call are made before
-        the first of them is given: let each call read a part of a large file.
+        It is `.map(fn, ...).unbatch()`, where `fn` may be a generator function, also an async one. All items of one
+        call are made before the first of them is given: let each call read a part of a large file.
 
         >>> import asyncio, asyncsched as asc
         >>> async def main():
@@ -524,7 +524,7 @@ def _calls(
     name = getattr(fn, "__name__", type(fn).__name__)
     called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
-    if is_coroutine_function(fn):
+    if is_coroutine_function(fn) or (verb == "flat_map" and inspect.isasyncgenfunction(fn)):
         if processes:
             raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
         kind = LoopStage
@@ -554,9 +554,12 @@ def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
     return list(checked(fn(item)))
 
 
-def _listed_later(fn: Callable[[Any], Awaitable[Iterable[Any]]]) -> Callable[[Any], Awaitable[list[Any]]]:
+def _listed_later(
+    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]],
+) -> Callable[[Any], Awaitable[list[Any]]]:
     async def listed(item: Any) -> list[Any]:
-        return list(await fn(item))
+        found = fn(item)
+        return [part async for part in found] if isinstance(found, AsyncIterable) else list(await found)
 
     return listed
 

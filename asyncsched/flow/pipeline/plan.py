@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from .order import Shard, arranged, check_rows, is_in_memory, is_iterable, is_map
+from .order import Shard, arranged, is_in_memory, is_iterable, is_map, of_epoch
 from .position import EPOCH, Position
 from .stages import StagePlan
 
@@ -40,15 +39,7 @@ class Plan(NamedTuple):
     def read(self, epoch: int) -> Any:
         """The source and order of an epoch, where they are functions of its number. Raises TypeError if the result
         cannot be read."""
-        source = self.source
-        if not is_iterable(source):
-            source = source(epoch)
-            if not is_iterable(source):
-                if inspect.iscoroutine(source):
-                    source.close()
-                raise TypeError(f"the pipeline's source returned a {type(source).__name__}, which is not iterable")
-            check_rows(source, self.order)
-        return arranged(source, self.order, self.shards, epoch)
+        return arranged(of_epoch(self.source, epoch, self.order), self.order, self.shards, epoch)
 
     def check_position(self, iterable: Any, position: Position) -> None:
         """Raise ValueError for a position behind the end of a source that is read by index: it is of another

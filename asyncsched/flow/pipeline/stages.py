@@ -61,6 +61,7 @@ class Stage:
         self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.closing = False  # what it reads
+        self.abandoned = False  # what it makes, by anybody
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
         self.failed_on: str = ""  # the item there, if it is brief
@@ -104,6 +105,7 @@ class Stage:
 
     def stop(self) -> None:
         """Nobody wants its output any more: begin no more work."""
+        self.abandoned = True
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
@@ -146,6 +148,7 @@ class Stage:
                 await asyncio.wait([task])
             except asyncio.CancelledError as error:
                 self.fail((), error)  # in case a user's coroutine goes on all the same
+                self.abandoned = True
                 if not self.closing:
                     task.cancel()
                 await ended(task)
@@ -193,6 +196,7 @@ class Call:
     item: Any  # the argument, then the result; after an error the argument in brief
     error: BaseException | None = None
     seconds: float = 0.0
+    given: bool = True  # to the function: an array that was overwritten is no error of it
     done: bool = False
 
 
@@ -214,7 +218,7 @@ class ReorderBuffer:
         """Pass on its result, and the results that waited for it."""
         call.done = True
         stage = self._stage
-        if call.error is not None and stage.leaves_out(call.origin, call.error, call.item):
+        if call.error is not None and call.given and stage.leaves_out(call.origin, call.error, call.item):
             call.item, call.error = DROPPED, None
         if call.error is not None:
             stage.fail(call.origin, call.error, call.item)
