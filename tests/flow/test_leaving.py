@@ -310,6 +310,24 @@ async def test_a_source_that_is_being_closed_is_closed_though_the_consumer_is_ca
     assert closed
 
 
+async def test_a_source_that_waits_for_an_item_that_is_not_wanted_is_closed(s: asc.Scheduler) -> None:
+    closed = 0
+
+    async def source(epoch: int) -> AsyncIterator[int]:
+        nonlocal closed
+        try:
+            yield 10 + epoch
+            await asyncio.Event().wait()
+            yield -1
+        finally:
+            await turns(3)
+            closed += 1
+
+    async with s.pipeline(source).filter(same).take(1).repeat(3).open() as items:
+        assert [item async for item in items] == [10, 11, 12]
+    assert closed == 3
+
+
 async def test_no_thread_outlives_its_epoch(s: asc.Scheduler) -> None:
     pipe = s.pipeline(Counted(20)).map(same_in_thread, workers=3).batch(2)
     before = {*threading.enumerate()}

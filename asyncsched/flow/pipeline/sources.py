@@ -123,10 +123,18 @@ class IndexedSource(SourceStage):
 class AsyncSource(SourceStage):
     """An async iterable."""
 
+    _reading: asyncio.Task[Any] | None = None
+
     async def run(self) -> None:
         await self.run_apart(self._read)
 
+    def read_no_more(self) -> None:
+        super().read_no_more()
+        if self._reading is not None and not self.closing:
+            self._reading.cancel()  # the next item may never come
+
     async def _read(self) -> bool:
+        self._reading = asyncio.current_task()
         number = self.first
         iterator = None
         try:
@@ -147,12 +155,13 @@ class AsyncSource(SourceStage):
                 del item
             self.end = number
         except BaseException as error:
-            if self.error is None:
+            if self.error is None and self.until > self.first:
                 self.fail(number, error)
             elif not isinstance(error, asyncio.CancelledError):  # the source answers a cancellation so
                 self.closing_error = error
+            self.end = number
         finally:
-            self.closing = True
+            self.closing, self._reading = True, None
             if callable(aclose := getattr(iterator, "aclose", None)):
                 await self._close(aclose)
         return False
