@@ -379,3 +379,9 @@ def test_every_thread_is_started_where_a_refusal_is_told() -> None:
     """See `_threads`."""
     wrong = [name for name, path in MODULES.items() if re.search(r"_?thread\w*\.start\(\)", path.read_text())]
     assert wrong == ["_threads"]
+
+
+def test_every_path_that_ci_names_is_there():
+    named = re.findall(r"\btests/[\w/]+(?:\.py)?", (PACKAGE.parent / ".ci" / "run").read_text())
+    assert len(named) > 30
+    assert [path for path in named if not (PACKAGE.parent / path).exists()] == []
