@@ -153,7 +153,7 @@ class AsyncSource(SourceStage):
                 self.out.put(number, marked(item, self.name))
                 number += 1
                 del item
-            self.end = number
+            self.end: int = number
         except BaseException as error:
             if self.error is None and self.until > self.first:
                 self.fail(number, error)
@@ -161,7 +161,8 @@ class AsyncSource(SourceStage):
                 self.closing_error = error
             self.end = number
         finally:
-            self.closing, self._reading = True, None
+            self.closing = True
+            self._reading = None
             if callable(aclose := getattr(iterator, "aclose", None)):
                 await self._close(aclose)
         return False

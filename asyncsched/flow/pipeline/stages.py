@@ -60,8 +60,8 @@ class Stage:
         self.skipped: int = 0
         self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
-        self.closing = False  # what it reads
-        self.abandoned = False  # what it makes, by anybody
+        self.closing: bool = False  # what it reads
+        self.abandoned: bool = False  # what it makes, by anybody
         self.error: BaseException | None = None
         self.failed_at: Origin = ()
         self.failed_on: str = ""  # the item there, if it is brief
