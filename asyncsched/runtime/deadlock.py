@@ -36,7 +36,7 @@ from .._arguments import counted
 from .._core import audit
 from .._core.callsite import line_of
 from .._core.model import DONE, PENDING, Account, Scope, Task, Value
-from .awaiting import awaited_by, in_wait_for, steps_of, where_it_waits
+from .awaiting import all_objects, awaited_by, in_wait_for, steps_of, where_it_waits
 from .holders import End, Walk, with_subclasses
 from .loop_work import bound
 from .runtime import Runtime
@@ -318,7 +318,7 @@ def _shortened(listing: Counter[tuple[int, float, str]]) -> list[str]:
 def _objects(deadline: float, *kinds: set[type]) -> list[list[Any]]:
     """All objects of these classes. Looks for them in one pass, since there may be a million others."""
     wanted = set[type]().union(*kinds)
-    found, everything = list[Any](), gc.get_objects()
+    found, everything = list[Any](), all_objects()
     for start in range(0, len(everything), _AT_A_TIME):
         if thread_time() > deadline:  # then nobody asks for their holders
             break
@@ -364,7 +364,7 @@ def _views(things: list[Any], deadline: float) -> list[Any]:
     """The views of the arrays among these. Views take no part in garbage collection: their holders lead to them."""
     kinds, keys = with_subclasses(np.ndarray), {id(thing) for thing in things if isinstance(thing, np.ndarray)}
     found: dict[int, Any] = {}
-    everything = gc.get_objects() if keys else []
+    everything = all_objects() if keys else []
     for start in range(0, len(everything), _AT_A_TIME):
         if thread_time() > deadline:
             break

@@ -32,7 +32,7 @@ import numpy as np
 from .._core.callsite import is_users
 from .._core.model import DONE, PENDING, Task
 from .._core.refcounts import references
-from .awaiting import code_of, frame_of, referents, steps_of, variables_of, where_it_waits
+from .awaiting import all_objects, code_of, frame_of, referents, steps_of, variables_of, where_it_waits
 
 QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 # With more objects than this, one pass over the heap with a set beats `gc.get_referrers`, which compares with each
@@ -155,7 +155,7 @@ class Walk:
     def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
         """All objects that refer to a node's object. Only this list holds them, since references are counted next."""
         if len(level) > _MANY:
-            return [*_referring(gc.get_objects(), at)]
+            return [*_referring(all_objects(), at)]
         found = gc.get_referrers(*[node.thing for node in level])
         listed = {id(thing) for thing in found}
         # It overlooks some objects that asyncio's futures and tasks hold: in Python 3.11 those of the task's future
