@@ -147,12 +147,15 @@ def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, A
 def all_objects() -> list[Any]:
     """All objects that the garbage collector tracks.
 
-    On Python 3.12 and 3.13 without the module `_asyncio`: whoever asks that for its referents gets its free iterators, which die
-    once more when they are dropped. Then its list of them is a ring, and the next walk over it never ends.
+    On Python 3.12 and 3.13 without the module `_asyncio`: whoever asks that for its referents gets its free iterators,
+    which die once more when they are dropped. Then its list of them is a ring, and the next walk over it never ends.
     """
     found = gc.get_objects()
     if (3, 12) <= sys.version_info < (3, 14) and (module := sys.modules.get("_asyncio")) is not None:
-        found[next(i for i, thing in enumerate(found) if thing is module)] = None
+        for i, thing in enumerate(found):
+            if thing is module:
+                found[i] = None
+                break
     return found
 
 
