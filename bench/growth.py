@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import process_time
@@ -71,7 +70,7 @@ async def connections(library: Library, n: int) -> Run:
     from asyncsched.serving import Serving
 
     from .serving.app import application, in_process
-    from .serving.load import many_files
+    from .serving.load import PROGRAM, many_files
 
     async def predict(row: Any) -> int:
         return int(await (await serving.scheduler.put(row)).sum().item())
@@ -83,7 +82,7 @@ async def connections(library: Library, n: int) -> Run:
     async def run(count: int) -> float:
         async with in_process(serving) as port:
             load = {"port": port, "connections": n, "seconds": 0.1 if library.quick else 4}
-            command = (sys.executable, "-c", "from bench.serving.load import main; main()", json.dumps(load))
+            command = (*PROGRAM, json.dumps(load))
             spent = process_time()
             process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
             found, _ = await process.communicate()

@@ -97,7 +97,8 @@ class Serving(Service):
         drain_on_sigterm: at SIGTERM (or Ctrl-C) hand the signal to the server only when the requests in progress are
             answered, or when it comes again. Those that come meanwhile are answered too, with `Connection: close`. Then
             uvicorn's socket is closed, and the requests of connections that it has taken are answered, for a second at
-            most; under another server they are refused. False leaves signals alone. The process that runs the
+            most. Another server gets the signal then, and requests are answered until it ends the lifespan, for five
+            seconds at most, and refused after that. False leaves signals alone. The process that runs the
             application must get the signal before the server does. Under hypercorn's own command it does not:
             hypercorn's first process keeps the signal and has the other close the socket at once, so later connections
             are reset. Nor does hypercorn's own handler give way to another. Start hypercorn in your program instead,

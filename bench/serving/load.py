@@ -23,6 +23,7 @@ from bench.libraries import uvloop_factory
 
 BODY = json.dumps({"x": [i / 64 for i in range(64)]}).encode()
 _LATEST = 15.0  # seconds in which answers may come after the last request
+PROGRAM = (sys.executable, "-c", "from bench.serving.load import main; main()")  # and the load, as JSON
 _GONE = 0  # the "status" of a request whose connection ended without an answer
 
 

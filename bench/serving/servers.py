@@ -18,7 +18,7 @@ from bench.harness.environments import python_for
 from bench.harness.rows import OURS, ROOT, Result, Row, Target, Unavailable
 from bench.harness.turns import Turns
 
-from .load import connect, request, run
+from .load import PROGRAM, connect, request, run
 
 CONNECTIONS = 64  # of the clients at capacity: two batches
 LIMIT = 72  # requests in progress
@@ -88,8 +88,7 @@ class Server:
     def load(self, **options: Any) -> subprocess.Popen[str]:
         """A load generator's process."""
         spec = json.dumps({"port": self.port, **options})
-        program = [sys.executable, "-c", "from bench.serving.load import main; main()", spec]
-        return subprocess.Popen(program, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        return subprocess.Popen([*PROGRAM, spec], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
     def ask(self, data: bytes) -> tuple[int, str]:
         """One request on a connection of its own: the status and the body."""

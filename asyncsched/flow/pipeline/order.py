@@ -107,7 +107,7 @@ class AsyncStrided(Strided):
                     yield mine
                 number += 1
         finally:
-            await _close_later(iterator)
+            await close_later(iterator)
 
 
 class Zipped:
@@ -154,7 +154,7 @@ class AsyncZipped(Zipped):
             iterators = []
             for source in self.sources:
                 iterators.append(iterator := aiter(source) if hasattr(source, "__aiter__") else _Later(source))
-                opened.push_async_callback(_close_later, iterator)
+                opened.push_async_callback(close_later, iterator)
             while True:
                 items: list[Any] = []
                 for iterator in iterators:
@@ -197,7 +197,8 @@ def _in_a_row(source: Any) -> Iterator[Any]:
     return (source[number] for number in range(len(source))) if is_map(source) else iter(source)
 
 
-async def _close_later(iterator: Any) -> None:
+async def close_later(iterator: Any) -> None:
+    """Close an async iterator, if it can be closed."""
     if callable(aclose := getattr(iterator, "aclose", None)) and inspect.isawaitable(closing := aclose()):
         await closing
 

@@ -13,7 +13,6 @@ the source is closed at once, while that item may still wait for the consumer.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -27,7 +26,7 @@ from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .links import Link
 from .marks import marked
-from .order import Arranged, Strided, Zipped, is_in_memory, is_iterator, is_map
+from .order import Arranged, Strided, Zipped, close_later, is_in_memory, is_iterator, is_map
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
@@ -81,9 +80,8 @@ async def close(iterable: Any) -> None:
     if not is_iterator(iterable):
         return
     with suppress(BaseException):
-        if callable(aclose := getattr(iterable, "aclose", None)):
-            if inspect.isawaitable(closing := aclose()):
-                await closing
+        if callable(getattr(iterable, "aclose", None)):
+            await close_later(iterable)
         elif callable(closing := getattr(iterable, "close", None)):
             await in_thread(closing, "closing a source")
 
@@ -153,27 +151,24 @@ class AsyncSource(SourceStage):
                 self.out.put(number, marked(item, self.name))
                 number += 1
                 del item
-            self.end: int = number
         except BaseException as error:
             if self.error is None and self.until > self.first:
                 self.fail(number, error)
             elif not isinstance(error, asyncio.CancelledError):  # the source answers a cancellation so
                 self.closing_error = error
-            self.end = number
         finally:
+            self.end: int = number
             self.closing = True
             self._reading = None
-            if callable(aclose := getattr(iterator, "aclose", None)):
-                await self._close(aclose)
+            await self._close(iterator)
         return False
 
-    async def _close(self, aclose: Callable[[], Any]) -> None:
+    async def _close(self, iterator: Any) -> None:
         task = asyncio.current_task()
         assert task is not None
         cancellations = task.cancelling()
         try:
-            if inspect.isawaitable(closing := aclose()):
-                await closing
+            await close_later(iterator)
         except BaseException as error:
             if isinstance(error, asyncio.CancelledError) and task.cancelling() > cancellations:
                 raise
