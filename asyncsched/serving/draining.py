@@ -51,12 +51,12 @@ def drain_on_signals(drain: Drain) -> Iterator[None]:
 
     async def drain_and_pass_on(number: int) -> None:
         await asyncio.gather(*[drain.answer_all() for drain in _drains])
-        stopped = await _stop_accepting(previous[number])
-        if not stopped:
+        last = await _stop_accepting(previous[number]) or previous[number] is signal.SIG_DFL  # which ends the process
+        if not last:
             pass_on(number)
             await asyncio.sleep(_CLOSING)  # the end of the lifespan ends it
         await asyncio.gather(*[drain.refuse() for drain in _drains])
-        if stopped:
+        if last:
             pass_on(number)
 
     def pass_on(number: int) -> None:
