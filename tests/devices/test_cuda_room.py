@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda import memory
 from asyncsched.devices.cuda.context import of_memory
 from tests.fake_cupy import Fake
+from tests.waiting import held
 
 from .conftest import opened
 
@@ -93,7 +95,7 @@ async def test_other_errors_are_raised_at_once(fake: Fake, failing: Callable[...
 
 @pytest.mark.parametrize("sole", [False, True], ids=["held", "sole holder"])
 async def test_what_may_have_written_over_its_input_is_not_called_again(
-    fake: Fake, failing: Callable[..., list[int]], sole: bool
+    fake: Fake, failing: Callable[..., list[int]], gate: threading.Event, sole: bool
 ) -> None:
     async with opened(1, max_bytes="64 MiB") as s:
         x = await s.put(BLOCK)
@@ -102,8 +104,10 @@ async def test_what_may_have_written_over_its_input_is_not_called_again(
         y = x + 0.0
         await s.barrier()
         kept = None if sole else y
+        s.submit_nowait(held, gate)
         found = asc.nn.functional.softmax(y, -1)
         del y
+        gate.set()
         if sole:
             with pytest.raises(CUBLASError):
                 await found

@@ -18,7 +18,7 @@ from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
 from .marks import PLAIN, marked, unmarked
 from .position import Origin, brief
-from .stages import Call, EntryQueue, ReorderBuffer, Stage
+from .stages import Call, EntryQueue, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
 Policy: TypeAlias = tuple[
@@ -43,7 +43,6 @@ class LoopStage(Stage):
         self.skips: tuple[type[Exception], ...] = skips
         function = _keeps_later(function) if filters else function
         self._function = _tries_later(function, retry, self) if retry else function
-        self._results = ReorderBuffer(self)
 
     async def run(self) -> None:
         work = self._work_in_order if self.ordered and self.workers > 1 else self._work
@@ -79,12 +78,12 @@ class LoopStage(Stage):
     async def _work_in_order(self) -> bool:
         variables, cancellations = _state()
         while await self.ready():
-            call = self._results.enter(*self.source.take())
+            call = self.results.enter(*self.source.take())
             try:
                 call.item = marked(await self._function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
-            self._results.ended(call)
+            self.results.ended(call)
             del call
             if cancellations() or _changed(variables):
                 return True
@@ -123,26 +122,28 @@ class ThreadStage(Stage):
         self.skips: tuple[type[Exception], ...] = skips
         self.function = function
         self._filters = filters
-        self._results = ReorderBuffer(self)
         self._calls: SimpleQueue[Call | None] = SimpleQueue()
         self._made = EntryQueue(self._collect, self.fail)
         self._stopped = False
         self._seconds = 0.0
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as group:
-            for _ in range(self.workers):
-                group.start_soon(in_thread, self._work, f"pipeline {self.name}")
-            try:
-                with interrupts_pass():
-                    await self.feed()
-            except BaseException:
-                self.stop()
-                raise
-            finally:
+        try:
+            async with anyio.create_task_group() as group:
                 for _ in range(self.workers):
-                    self._calls.put(None)
-        self._made.drain()
+                    group.start_soon(in_thread, self._work, f"pipeline {self.name}")
+                try:
+                    with interrupts_pass():
+                        await self.feed()
+                except BaseException:
+                    self.stop()
+                    raise
+                finally:
+                    for _ in range(self.workers):
+                        self._calls.put(None)
+        finally:
+            self._made.drain()
+            self._calls = SimpleQueue()  # without the calls that no thread has taken: the stage was left
 
     def busy(self, now: float) -> float:
         return self._seconds
@@ -162,7 +163,7 @@ class ThreadStage(Stage):
 
     def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
-        self._calls.put(self._results.enter(origin, item))
+        self._calls.put(self.results.enter(origin, item))
 
     def _work(self) -> None:
         """Each thread runs this."""
@@ -196,7 +197,7 @@ class ThreadStage(Stage):
 
     def _collect(self, call: Call) -> None:
         self._seconds += call.seconds
-        self._results.ended(call)
+        self.results.ended(call)
 
 
 class BatchStage(ThreadStage):

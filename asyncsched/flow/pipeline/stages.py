@@ -52,6 +52,7 @@ class Stage:
         self.name = name
         self.source = source
         self.out = out
+        self.results: ReorderBuffer = ReorderBuffer(self)
         self.workers = workers
         self.ordered = ordered
         self.epoch = 0
@@ -163,6 +164,7 @@ class Stage:
     def _finish(self) -> None:
         """There will be no more output."""
         self.ended = perf_counter()
+        self.results.drop()
         self.out.end(self.source.error if self.error is None else self._noted(self.error))
 
     def _noted(self, error: BaseException) -> BaseException:
@@ -235,7 +237,11 @@ class ReorderBuffer:
                     stage.fail(first.origin, error)
             # The first error in the order of the items, whichever came first.
             stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
-            self._calls.clear()
+            self.drop()
+
+    def drop(self) -> None:
+        """Let go of the calls that nobody made: the stage was left."""
+        self._calls.clear()
 
 
 class EntryQueue(Generic[T]):
