@@ -18,7 +18,7 @@ from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, DroppingLink, WaitQueue
 from .marks import PLAIN, marked, unmarked
 from .position import Origin, brief
-from .stages import Call, EntryQueue, Stage
+from .stages import Call, CallingStage, EntryQueue, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
 Policy: TypeAlias = tuple[
@@ -28,7 +28,7 @@ Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
 _UNSET = object()
 
 
-class LoopStage(Stage):
+class LoopStage(CallingStage):
     """A coroutine function, awaited by as many tasks as there are workers.
 
     If a call changes the context of its asyncio task, or its count of cancellations, the next item must not see that:
@@ -78,12 +78,12 @@ class LoopStage(Stage):
     async def _work_in_order(self) -> bool:
         variables, cancellations = _state()
         while await self.ready():
-            call = self.results.enter(*self.source.take())
+            call = self._enter(*self.source.take())
             try:
                 call.item = marked(await self._function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
-            self.results.ended(call)
+            self._leave(call)
             del call
             if cancellations() or _changed(variables):
                 return True
@@ -109,7 +109,7 @@ def _changed(variables: Variables) -> bool:
     return False
 
 
-class ThreadStage(Stage):
+class ThreadStage(CallingStage):
     """A plain function in threads, which share one queue."""
 
     marks = True  # whether its results may be arrays that it writes to again
@@ -163,7 +163,7 @@ class ThreadStage(Stage):
 
     def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
-        self._calls.put(self.results.enter(origin, item))
+        self._calls.put(self._enter(origin, item))
 
     def _work(self) -> None:
         """Each thread runs this."""
@@ -197,7 +197,7 @@ class ThreadStage(Stage):
 
     def _collect(self, call: Call) -> None:
         self._seconds += call.seconds
-        self.results.ended(call)
+        self._leave(call)
 
 
 class BatchStage(ThreadStage):

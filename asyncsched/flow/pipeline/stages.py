@@ -52,7 +52,6 @@ class Stage:
         self.name = name
         self.source = source
         self.out = out
-        self.results: ReorderBuffer = ReorderBuffer(self)
         self.workers = workers
         self.ordered = ordered
         self.epoch = 0
@@ -164,7 +163,6 @@ class Stage:
     def _finish(self) -> None:
         """There will be no more output."""
         self.ended = perf_counter()
-        self.results.drop()
         self.out.end(self.source.error if self.error is None else self._noted(self.error))
 
     def _noted(self, error: BaseException) -> BaseException:
@@ -202,46 +200,46 @@ class Call:
     done: bool = False
 
 
-class ReorderBuffer:
-    """Passes on the results of several workers. If the stage is ordered, in the order in which the items were taken."""
+class CallingStage(Stage):
+    """The base of stages that call a function for each item. Results of several workers are passed on in the order in
+    which the items were taken, if the stage is ordered."""
 
-    def __init__(self, stage: Stage) -> None:
-        self._stage = stage
-        self._calls: deque[Call] = deque()
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._entered: deque[Call] = deque()  # in order, what was not passed on
 
-    def enter(self, origin: Origin, item: Any) -> Call:
+    def _enter(self, origin: Origin, item: Any) -> Call:
         """A call that is about to begin."""
         call = Call(origin, item)
-        if self._stage.ordered:
-            self._calls.append(call)
+        if self.ordered:
+            self._entered.append(call)
         return call
 
-    def ended(self, call: Call) -> None:
+    def _leave(self, call: Call) -> None:
         """Pass on its result, and the results that waited for it."""
         call.done = True
-        stage = self._stage
-        if call.error is not None and call.given and stage.leaves_out(call.origin, call.error, call.item):
+        if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
             call.item, call.error = DROPPED, None
         if call.error is not None:
-            stage.fail(call.origin, call.error, call.item)
-        elif not stage.ordered:
-            stage.pass_on(call.origin, call.item)
-        while self._calls and self._calls[0].done:
-            first = self._calls.popleft()
+            self.fail(call.origin, call.error, call.item)
+        elif not self.ordered:
+            self.pass_on(call.origin, call.item)
+        while self._entered and self._entered[0].done:
+            first = self._entered.popleft()
             if first.error is None:
                 try:
-                    stage.out.put(first.origin, first.item)
+                    self.out.put(first.origin, first.item)
                     continue
                 except BaseException as error:  # as `pass_on`
                     first.item, first.error = brief(first.item), error
-                    stage.fail(first.origin, error)
+                    self.fail(first.origin, error)
             # The first error in the order of the items, whichever came first.
-            stage.error, stage.failed_at, stage.failed_on = first.error, first.origin, first.item
-            self.drop()
+            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
+            self._entered.clear()
 
-    def drop(self) -> None:
-        """Let go of the calls that nobody made: the stage was left."""
-        self._calls.clear()
+    def _finish(self) -> None:
+        self._entered.clear()  # what nobody took, where the stage was left
+        super()._finish()
 
 
 class EntryQueue(Generic[T]):
