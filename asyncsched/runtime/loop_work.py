@@ -143,7 +143,10 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
             todo += [(part, far, ends) for step in steps_of(one) for part in gc.get_referents(step)]
             todo += [(callback, far, True) for callback, _ in (one._callbacks if ends else None) or ()]
         else:
-            todo += [(part, far, ends) for part in gc.get_referents(one)]
+            for part in gc.get_referents(one):
+                # From Python 3.14 on a future refers to the task that awaits it, which it wakes
+                wakes = issubclass(kind, asyncio.Future) and issubclass(type(part), asyncio.Task)
+                todo.append((part, 2, False) if wakes else (part, far, ends))
     return found
 
 

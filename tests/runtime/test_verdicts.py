@@ -18,13 +18,6 @@ from tests.conftest import LOOPS
 from .verdicts import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
-# From Python 3.14 on these are told much later, or not at all, though nobody but a coroutine that ticks goes on.
-# A known gap: a search finds somebody there who might still let bytes go.
-LATE = {
-    "beside_a_ticking_task_in_the_same_group", "gathered_with_a_ticking_task", "in_a_group_whose_body_ticks",
-    "in_requests_of_a_server_that_ticks",
-}  # fmt: skip
-TRIED = [name for name in PROGRAMS if sys.version_info < (3, 14) or name not in LATE]
 
 
 @functools.cache
@@ -39,7 +32,7 @@ def told(loop: str, *names: str) -> dict[str, str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("loop", LOOPS)
 def test_programs_end_as_they_should(loop: str) -> None:
-    assert told(loop, *TRIED) == {name: PROGRAMS[name][1] for name in TRIED}
+    assert told(loop, *PROGRAMS) == {name: PROGRAMS[name][1] for name in PROGRAMS}
 
 
 @pytest.mark.parametrize("what", loop_work.NAMES)
