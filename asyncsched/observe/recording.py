@@ -32,7 +32,7 @@ from typing import IO, Any, Final
 from .._arguments import format_bytes, printable
 from .._core.ledger import Limits
 from ..pictures.graph import Node, TaskGraph
-from ..runtime.record import Bytes, Record, Seconds
+from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.runtime import LoopStream
 
 FORMAT: Final = 2

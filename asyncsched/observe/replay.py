@@ -36,7 +36,7 @@ from .._core.ledger import Limits
 from .._core.model import DONE, LAUNCHED, CallPlan, Lane, Scope, Task, Value, new_value
 from .._core.tenants import Share
 from ..errors import TaskTooLarge
-from ..runtime.record import Bytes, Record, Seconds
+from ..pictures.record import Bytes, Record, Seconds
 from .recording import Recording, TaskRecord
 
 _FREED_WITH: Final = 1e-4  # seconds: freed so soon after a reader's end, it was the reader. A guess

@@ -16,8 +16,8 @@ from typing import Any, Final
 from .._core.callsite import CallSite, line_of
 from .._core.instrument import InlineOp, Instrument
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
+from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.awaiting import place_of
-from ..runtime.record import Bytes, Record, Seconds
 from ..runtime.statistics import Load, Statistics
 from .probe import Probe
 

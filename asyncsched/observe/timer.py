@@ -22,8 +22,8 @@ import numpy as np
 from .._arguments import check_int, format_seconds
 from .._instead import OnlyAsync
 from ..flow.scope import Submitter
+from ..pictures.record import Record, Seconds
 from ..runtime.context import find
-from ..runtime.record import Record, Seconds
 
 
 class Timer(OnlyAsync):

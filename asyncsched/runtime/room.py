@@ -13,8 +13,8 @@ from time import perf_counter
 
 from .._core.admission import Admission
 from .._core.model import DONE, Account, Scope, Task
+from ..pictures.record import Bytes, Record, Seconds
 from .rates import Meter
-from .record import Bytes, Record, Seconds
 
 
 @dataclass(frozen=True, repr=False)

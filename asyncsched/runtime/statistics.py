@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .._core.audit import in_flight_bytes, unused_reserve
 from .._core.model import CANCELLED, DONE, FAILED
-from .record import Bytes, BytesPerSecond, Record, Seconds
+from ..pictures.record import Bytes, BytesPerSecond, Record, Seconds
 from .runtime import Runtime
 
 

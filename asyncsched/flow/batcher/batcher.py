@@ -16,8 +16,8 @@ from typing import Generic, TypeVar, cast
 from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
 from ...errors import QueueFull
+from ...pictures.record import Record, Seconds
 from ...runtime.context import deadline, find, innermost
-from ...runtime.record import Record, Seconds
 from ..scope import Scope, Submitter, check_reserve
 from .queue import BATCH, Queue, Waiting
 from .runners import Runners

@@ -29,8 +29,8 @@ from ..._blocks import asynccontextmanager
 from ..._core.model import Scope as CoreScope
 from ..._instead import naming_arguments
 from ...errors import TaskCancelled
+from ...pictures.record import Record, Seconds
 from ...runtime.context import current_scope, deadline, find, innermost
-from ...runtime.record import Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import outlast
 from ...runtime.waiting import checkpoint

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 
 from ..._instead import OnlyAsync
 from ...errors import passable
-from ...runtime.record import Bytes, Record, Seconds
+from ...pictures.record import Bytes, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .counting_stages import TakeStage

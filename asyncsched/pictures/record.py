@@ -10,7 +10,7 @@ from dataclasses import fields
 from typing import Any, Final, TypeAlias
 
 from .._arguments import format_bytes, format_number, format_seconds
-from ..pictures.tables import aligned, preformatted, table
+from .tables import aligned, preformatted, table
 
 Bytes: TypeAlias = int
 BytesPerSecond: TypeAlias = float

@@ -19,7 +19,7 @@ from asyncsched.observe.recording import Recording, ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome
 from asyncsched.observe.summary import Operation, ScopeState, Snapshot, StreamState, Waiting
 from asyncsched.observe.timer import Measurement, Times
-from asyncsched.runtime.record import Record
+from asyncsched.pictures.record import Record
 from asyncsched.runtime.room import WaitingForRoom
 
 GIB = 2**30
