@@ -114,6 +114,10 @@ class Stage:
             self.source.end()
             self.out.lift_bound()
 
+    def failed_first(self, call: Call) -> None:
+        """Of several calls the first in the order of the items counts, whichever failed first."""
+        self.error, self.failed_at, self.failed_on = call.error, call.origin, call.item
+
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
         """Whether an item is left out for this error; then it is told of."""
         if not isinstance(error, self.skips):
@@ -233,8 +237,7 @@ class CallingStage(Stage):
                 except BaseException as error:  # as `pass_on`
                     first.item, first.error = brief(first.item), error
                     self.fail(first.origin, error)
-            # The first error in the order of the items, whichever came first.
-            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
+            self.failed_first(first)
             self._entered.clear()
 
     def _finish(self) -> None:
