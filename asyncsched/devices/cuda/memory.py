@@ -119,10 +119,13 @@ class CUDAMemory(Memory):
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
-        arrays, launch = [read.array for read in _operands(task)], None
-        # Looked at, too: a function's result may have gaps, and so have zeros in the memory of one (see `moves`).
-        if launches is not None and all(array.flags.c_contiguous for array in arrays):
-            launch = launches[task.args]
+        arrays = []
+        for read in _operands(task):
+            arrays.append(read.array)
+            # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
+            if read.block is not _POOLED and not read.array.flags.c_contiguous:
+                launches = None
+        launch = None if launches is None else launches[task.args]
         if launch is None:
             self._apply(task, value)
             return
