@@ -19,15 +19,14 @@ import asyncsched as asc
 from asyncsched import linalg
 
 from ..devices.cuda import requirements
-from ..ops.op import Op, resolve
 from ..ops.table import TABLE
 from ..tensors.tensor import apply
+from .arguments import arguments
 from .blocks import one_for_each
 from .probes import MIB, TRANSFORMS, agree, raised
 from .telling import NotHere, Program, Report
 
 _REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
-_WITHOUT_OPTIONS: Final = (1, 2, 3)  # operands that are tried
 Step = Callable[[Any, Any], Any]
 
 
@@ -102,29 +101,21 @@ async def _transformed_by_a_graph(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 
 async def replays(report: Report) -> None:
-    """Operations that take tensors alone give the same in three replays of a captured step, plans evicted between."""
-    alone, names = list[str](), list(TABLE)[:: report.size(1, 8)]
+    """Each operation that takes a tensor gives the same in three replays of a captured step, plans evicted between."""
+    alone = list[str]()
     async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
-        for name in names:
-            operands = _operands(TABLE[name])
+        for name in list(TABLE)[:: report.size(1, 8)]:
+            operands, options = arguments(name)
+            tensors = [await s.put(a) for a in operands if isinstance(a, np.ndarray)]
             try:
-                await captured(name, operands, {})(*[await s.put(a) for a in operands])
+                await captured(name, operands, options)(*tensors)
             except Exception as error:  # not for want of a graph
                 alone.append(f"{name}: {error}")
-            else:
+                continue
+            if tensors:
                 with suppress(asc.CaptureError):  # a length that depends on data
-                    await replayed(s, name, operands, {})
+                    await replayed(s, name, operands, options)
     report.tell("fail alone", alone)
-
-
-def _operands(op: Op) -> Sequence[Any]:
-    """As many arrays as the operation takes, without options; one if it takes other things besides."""
-    arrays = list(np.random.default_rng(0).uniform(0.3, 0.9, (max(_WITHOUT_OPTIONS), 8, 8)).astype("f4"))
-    for count in _WITHOUT_OPTIONS:
-        with suppress(Exception):
-            resolve(op, np)(*arrays[:count])
-            return arrays[:count]
-    return arrays[:1]
 
 
 async def replayed(s: asc.Scheduler, name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
