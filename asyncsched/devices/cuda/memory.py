@@ -131,7 +131,10 @@ class CUDAMemory(Memory):
             return
         form = value.meta
         reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
-        out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
+        if reused is None:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
+            out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
+        else:
+            out = reused.array
         given = (*arrays, out, *launch.numbers)
         try:
             launch.function(launch.size, given)
