@@ -15,6 +15,7 @@ from .._core.commit import Move
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Lease, Task, Value, failure_above
+from .._core.ownership import sole
 from .._tree import find, map_leaves
 from ..ops.meta import Meta, meta
 from ..ops.op import Op
@@ -211,10 +212,7 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
     if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        holders = value.holders  # `sole`, written out: most launches come here
-        if holders is None or len(holders) > inputs.count(value):
-            continue
-        if not value.escaped and value.base is None and wanted(value):
+        if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):
             return value
     return None
 

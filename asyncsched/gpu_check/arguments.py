@@ -39,6 +39,7 @@ ROWS: Final[Mapping[str, Given]] = {
     "bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift": ((_AT, _AT), {}),
     "bitwise_invert": ((_AT,), {}),
     "acosh": ((_X + 1,), {}),
+    "clip": ((_X, 0.4, 0.6), {}),
     "astype": ((_X,), {"dtype": np.dtype("f8")}),
     "cumulative_sum cumulative_prod overlap_add": ((_X,), {"axis": 0}),
     "cumulative_prod_gradient": ((_X, _Y), {"axis": 0}),
