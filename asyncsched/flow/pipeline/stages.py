@@ -110,9 +110,12 @@ class Stage:
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
         """Take no more items. The first error counts."""
         if self.error is None:
-            self.error, self.failed_at, self.failed_on = error, origin, given
+            self._ends_with(origin, error, given)
             self.source.end()
             self.out.lift_bound()
+
+    def _ends_with(self, origin: Origin, error: BaseException, given: str) -> None:
+        self.error, self.failed_at, self.failed_on = error, origin, given
 
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
         """Whether an item is left out for this error; then it is told of."""
@@ -234,7 +237,7 @@ class CallingStage(Stage):
                     first.item, first.error = brief(first.item), error
                     self.fail(first.origin, error)
             # The first error in the order of the items, whichever came first.
-            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
+            self._ends_with(first.origin, first.error, first.item)
             self._entered.clear()
 
     def _finish(self) -> None:
