@@ -51,7 +51,9 @@ async def test_dropping_large_plans_runs_no_collection(card):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("names", groups(TABLE))
+@pytest.mark.parametrize(
+    "names", groups(name for name in TABLE if any(isinstance(a, np.ndarray) for a in arguments(name)[0]))
+)
 async def test_replays_of_each_operation_give_the_same_when_plans_are_gone(has_card, names):
     """Nothing that a library keeps is part of a graph: not in memory that others get, and not in what ends."""
     if not has_card:
@@ -62,8 +64,8 @@ async def test_replays_of_each_operation_give_the_same_when_plans_are_gone(has_c
             try:
                 graph = await libraries.replayed(s, name, *arguments(name))
             except Exception as error:
-                # A length that depends on data, or no tensor to capture with.
-                assert isinstance(error, asc.CaptureError | TypeError) or absent(str(error)), name
+                # A length that depends on data, if it is no fault.
+                assert isinstance(error, asc.CaptureError) or absent(str(error)), name
                 continue
             graphs += any(graph._recorded is not None for graph in s.devices[0]._graphs)
             del graph
