@@ -106,8 +106,9 @@ def fail(task: Task, failure: Failure) -> None:
 
 def finish(task: Task, value: Value, array: Any, charge: int) -> None:
     """Give the value its array, the task its refund, and hand on the buffers that it has written over."""
-    for i in range(len(task.takes)):
-        _take_over(task, i)
+    if task.takes:
+        for i in range(len(task.takes)):
+            _take_over(task, i)
     value.array = array
     value.charge = value.nbytes = charge
     if value.meta is not None and not value.meta.known and not value.device.remote:
@@ -208,7 +209,7 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
     meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
     inputs = task.inputs
-    if _decided(task):
+    if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
         if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):

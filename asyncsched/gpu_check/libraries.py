@@ -19,15 +19,17 @@ import asyncsched as asc
 from asyncsched import linalg
 
 from ..devices.cuda import requirements
-from ..ops.op import Op, resolve
+from ..ops.meta import meta
+from ..ops.op import plan
+from ..ops.packed import UNPACK
 from ..ops.table import TABLE
 from ..tensors.tensor import apply
+from .arguments import arguments
 from .blocks import one_for_each
 from .probes import MIB, TRANSFORMS, agree, raised
 from .telling import NotHere, Program, Report
 
 _REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
-_WITHOUT_OPTIONS: Final = (1, 2, 3)  # operands that are tried
 Step = Callable[[Any, Any], Any]
 
 
@@ -102,29 +104,24 @@ async def _transformed_by_a_graph(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 
 async def replays(report: Report) -> None:
-    """Operations that take tensors alone give the same in three replays of a captured step, plans evicted between."""
-    alone, names = list[str](), list(TABLE)[:: report.size(1, 8)]
+    """Each operation that takes a tensor gives the same in three replays of a captured step, plans evicted between."""
+    alone, count = list[str](), 0
     async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
-        for name in names:
-            operands = _operands(TABLE[name])
+        for name in list(TABLE)[:: report.size(1, 8)]:
+            operands, options = arguments(name)
+            tensors = [await s.put(a) for a in operands if isinstance(a, np.ndarray)]
+            if not tensors:
+                continue
             try:
-                await captured(name, operands, {})(*[await s.put(a) for a in operands])
+                await asc.gather(*captured(name, operands, options)(*tensors))
             except Exception as error:  # not for want of a graph
                 alone.append(f"{name}: {error}")
-            else:
-                with suppress(asc.CaptureError):  # a length that depends on data
-                    await replayed(s, name, operands, {})
+                continue
+            with suppress(asc.CaptureError):  # a length that depends on data
+                await replayed(s, name, operands, options)
+                count += 1
+    report.tell("replayed", count, f"of {len(TABLE)} operations")
     report.tell("fail alone", alone)
-
-
-def _operands(op: Op) -> Sequence[Any]:
-    """As many arrays as the operation takes, without options; one if it takes other things besides."""
-    arrays = list(np.random.default_rng(0).uniform(0.3, 0.9, (max(_WITHOUT_OPTIONS), 8, 8)).astype("f4"))
-    for count in _WITHOUT_OPTIONS:
-        with suppress(Exception):
-            resolve(op, np)(*arrays[:count])
-            return arrays[:count]
-    return arrays[:1]
 
 
 async def replayed(s: asc.Scheduler, name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Any:
@@ -136,21 +133,25 @@ async def replayed(s: asc.Scheduler, name: str, operands: Sequence[Any], options
     """
     tensors = [await s.put(a) for a in operands if isinstance(a, np.ndarray)]
     step = captured(name, operands, options)
-    expected = await step(*tensors).numpy()
+    expected = [await one.numpy() for one in step(*tensors)]
     graph = await s.capture(step, *tensors)
     for _ in range(3):
-        assert (await graph(*tensors).numpy()).tobytes() == expected.tobytes(), f"a replay of {name} differs"
+        found = [await one.numpy() for one in graph(*tensors)]
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in expected], f"a replay of {name} differs"
         await evict_plans(s)
     return graph
 
 
-def captured(name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., asc.Tensor]:
-    """A step of one operation of the table: a function of the arrays among its operands."""
+def captured(name: str, operands: Sequence[Any], options: Mapping[str, Any]) -> Callable[..., list[asc.Tensor]]:
+    """A step of one operation of the table: its results, by a function of the arrays among its operands."""
+    forms = [meta(a.shape, a.dtype, a.flags.c_contiguous) if isinstance(a, np.ndarray) else a for a in operands]
+    parts = plan(TABLE[name], tuple(forms), options).parts
 
-    def step(*tensors: asc.Tensor) -> asc.Tensor:
+    def step(*tensors: asc.Tensor) -> list[asc.Tensor]:
         given = iter(tensors)
         args = tuple([next(given) if isinstance(a, np.ndarray) else a for a in operands])
-        return apply(TABLE[name], args, options)
+        found = apply(TABLE[name], args, options)
+        return [apply(UNPACK, (found,), place) for place in parts] or [found]  # there are gaps between packed results
 
     return step
 

@@ -115,12 +115,14 @@ def run_at_once(
         args, options: the operands and options of any other plan.
     """
     runtime = first.account.runtime
+    if runtime.inline is not _ALWAYS:
+        return None
     ledger, in_flight = runtime.ledger, 1
     unfinished = ledger.unfinished
     if ledger.pending or ledger.busy:  # busy: a finaliser asks, in the middle of a change
         return None
     thread = _get_ident()
-    if runtime.inline is not _ALWAYS or runtime.thread != thread:
+    if runtime.thread != thread:
         return None
     observer = ledger.op_observer
     if above is None:  # asked even if all tasks have ended: a finaliser may have taken that in since the caller looked

@@ -119,16 +119,22 @@ class CUDAMemory(Memory):
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
-        arrays, launch = [read.array for read in _operands(task)], None
-        # Looked at, too: a function's result may have gaps, and so have zeros in the memory of one (see `moves`).
-        if launches is not None and all(array.flags.c_contiguous for array in arrays):
-            launch = launches[task.args]
+        arrays = []
+        for read in _operands(task):
+            arrays.append(read.array)
+            # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
+            if read.block is not _POOLED and not read.array.flags.c_contiguous:
+                launches = None
+        launch = None if launches is None else launches[task.args]
         if launch is None:
             self._apply(task, value)
             return
         form = value.meta
         reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
-        out = self.xp.ndarray(form.shape, form.dtype, self.pool.malloc(form.nbytes)) if reused is None else reused.array
+        if reused is None:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
+            out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
+        else:
+            out = reused.array
         given = (*arrays, out, *launch.numbers)
         try:
             launch.function(launch.size, given)

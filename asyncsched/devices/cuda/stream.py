@@ -176,7 +176,8 @@ class CUDAStream:
             observer.body_began(task)
             times = Times(context.clock)
         try:
-            self._wait_for(waits)
+            if waits:
+                self._wait_for(waits)
             if times is not None:
                 times.record(self.cuda)
             if context.fault is None:  # checked after the wait, since a producer that was skipped counts as issued, too
