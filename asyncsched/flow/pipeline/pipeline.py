@@ -7,7 +7,15 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
-from ..._arguments import check_int, check_pickles, check_plain, is_coroutine_function, parse_bytes
+from ..._arguments import (
+    check_int,
+    check_pickles,
+    check_plain,
+    is_async_generator_function,
+    is_coroutine_function,
+    is_generator_function,
+    parse_bytes,
+)
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -145,6 +153,9 @@ class Pipeline(Generic[T]):
                 also when it was called again, is left out. The first is logged as a warning; `statistics()` counts all
                 of them, and has the last 16 with their errors. With `BrokenProcessPool` a process that dies costs one
                 item.
+
+        Raises:
+            TypeError: for a generator function: `.flat_map(fn)` gives what its generators yield.
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer, retry, skip))
 
@@ -522,9 +533,15 @@ def _calls(
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
+    generates_later = is_async_generator_function(fn)
+    if verb == "map" and (generates_later or is_generator_function(fn)):
+        raise TypeError(
+            f"map takes a function that returns one item, and {name} is a generator function: `.flat_map` gives all"
+            " items that it yields"
+        )
     called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
-    if is_coroutine_function(fn) or (verb == "flat_map" and inspect.isasyncgenfunction(fn)):
+    if is_coroutine_function(fn) or (verb == "flat_map" and generates_later):
         if processes:
             raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
         kind = LoopStage
