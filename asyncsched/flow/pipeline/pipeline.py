@@ -25,7 +25,7 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
 from .links import DroppingLink, Link
-from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator, zipped
+from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
 from .plan import Plan, unknown_after
 from .position import Position
 from .processes import ProcessStage
@@ -86,9 +86,8 @@ class Pipeline(Generic[T]):
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     def __repr__(self) -> str:
-        source = self._plan.source
-        of = getattr(source, "__name__", type(source).__name__)
-        return f"Pipeline({', '.join([of, *self._plan.labels()])})"
+        of = [getattr(source, "__name__", type(source).__name__) for source in unzipped([self._plan.source])]
+        return f"Pipeline({', '.join([', zip '.join(of), *self._plan.labels()])})"
 
     def __len__(self) -> int:
         """How many items an epoch gives, from its beginning.
@@ -365,11 +364,12 @@ class Pipeline(Generic[T]):
 
         Raises:
             ValueError: behind another stage.
-            TypeError: for what is no source, such as a pipeline.
+            TypeError: for what is no source, such as a pipeline; beside `order=`, for what is not read by index.
         """
         if self._plan.stages or self._plan.shards or self._plan.takes or self._plan.epochs != 1:
             raise ValueError("`.zip` comes first, right behind the source: `s.pipeline(source).zip(other)`")
-        sources = [make_pipeline(self._submitter, self._runtime, other, 1, None)._plan.source for other in others]
+        order = self._plan.order
+        sources = [make_pipeline(self._submitter, self._runtime, other, 1, order)._plan.source for other in others]
         return self._with(source=zipped([self._plan.source, *sources], strict))
 
     @naming_arguments
@@ -606,7 +606,7 @@ def make_pipeline(
         check_rows(source, order)
     if order is not None:
         if is_iterable(source):
-            check_indexed(source)
+            by_index(source)
         check_order(order)
         if callable(order):
             _check_takes_epoch("the order", order)
