@@ -77,12 +77,21 @@ def is_coroutine_function(fn: Any) -> bool:
     return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
 
 
+def is_generator_function(fn: Any) -> bool:
+    """Whether calling `fn` makes a generator."""
+    return inspect.isgeneratorfunction(fn) or inspect.isgeneratorfunction(type(fn).__call__)
+
+
+def is_async_generator_function(fn: Any) -> bool:
+    """Whether calling `fn` makes an async generator."""
+    return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(type(fn).__call__)
+
+
 def check_plain(name: str, fn: Any) -> None:
     """Raise for a function that gives a coroutine or a generator when it is called, where its value is used at once."""
     if not callable(fn):
         return
-    kinds = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if is_coroutine_function(fn) or any(kind(one) for kind in kinds for one in (fn, type(fn).__call__)):
+    if is_coroutine_function(fn) or is_generator_function(fn) or is_async_generator_function(fn):
         raise TypeError(
             f"{name} must be a plain function, since its value is used at once: {label_of(fn)} gives a coroutine or a"
             " generator"

@@ -13,7 +13,7 @@ import numpy as np
 
 from .graphs import add_in_a_row, add_repeatedly, await_each, keep_each, on, pending
 from .harness.contestant import Run, Work
-from .harness.rows import OURS, Row, alike
+from .harness.rows import OURS, Row, Target, alike
 from .libraries import Library
 
 SMALL = (8,)
@@ -48,6 +48,35 @@ def _nothing() -> None:
     pass
 
 
+async def spans(library: Any, n: int, *, by_hand: bool = False) -> Run:
+    """Calls that have a span each, of the same attributes: made by `Spans`, or by hand around the call."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider, observe = TracerProvider(shutdown_on_exit=False), library.xp.observe
+    tracer = provider.get_tracer("by hand")
+
+    async def call_with_span() -> None:
+        span = tracer.start_span("nothing", attributes={"asyncsched.bytes": 0, "asyncsched.line": __file__})
+        await library.call(_nothing)
+        span.set_attributes(_AT_THE_END)
+        span.end()
+
+    async def run(count: int) -> None:
+        instrument = observe.Instrument() if by_hand else observe.Spans(tracer_provider=provider)
+        library.s.add_instrument(instrument)
+        for _ in range(n * count):
+            await (call_with_span() if by_hand else library.call(_nothing))
+        library.s.remove_instrument(instrument)
+
+    return run
+
+
+_AT_THE_END = {
+    "asyncsched.state": "done", "asyncsched.stream": "cpu stream 0", "asyncsched.wait_seconds": 1e-5,
+    "asyncsched.stream_wait_seconds": 1e-5, "asyncsched.run_seconds": 1e-5,
+}  # fmt: skip
+
+
 async def training(library: Any, n: int) -> Run:
     """Steps of a network so small that all its operations run on the loop's thread."""
     nn, rng = library.xp.nn, np.random.default_rng(0)
@@ -71,15 +100,19 @@ WORKS: dict[str, Work] = {
     "issue": Work(issue, 200),
     "await": Work(on(SMALL, await_each), 100, clock=thread_time),
     "call": Work(call, 30, clock=thread_time),
+    "spans": Work(spans, 30, clock=thread_time),
+    "spans by hand": Work(partial(spans, by_hand=True), 30, clock=thread_time),
     "training": Work(training, 10, clock=thread_time),
     **{f"pending {n}": Work(partial(_pending, issue=keep_each), n) for n in (1_000, 20_000, 1_000_000)},
     "chain": Work(partial(_pending, issue=add_in_a_row), 20_000),
 }
+_SPANS = {"by hand": (OURS, "heart.spans by hand"), "Spans": (OURS, "heart.spans")}
 _MILLION = {"of a thousand": (BEHIND, "heart.pending 1000"), "of a million": (BEHIND, "heart.pending 1000000")}
 ROWS = (
     Row("issue", "`x + 1`, issued", "us", alike("heart.issue", OURS)),
     Row("await", "`await (x + 1)`", "us", alike("heart.await", OURS)),
     Row("call", "`await s.call(fn)` of a function that does nothing", "us", alike("heart.call", OURS)),
+    Row("spans", "the same, with a span", "us", _SPANS, {"Spans": Target(1.05, "the same spans, made by hand")}),
     Row("training", "a training step of some thirty small operations", "us", alike("heart.training", OURS)),
     Row("pending", "`x + 1`, 20,000 pending, issue to done", "us", {OURS: (BEHIND, "heart.pending 20000")}),
     Row("chain", "`x = x + 1`, 20,000 pending, issue to done", "us", {OURS: (BEHIND, "heart.chain")}),

@@ -34,24 +34,24 @@ _LINES_KEPT: Final = 1024
 class _Opened:
     """The span of a task that has not ended."""
 
-    __slots__ = ("attributes", "began", "body", "launched", "span")
+    __slots__ = ("attributes", "body", "launched", "span", "submitted")
 
     def __init__(self, span: Span, attributes: dict[str, Any]) -> None:
         self.span = span
         self.attributes = attributes
-        self.began = perf_counter()
+        self.submitted = perf_counter()
         self.launched = 0.0
-        self.body = (0.0, 0.0)  # its beginning and end
+        self.body: tuple[float, float] | None = None  # its beginning and end
 
 
 class _OpenedScope:
     """The spans of a scope that is open."""
 
-    __slots__ = ("batch", "claimed", "failed", "left", "outer", "span", "token", "within")
+    __slots__ = ("batch", "claimed", "failed", "here", "left", "span", "token", "within")
 
-    def __init__(self, span: Span, outer: Span, within: Context) -> None:
+    def __init__(self, span: Span, here: Context, within: Context) -> None:
         self.span = span
-        self.outer = outer  # what was current where it was opened
+        self.here = here  # the context in which it was opened
         self.within = within  # the context of its tasks: that of its batch, if it has one
         self.batch: Span | None = None
         self.token: Any = None  # takes the batch's span back as the current one
@@ -132,8 +132,8 @@ class Spans(Instrument):
 
     def scope_opened(self, scope: Scope) -> None:
         span = self._tracer.start_span(scope.name, self._within(scope.parent), attributes=_whose(scope))
-        current = self._trace.get_current_span()
-        self._scopes[scope] = _OpenedScope(span, current, self._trace.set_span_in_context(span))
+        here = self._context.get_current()
+        self._scopes[scope] = _OpenedScope(span, here, self._trace.set_span_in_context(span, here))
 
     def scope_left(self, scope: Scope) -> None:
         opened = self._scopes.get(scope)
@@ -197,8 +197,10 @@ class Spans(Instrument):
         while scope is not None:
             opened = self._scopes.get(scope)
             if opened is not None:
-                current = self._trace.get_current_span(here)
-                alone = current is opened.outer or current is opened.batch or current is self._trace.INVALID_SPAN
+                if here is opened.here:  # most often, and quicker told than that the spans are the same
+                    return opened.within
+                current, outer = self._trace.get_current_span(here), self._trace.get_current_span(opened.here)
+                alone = current is outer or current is opened.batch or current is self._trace.INVALID_SPAN
                 return opened.within if alone else here
             scope = scope.parent
         return here
@@ -218,14 +220,11 @@ class Spans(Instrument):
         if kind == "call":
             task.context.run(self._context.attach, self._trace.set_span_in_context(span, within))
         if span.is_recording():
-            attributes = {"asyncsched.bytes": task.cost, "asyncsched.line": self._line(task.site), **_whose(scope)}
-            self._tasks[task] = _Opened(span, attributes)
+            self._tasks[task] = _Opened(span, {"asyncsched.bytes": task.cost, "asyncsched.line": self._line(task.site)})
 
     def task_launched(self, task: Task) -> None:
         if (opened := self._tasks.get(task)) is not None:
-            assert task.lane is not None
             opened.launched = perf_counter()
-            opened.attributes["asyncsched.stream"] = task.lane.stream.name
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
         if (opened := self._tasks.get(task)) is not None:
@@ -237,11 +236,16 @@ class Spans(Instrument):
             self._ended_in(scope, task)
         if (opened := self._tasks.pop(task, None)) is None:
             return
-        span, told, (began, ended) = opened.span, opened.attributes, opened.body
+        span, told, launched = opened.span, opened.attributes, opened.launched
         told["asyncsched.state"] = STATE_NAMES[task.state]
-        told["asyncsched.wait_seconds"] = (opened.launched or perf_counter()) - opened.began
-        if began:
-            told["asyncsched.stream_wait_seconds"] = max(0.0, began - opened.launched)
+        told["asyncsched.wait_seconds"] = (launched or perf_counter()) - opened.submitted
+        if (tenant := tenant_of(task.scope)) is not None:
+            told["asyncsched.tenant"] = str(tenant)
+        if task.lane is not None:
+            told["asyncsched.stream"] = task.lane.stream.name
+        if opened.body is not None:
+            began, ended = opened.body
+            told["asyncsched.stream_wait_seconds"] = max(0.0, began - launched)
             told["asyncsched.run_seconds"] = ended - began
         span.set_attributes(told)
         if task.state == FAILED and task.failure is not None:

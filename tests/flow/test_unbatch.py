@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -177,6 +178,29 @@ async def test_an_async_generator_makes_parts(s: asc.Scheduler) -> None:
 
     assert await drain(s.pipeline([1, 2]).flat_map(twice, retry=1)) == [1, 1, 2, 2]
     assert asked == [1, 1, 2, 2]
+
+
+class Twice:
+    """An object whose call makes an async generator."""
+
+    async def __call__(self, item: int) -> AsyncIterator[int]:
+        yield item
+        yield item
+
+
+@pytest.mark.parametrize("fn", [rows, partial(rows), Twice(), partial(Twice().__call__)])
+async def test_a_generator_function_is_for_flat_map_alone(s: asc.Scheduler, fn: Any) -> None:
+    assert len(await drain(s.pipeline([2]).flat_map(fn))) == 2
+    for options in ({}, {"processes": True}):
+        with pytest.raises(TypeError, match=r"one item, and \w+ is a generator function: `\.flat_map` gives"):
+            s.pipeline([2]).map(fn, **options)
+    with pytest.raises(TypeError, match="gives a coroutine or a generator"):
+        s.pipeline([2]).filter(fn)
+
+
+async def test_an_item_without_parts_gives_nothing(s: asc.Scheduler) -> None:
+    items = [(), {}, [], np.ones((0, 3)), ([], []), {"x": np.ones(0), "y": ()}]
+    assert await drain(s.pipeline([*items, [1], *items, ([2], [3])]).unbatch()) == [1, (2, 3)]
 
 
 async def test_it_needs_no_more_room_than_it_says(s: asc.Scheduler) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import numpy as np
@@ -118,6 +118,66 @@ async def test_what_a_function_gives_is_checked(s: asc.Scheduler) -> None:
     for other, kind in ((lambda epoch: None, "NoneType"), (later, "coroutine")):
         with pytest.raises(TypeError, match=f"returned a {kind}, which"):
             await drain(s.pipeline([1]).zip(other))
+
+
+class Rows:
+    """Read by index, and in a row: as many libraries' data sets."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __getitem__(self, index: int) -> int:
+        return 10 * index
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError
+
+
+async def test_in_an_order_all_are_read_by_index(s: asc.Scheduler) -> None:
+    for other in (Rows(), lambda epoch: Rows()):
+        assert await drain(s.pipeline(Rows(), order=[2, 0]).zip(other).zip("abc")) == [((20, 20), "c"), ((0, 0), "a")]
+    refused = "which Counted has not"
+    with pytest.raises(TypeError, match=refused):
+        s.pipeline([1, 2], order=[1, 0]).zip(Counted(3))
+    with pytest.raises(TypeError, match=refused):
+        await drain(s.pipeline([1, 2], order=[1, 0]).zip(lambda epoch: Counted(3)))
+
+
+def failing(error: BaseException) -> Iterator[int]:
+    yield 0
+    raise error
+
+
+async def failing_later(error: BaseException) -> AsyncIterator[int]:
+    yield 0
+    raise error
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (lambda error: failing(error), "generator"),
+        (lambda error: failing_later(error), "async_generator"),
+        (lambda error: Mapped(5, error), "Mapped"),
+        (lambda error: lambda epoch: failing(error), "generator"),
+    ],
+)
+async def test_an_error_says_which_of_them_raised_it(s: asc.Scheduler, make: Any, kind: str) -> None:
+    error = LookupError("mine")
+    for _ in range(2):
+        with pytest.raises(LookupError, match="mine") as caught:
+            await drain(s.pipeline([*range(5)]).zip([*range(5)], make(error)).zip([*"abcde"]))
+        told = f"raised by zipped source 3 of 3, of type {kind}"
+        assert [note for note in caught.value.__notes__ if "zipped" in note] == [told]
+
+
+async def test_what_it_says_names_the_users_sources(s: asc.Scheduler) -> None:
+    pipe = s.pipeline([1, 2]).zip(Counted(3))
+    assert str(pipe.zip(lambda epoch: [1]).map(same)) == "Pipeline(list, zip Counted, zip <lambda>, map same)"
+    with pytest.raises(TypeError, match="is not known: its source has none .*'Counted' has no len"):
+        len(pipe)
+    with pytest.raises(TypeError, match="^Counted may block"):
+        pipe.zip(AsyncCounted(3))
 
 
 async def test_what_is_refused(s: asc.Scheduler) -> None:

@@ -120,6 +120,6 @@ def _in_step(fields: Any) -> tuple[int, Callable[[int], list[Any]]]:
     """The same of several batches of as many items."""
     found = [parts_of(field) for field in fields]
     counts = {count for count, _ in found}
-    if len(counts) != 1:
+    if len(counts) > 1:
         raise ValueError(f"the parts of an item are to be as many in each of its fields, not {sorted(counts)}")
-    return counts.pop(), lambda place: [part_of(place) for _, part_of in found]
+    return max(counts, default=0), lambda place: [part_of(place) for _, part_of in found]

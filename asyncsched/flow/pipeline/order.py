@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..._arguments import TABLE_TO_ROWS, check_plain, is_table
+from ...errors import add_note, notes_of
 
 _END = object()  # in place of an item
 _IN_MEMORY = (list, tuple, range, np.ndarray)
@@ -111,26 +112,42 @@ class AsyncStrided(Strided):
 
 
 class Zipped:
-    """Several sources, read in step: a tuple of an item of each."""
+    """Several sources, read in step: a tuple of an item of each. An exception has a note of the one that raised it."""
 
     def __init__(self, sources: Sequence[Any], strict: bool) -> None:
         self.sources = sources
-        self._strict = strict
+        self.strict = strict
 
     def __len__(self) -> int:
         lengths = [len(source) for source in self.sources]
-        if self._strict and len({*lengths}) > 1:
+        if self.strict and len({*lengths}) > 1:
             raise ValueError(f"the zipped sources have {', '.join(map(str, lengths))} items, and are to be equal")
         return min(lengths)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
         with ExitStack() as opened:
             iterators = []
-            for source in self.sources:
-                iterators.append(iterator := _in_a_row(source))
+            for place, source in enumerate(self.sources):
+                iterator = _in_a_row(source)
+                iterators.append(self._read(iterator, place))
                 if callable(close := getattr(iterator, "close", None)):
                     opened.callback(close)
-            yield from zip(*iterators, strict=self._strict)
+            yield from zip(*iterators, strict=self.strict)
+
+    def _read(self, iterator: Iterator[Any], place: int) -> Iterator[Any]:
+        try:
+            for item in iterator:  # noqa: UP028  # `yield from` would close it, too
+                yield item
+        except Exception as error:
+            self._note(error, place)
+            raise
+
+    def _note(self, error: Exception, place: int) -> None:
+        """Say which of the sources raised an exception."""
+        source = self.sources[place]
+        note = f"raised by zipped source {place + 1} of {len(self.sources)}, of type {type(source).__name__}"
+        if not isinstance(source, Zipped) and note not in notes_of(error):  # a user may raise the same again
+            add_note(error, note)
 
 
 class ZippedMap(Zipped):
@@ -141,7 +158,14 @@ class ZippedMap(Zipped):
     def __getitem__(self, number: int) -> tuple[Any, ...]:
         if number < 0:  # from the end of the shortest
             number = range(len(self))[number]
-        return tuple([source[number] for source in self.sources])
+        items: list[Any] = []
+        try:
+            for source in self.sources:
+                items.append(source[number])
+        except Exception as error:
+            self._note(error, len(items))
+            raise
+        return tuple(items)
 
 
 class AsyncZipped(Zipped):
@@ -157,10 +181,14 @@ class AsyncZipped(Zipped):
                 opened.push_async_callback(close_later, iterator)
             while True:
                 items: list[Any] = []
-                for iterator in iterators:
-                    items.append(await anext(iterator, _END))
-                    if items[-1] is _END and not self._strict:  # the next item of another may never come
-                        return
+                try:
+                    for iterator in iterators:
+                        items.append(await anext(iterator, _END))
+                        if items[-1] is _END and not self.strict:  # the next item of another may never come
+                            return
+                except Exception as error:
+                    self._note(error, len(items))
+                    raise
                 if any(item is _END for item in items):
                     break
                 yield tuple(items)
@@ -212,12 +240,20 @@ def zipped(sources: Sequence[Any], strict: bool) -> Any:
         return ZippedMap(sources, strict)
     if not any(hasattr(source, "__aiter__") for source in sources):
         return Zipped(sources, strict)
-    if blocking := [it for it in sources if not (hasattr(it, "__aiter__") or is_in_memory(it))]:
+    if blocking := [it for it in unzipped(sources) if not (hasattr(it, "__aiter__") or is_in_memory(it))]:
         raise TypeError(
             f"{type(blocking[0]).__name__} may block, and an async source is read on the event loop: zip that with"
             " async iterables, lists and arrays alone"
         )
     return AsyncZipped(sources, strict)
+
+
+def unzipped(sources: Sequence[Any]) -> list[Any]:
+    """The sources that a user gave, of some that may be zipped."""
+    given: list[Any] = []
+    for source in sources:
+        given += unzipped(source.sources) if isinstance(source, Zipped | ZippedOfEpoch) else [source]
+    return given
 
 
 def of_epoch(source: Any, epoch: int, order: Any) -> Any:
@@ -241,7 +277,7 @@ def arranged(source: Any, order: Any, shards: Sequence[Shard], epoch: int) -> An
         for shard in shards:
             source = (AsyncStrided if hasattr(source, "__aiter__") else Strided)(source, shard)
         return source
-    check_indexed(source)
+    source = by_index(source)
     if isinstance(source, Zipped):
         len(source)  # raises if its sources differ in length, and are not to
     found = order(epoch) if callable(order) else order
@@ -264,12 +300,16 @@ def check_rows(source: Any, order: Any) -> None:
         raise TypeError(f"order= holds places, and {kind} is read by its labels: give `to_numpy()` of it")
 
 
-def check_indexed(source: Any) -> None:
+def by_index(source: Any) -> Any:
+    """A source whose items are read by index. Raises TypeError if it, or one that is zipped in it, has none."""
+    if isinstance(source, Zipped):
+        return ZippedMap([by_index(one) for one in source.sources], source.strict)
     if not _is_indexed(source):
         raise TypeError(
             "order= takes the items by index: the source needs `__getitem__` and `__len__`, as PyTorch's datasets have"
             f" them, which {type(source).__name__} has not; give others a `.shuffle(buffer_size, seed=0)`"
         )
+    return source
 
 
 def check_order(order: Any) -> None:
@@ -293,9 +333,7 @@ def is_iterable(source: Any) -> bool:
 
 def is_iterator(source: Any) -> bool:
     """Whether it can be read only once."""
-    if isinstance(source, Zipped | ZippedOfEpoch):
-        return any(map(is_iterator, source.sources))
-    return hasattr(source, "__next__") or hasattr(source, "__anext__")
+    return any(hasattr(one, "__next__") or hasattr(one, "__anext__") for one in unzipped([source]))
 
 
 def is_in_memory(source: Any) -> bool:

@@ -7,7 +7,15 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mappin
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
-from ..._arguments import check_int, check_pickles, check_plain, is_coroutine_function, parse_bytes
+from ..._arguments import (
+    check_int,
+    check_pickles,
+    check_plain,
+    is_async_generator_function,
+    is_coroutine_function,
+    is_generator_function,
+    parse_bytes,
+)
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
@@ -17,7 +25,7 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
 from .links import DroppingLink, Link
-from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator, zipped
+from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
 from .plan import Plan, unknown_after
 from .position import Position
 from .processes import ProcessStage
@@ -78,9 +86,8 @@ class Pipeline(Generic[T]):
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
 
     def __repr__(self) -> str:
-        source = self._plan.source
-        of = getattr(source, "__name__", type(source).__name__)
-        return f"Pipeline({', '.join([of, *self._plan.labels()])})"
+        of = [getattr(source, "__name__", type(source).__name__) for source in unzipped([self._plan.source])]
+        return f"Pipeline({', '.join([', zip '.join(of), *self._plan.labels()])})"
 
     def __len__(self) -> int:
         """How many items an epoch gives, from its beginning.
@@ -145,6 +152,9 @@ class Pipeline(Generic[T]):
                 also when it was called again, is left out. The first is logged as a warning; `statistics()` counts all
                 of them, and has the last 16 with their errors. With `BrokenProcessPool` a process that dies costs one
                 item.
+
+        Raises:
+            TypeError: for a generator function: `.flat_map(fn)` gives what its generators yield.
         """
         return self._stage(_calls("map", fn, workers, ordered, processes, buffer, retry, skip))
 
@@ -354,11 +364,12 @@ class Pipeline(Generic[T]):
 
         Raises:
             ValueError: behind another stage.
-            TypeError: for what is no source, such as a pipeline.
+            TypeError: for what is no source, such as a pipeline; beside `order=`, for what is not read by index.
         """
         if self._plan.stages or self._plan.shards or self._plan.takes or self._plan.epochs != 1:
             raise ValueError("`.zip` comes first, right behind the source: `s.pipeline(source).zip(other)`")
-        sources = [make_pipeline(self._submitter, self._runtime, other, 1, None)._plan.source for other in others]
+        order = self._plan.order
+        sources = [make_pipeline(self._submitter, self._runtime, other, 1, order)._plan.source for other in others]
         return self._with(source=zipped([self._plan.source, *sources], strict))
 
     @naming_arguments
@@ -522,9 +533,15 @@ def _calls(
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
+    generates_later = is_async_generator_function(fn)
+    if verb == "map" and (generates_later or is_generator_function(fn)):
+        raise TypeError(
+            f"map takes a function that returns one item, and {name} is a generator function: `.flat_map` gives all"
+            " items that it yields"
+        )
     called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
-    if is_coroutine_function(fn) or (verb == "flat_map" and inspect.isasyncgenfunction(fn)):
+    if is_coroutine_function(fn) or (verb == "flat_map" and generates_later):
         if processes:
             raise TypeError(f"{name} is a coroutine function, and runs on the event loop: leave out processes=True")
         kind = LoopStage
@@ -589,7 +606,7 @@ def make_pipeline(
         check_rows(source, order)
     if order is not None:
         if is_iterable(source):
-            check_indexed(source)
+            by_index(source)
         check_order(order)
         if callable(order):
             _check_takes_epoch("the order", order)

@@ -69,7 +69,7 @@ class Plan(NamedTuple):
         try:
             count = len(iterable)
         except TypeError as error:
-            raise TypeError(f"{_UNKNOWN}: its source, of type {type(iterable).__name__}, has none ({error})") from None
+            raise TypeError(f"{_UNKNOWN}: its source has none ({error})") from None
         count = min(count, self.most)
         now = position.now()
         received = Counter(number // EPOCH for number in now.ahead)

@@ -26,7 +26,7 @@ from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .links import Link
 from .marks import marked
-from .order import Arranged, Strided, Zipped, close_later, is_in_memory, is_iterator, is_map
+from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position
 from .stages import EntryQueue, Stage
 
@@ -73,17 +73,12 @@ async def close(iterable: Any) -> None:
     """Close a source that was not read, if it is an iterator. Raises nothing: what ended the epoch is told."""
     while isinstance(iterable, Arranged | Strided):
         iterable = iterable.source if isinstance(iterable, Arranged) else iterable.iterable
-    if isinstance(iterable, Zipped):
-        for source in iterable.sources:
-            await close(source)
-        return
-    if not is_iterator(iterable):
-        return
-    with suppress(BaseException):
-        if callable(getattr(iterable, "aclose", None)):
-            await close_later(iterable)
-        elif callable(closing := getattr(iterable, "close", None)):
-            await in_thread(closing, "closing a source")
+    for source in filter(is_iterator, unzipped([iterable])):
+        with suppress(BaseException):
+            if callable(getattr(source, "aclose", None)):
+                await close_later(source)
+            elif callable(closing := getattr(source, "close", None)):
+                await in_thread(closing, "closing a source")
 
 
 def _opened(opens: Callable[[Any], Any], iterable: Any) -> Any:
