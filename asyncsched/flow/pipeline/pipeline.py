@@ -551,7 +551,9 @@ def _dropping(plan: StagePlan) -> StagePlan:
 
 
 def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
-    return list(checked(fn(item)))
+    found = checked(fn(item))
+    check_rows(found, None)
+    return list(found)
 
 
 def _listed_later(
@@ -559,7 +561,10 @@ def _listed_later(
 ) -> Callable[[Any], Awaitable[list[Any]]]:
     async def listed(item: Any) -> list[Any]:
         found = fn(item)
-        return [part async for part in found] if isinstance(found, AsyncIterable) else list(await found)
+        if isinstance(found, AsyncIterable):
+            return [part async for part in found]
+        check_rows(parts := await found, None)
+        return list(parts)
 
     return listed
 
