@@ -17,6 +17,7 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
 from .links import DroppingLink, Link
+from .marks import marked
 from .order import Shard, check_indexed, check_order, check_rows, is_iterable, is_iterator, zipped
 from .plan import Plan, unknown_after
 from .position import Position
@@ -522,7 +523,6 @@ def _calls(
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
-    called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
     if is_coroutine_function(fn) or (verb == "flat_map" and inspect.isasyncgenfunction(fn)):
         if processes:
@@ -533,10 +533,10 @@ def _calls(
     if processes:
         check_pickles(fn, name)
 
-    if verb == "flat_map":
-        called = _listed_later(fn) if kind is LoopStage else partial(_listed, fn)
-
     def make(title: str, source: Link, out: Link) -> Stage:
+        called = fn
+        if verb == "flat_map":
+            called = _listed_later(fn, title) if kind is LoopStage else partial(_listed, fn, title)
         return kind(
             called, title, source, out, workers, ordered=ordered, filters=verb == "filter", policy=(retry, skips)
         )
@@ -550,21 +550,21 @@ def _dropping(plan: StagePlan) -> StagePlan:
     return plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink)
 
 
-def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
+def _listed(fn: Callable[[Any], Iterable[Any]], stage: str, item: Any) -> list[Any]:
     found = checked(fn(item))
     check_rows(found, None)
-    return list(found)
+    return [marked(part, stage) for part in found]
 
 
 def _listed_later(
-    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]],
+    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]], stage: str
 ) -> Callable[[Any], Awaitable[list[Any]]]:
     async def listed(item: Any) -> list[Any]:
         found = fn(item)
         if isinstance(found, AsyncIterable):
-            return [part async for part in found]
+            return [marked(part, stage) async for part in found]
         check_rows(parts := await found, None)
-        return list(parts)
+        return [marked(part, stage) for part in parts]
 
     return listed
 
