@@ -264,7 +264,7 @@ class DroppingLink(Link):
 def size_of(item: Any) -> int:
     """Bytes of an item: of what has `nbytes`, as arrays do, or says its size to Python, as bytes, text and pandas'
     tables do; also in tuples, lists and dicts."""
-    return sum(map(_size_of_leaf, leaves(item)))
+    return sum([_size_of_leaf(leaf) for leaf in leaves(item)])  # `map` would end at a StopIteration
 
 
 def _size_of_leaf(leaf: Any) -> int:
