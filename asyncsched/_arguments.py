@@ -177,7 +177,7 @@ def is_table(thing: Any) -> bool:
     if isinstance(thing, np.ndarray):
         return False
     shape = getattr(thing, "shape", None)
-    has_columns = hasattr(thing, "columns") and isinstance(shape, tuple) and len(shape) == 2
+    has_columns = isinstance(shape, tuple) and len(shape) == 2 and hasattr(thing, "columns")
     return has_columns or hasattr(type(thing), "__dataframe__")
 
 

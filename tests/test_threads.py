@@ -55,17 +55,9 @@ async def test_a_scheduler_that_gets_too_few_has_none_in_the_end(left: int) -> N
 
 
 async def map_in_threads(s: asc.Scheduler, path: Path) -> None:
-    told: BaseException | None = None
-    try:
-        async with s.pipeline([1, 2]).map(abs, workers=2).open() as items:
-            async for _ in items:
-                pass
-    except* RuntimeError as errors:
-        told = errors
-    while isinstance(told, BaseExceptionGroup):
-        told = told.exceptions[0]
-    if told is not None:
-        raise told
+    async with s.pipeline([1, 2]).map(abs, workers=2).open() as items:
+        async for _ in items:
+            pass
 
 
 async def read_a_source(s: asc.Scheduler, path: Path) -> None:

@@ -20,7 +20,7 @@ COUNT = 12
 
 
 class Filled:
-    """Gives its one buffer each time, filled anew: whole, as a view, or in a tuple."""
+    """Gives its one buffer each time, filled anew: whole, as a view, as one that is read-only, or in a dict."""
 
     def __init__(self, size: int, form: str) -> None:
         self._buffer = np.zeros(size)
@@ -30,6 +30,8 @@ class Filled:
         self._buffer[:] = number
         if self._form == "whole":
             return self._buffer
+        if self._form == "read-only":
+            return np.broadcast_to(self._buffer, (2, *self._buffer.shape))
         return self._buffer[:] if self._form == "view" else {"x": (self._buffer[1:]), "number": number}
 
 
@@ -88,6 +90,20 @@ def a_dataset(s: asc.Scheduler, filled: Filled) -> Pipeline[Any]:
     return s.pipeline(Data())
 
 
+@maker
+def a_list(s: asc.Scheduler, filled: Filled) -> Pipeline[Any]:
+    return s.pipeline([0]).flat_map(lambda item: map(filled, range(COUNT)))
+
+
+@maker
+def an_async_list(s: asc.Scheduler, filled: Filled) -> Pipeline[Any]:
+    async def fill(item: int) -> AsyncIterator[Any]:
+        for number in range(COUNT):
+            yield filled(number)
+
+    return s.pipeline([0]).flat_map(fill)
+
+
 BEHIND: dict[str, Callable[[Pipeline[Any]], Pipeline[Any]]] = {
     "nothing": lambda pipe: pipe,
     "a thread": lambda pipe: pipe.map(same_in_thread),
@@ -103,7 +119,7 @@ BEHIND: dict[str, Callable[[Pipeline[Any]], Pipeline[Any]]] = {
 @pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
 @pytest.mark.parametrize("behind", BEHIND.values(), ids=BEHIND)
 @pytest.mark.parametrize("size", [5, 100_000])
-@pytest.mark.parametrize("form", ["whole", "view", "part"])
+@pytest.mark.parametrize("form", ["whole", "view", "read-only", "part"])
 @pytest.mark.one_loop
 async def test_one_buffer_for_all_items_is_refused(
     s: asc.Scheduler, make: Any, behind: Any, size: int, form: str

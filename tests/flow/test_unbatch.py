@@ -16,6 +16,7 @@ import asyncsched as asc
 from tests.waiting import turns
 
 from . import in_processes
+from .conftest import MakeTable
 from .rig import Counted, Mapped, drain, same, take
 
 
@@ -240,3 +241,19 @@ async def test_what_is_refused(s: asc.Scheduler) -> None:
 async def test_a_table_is_refused_with_the_cure(s: asc.Scheduler) -> None:
     with pytest.raises(TypeError, match=r"Table is no batch of items, but a table: .*to_numpy\(\)"):
         await drain(s.pipeline([Table()]).unbatch())
+
+
+async def test_what_a_function_makes_of_an_item_is_no_table(s: asc.Scheduler, table: MakeTable) -> None:
+    made = table({"a": [1, 2], "b": [3, 4]})
+
+    async def later(i: int) -> Any:
+        return made
+
+    for fn in (lambda i: made, later):
+        with pytest.raises(TypeError, match="iterates over its columns: give its rows"):
+            await drain(s.pipeline([0]).flat_map(fn))
+
+
+async def test_a_column_with_labels_is_taken_apart_by_its_places(s: asc.Scheduler, pandas: Any) -> None:
+    numbers, column = np.arange(3), pandas.Series([10, 20, 30], index=[2, 1, 0])
+    assert await drain(s.pipeline([(numbers, column)]).unbatch()) == [(0, 10), (1, 20), (2, 30)]

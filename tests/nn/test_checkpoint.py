@@ -213,6 +213,11 @@ async def test_a_missing_file_is_an_error_of_its_own(s, path):
         await asc.load(path)
 
 
+async def test_a_path_in_bytes_is_one_for_both(s, path):
+    await asc.save(os.fsencode(path), {"epoch": 3})
+    assert await asc.load(os.fsencode(path)) == {"epoch": 3}
+
+
 async def test_a_folder_is_no_file(s, path):
     with pytest.raises(IsADirectoryError, match=r"load reads one file, and this is a folder: .*"):
         await asc.load(path.parent)

@@ -139,6 +139,7 @@ def cases(kind: str) -> dict[str, list[Case]]:
     CUBE, ROWS = some(16, rows >> 4, COLUMNS), index(rows, most=rows)
     wide = 512 if kind in ("f4", "f8", "c8", "c16") else 16  # of products: without a BLAS they take long
     STACK, SMALL = some(64, 256, 256, fill=definite), some(4096, 32, 32, fill=definite)
+    TALL = some(3000, 8)  # a factor of it is far larger
     PAIRS = STACK if wide > 99 else some(rows * 8, 16, 16)
     SQUARE = some(1024, 1024, fill=definite)
     axes = ({"axis": None}, {"axis": 0}, {"axis": -1})
@@ -179,8 +180,8 @@ def cases(kind: str) -> dict[str, list[Case]]:
         "matrix_power": [((STACK,), {"n": -2}), ((PAIRS,), {"n": 3})],
         "matrix_norm": [((STACK,), {"ord": o, "keepdims": False}) for o in ("fro", "nuc", 2, 1)],
         "vector_norm": along(*[{"ord": o, "axis": axis, "keepdims": False} for o in (1, 2, 3) for axis in (None, 0)]),
-        "qr": along({"mode": "reduced"}, operands=(STACK, some(rows, 64))),
-        "svd": along({"full_matrices": True}, operands=(STACK,)),
+        "qr": [*along({"mode": "reduced"}, operands=(STACK, some(rows, 64))), ((TALL,), {"mode": "complete"})],
+        "svd": along({"full_matrices": True}, operands=(STACK, TALL, some(8, 3000))),
         "cross": [((some(size // 3, 3),) * 2, {"axis": -1})],
         "outer": [((some(rows), some(COLUMNS)), {})],
         "matmul": [((X, some(COLUMNS, wide)), {}), ((some(wide, rows), X), {}), ((X, some(COLUMNS)), {}),

@@ -109,7 +109,7 @@ def parts_of(item: Any) -> tuple[int, Callable[[int], Any]]:
     if is_table(item):
         raise TypeError(f"{type(item).__name__} is no batch of items, but a table: give its rows, {TABLE_TO_ROWS}")
     if isinstance(item, list) or getattr(item, "shape", None):
-        return len(item), item.__getitem__
+        return len(item), getattr(item, "iloc", item).__getitem__  # of pandas, whose columns are read by their labels
     raise TypeError(
         f"`.unbatch()` takes arrays, lists, and tuples and dicts of these, not {type(item).__name__}: with"
         " `.flat_map(fn)` a function gives the items"

@@ -264,8 +264,14 @@ class DroppingLink(Link):
 def size_of(item: Any) -> int:
     """Bytes of an item: of what has `nbytes`, as arrays do, or says its size to Python, as bytes, text and pandas'
     tables do; also in tuples, lists and dicts."""
-    sizes = [(leaf, getattr(leaf, "nbytes", None)) for leaf in leaves(item)]
-    return sum([nbytes if isinstance(nbytes, int) else sys.getsizeof(leaf, 0) for leaf, nbytes in sizes])
+    return sum([_size_of_leaf(leaf) for leaf in leaves(item)])  # `map` would end at a StopIteration
+
+
+def _size_of_leaf(leaf: Any) -> int:
+    if type(leaf) is Marked:
+        return size_of(leaf.item)
+    nbytes = getattr(leaf, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else sys.getsizeof(leaf, 0)
 
 
 def _about(item: Any) -> float:

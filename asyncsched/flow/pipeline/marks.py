@@ -7,12 +7,14 @@ compares. Memory that comes again with the same content is legal, as are views o
 
 A mark costs a microsecond or two: it has all bytes of a small array, and of a large one some bytes of numbers all over
 it. So it may miss a change of few numbers. Not marked are arrays that nobody can write to, files in memory, which would
-be read for it, arrays deeper in an item, and those of a list, which nobody makes anew.
+be read for it, arrays deeper in an item, and those of a list, which nobody makes anew. What `flat_map` lists is marked
+part by part, as it is made.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,7 +29,8 @@ _FEW = 8  # parts of an item that are looked at
 Content = list[tuple[np.ndarray[Any, Any], bytes]]
 
 
-class Marked(NamedTuple):
+@dataclass(slots=True)  # no tuple, which would be looked into as an item's
+class Marked:
     """An item, and the content of its arrays when the stage of this name gave it."""
 
     item: Any
@@ -61,13 +64,22 @@ def marked(item: Any, maker: str) -> Any:
         arrays = [part for part in parts if type(part) is np.ndarray]
     else:
         return item
-    content = [(array, _sample(array)) for array in arrays if array.flags.writeable and not array.dtype.hasobject]
+    content = [(array, _sample(array)) for array in arrays if _may_change(array) and not array.dtype.hasobject]
     return Marked(item, content, maker) if content else item
 
 
 def unmarked(given: Any, origin: Origin) -> Any:
     """The item. Raises RuntimeError if it was written to."""
     return given.check(origin) if type(given) is Marked else given
+
+
+def _may_change(array: Any) -> bool:
+    """Whether somebody could write to it, be it by what it is a view of."""
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return True
+        array = array.base
+    return False
 
 
 def _sample(array: np.ndarray[Any, Any]) -> bytes:

@@ -25,6 +25,7 @@ from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
 from .links import DroppingLink, Link
+from .marks import marked
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
 from .plan import Plan, unknown_after
 from .position import Position
@@ -539,7 +540,6 @@ def _calls(
             f"map takes a function that returns one item, and {name} is a generator function: `.flat_map` gives all"
             " items that it yields"
         )
-    called = fn
     kind: type[LoopStage | ThreadStage] = ProcessStage if processes else ThreadStage
     if is_coroutine_function(fn) or (verb == "flat_map" and generates_later):
         if processes:
@@ -550,10 +550,10 @@ def _calls(
     if processes:
         check_pickles(fn, name)
 
-    if verb == "flat_map":
-        called = _listed_later(fn) if kind is LoopStage else partial(_listed, fn)
-
     def make(title: str, source: Link, out: Link) -> Stage:
+        called = fn
+        if verb == "flat_map":
+            called = _listed_later(fn, title) if kind is LoopStage else partial(_listed, fn, title)
         return kind(
             called, title, source, out, workers, ordered=ordered, filters=verb == "filter", policy=(retry, skips)
         )
@@ -567,16 +567,21 @@ def _dropping(plan: StagePlan) -> StagePlan:
     return plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink)
 
 
-def _listed(fn: Callable[[Any], Iterable[Any]], item: Any) -> list[Any]:
-    return list(checked(fn(item)))
+def _listed(fn: Callable[[Any], Iterable[Any]], stage: str, item: Any) -> list[Any]:
+    found = checked(fn(item))
+    check_rows(found, None)
+    return [marked(part, stage) for part in found]
 
 
 def _listed_later(
-    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]],
+    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]], stage: str
 ) -> Callable[[Any], Awaitable[list[Any]]]:
     async def listed(item: Any) -> list[Any]:
         found = fn(item)
-        return [part async for part in found] if isinstance(found, AsyncIterable) else list(await found)
+        if isinstance(found, AsyncIterable):
+            return [marked(part, stage) async for part in found]
+        check_rows(parts := await found, None)
+        return [marked(part, stage) for part in parts]
 
     return listed
 

@@ -186,8 +186,8 @@ def noted(error: BaseException, note: str) -> BaseException:
 
 
 def _alone(error: BaseException) -> BaseException:
-    """The error, out of groups of its own."""
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+    """The error, or the first of several workers', out of groups of its own."""
+    while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 

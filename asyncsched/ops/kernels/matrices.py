@@ -404,10 +404,13 @@ def _bytes(parts: list[Meta]) -> int:
 def _decomposed(parts: list[Meta], array: Meta, dtype: np.dtype[Any], count: int) -> int:
     """The most bytes of a decomposition of all matrices, its results included.
 
-    They are a cast of the matrices, `count` copies of one and the results; then these, and the first of them cast back.
+    They are a cast of the matrices, `count` copies of one and the results; then these, and one of them cast back. The
+    largest factor of a matrix, which LAPACK writes beside a copy, may be far larger than the matrix.
     """
-    back = parts[0].nbytes if dtype != _inside(dtype) else 0
-    return _wide(_bytes(parts), dtype) + max(_copied(array, dtype, count), back)
+    largest = max([part.nbytes for part in parts])
+    back = largest if dtype != _inside(dtype) else 0
+    factor = _wide(largest, dtype) // (prod(array.bound[:-2]) or 1)
+    return _wide(_bytes(parts), dtype) + max(_copied(array, dtype, count), _copied(array, dtype) + factor, back)
 
 
 def _beside(parts: list[Meta], used: int) -> int:
