@@ -7,7 +7,6 @@ The task waits at the last step that is the user's. `gc.get_referents` shows wha
 from __future__ import annotations
 
 import asyncio
-import dis
 import gc
 import inspect
 import sys
@@ -142,52 +141,6 @@ def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, A
     if snapshot and sys.getrefcount(variables) <= 3:  # the frame, the variable, and the argument
         variables.clear()
     return found
-
-
-def all_objects() -> list[Any]:
-    """All objects that the garbage collector tracks.
-
-    On Python 3.12 and 3.13 without the module `_asyncio`: whoever asks that for its referents gets its free iterators,
-    which die once more when they are dropped. Then its list of them is a ring, and the next walk over it never ends.
-    """
-    found = gc.get_objects()
-    if (3, 12) <= sys.version_info < (3, 14) and (module := sys.modules.get("_asyncio")) is not None:
-        for i, thing in enumerate(found):
-            if thing is module:
-                found[i] = None
-                break
-    return found
-
-
-def referents(thing: Any) -> Iterable[int]:
-    """The identities of the objects that `thing` refers to, each at most as often as it has counted references.
-
-    From Python 3.14 on, a value on the stack of a generator that yields may be borrowed from a variable: it is shown
-    twice and counted once. A value shown only on the stack has a reference of its own. Values on the stack at an
-    `await` always have one: the compiler borrows nothing across branches.
-    """
-    shown = map(id, gc.get_referents(thing))
-    frame = frame_of(thing) if sys.version_info >= (3, 14) and type(thing) in _SUSPENDED else None
-    if frame is None or _next_link(thing) is not None:
-        return shown
-    plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # the cell holds the variables in it
-    variables = [(name, id(held)) for name, held in variables_of(frame) if name in plain]
-    borrowed = _borrowed_before(frame)
-    doubtful = {held for name, held in variables if name in borrowed}
-    return [*(held for _, held in variables if held in doubtful), *(key for key in shown if key not in doubtful)]
-
-
-def _borrowed_before(frame: types.FrameType) -> set[str]:
-    """The variables from which the code borrows between the last branch and the present instruction."""
-    names = set[str]()
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset > frame.f_lasti:
-            break
-        if step.is_jump_target:  # no borrowed value outlasts a branch
-            names.clear()
-        if "BORROW" in step.opname:
-            names.update([step.argval] if isinstance(step.argval, str) else step.argval)
-    return names
 
 
 def _is_kept(held: object, code: types.CodeType) -> bool:
