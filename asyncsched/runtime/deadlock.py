@@ -1,13 +1,13 @@
 """Who holds the retained bytes, and does everybody who holds some wait?
 
-The search names the holders, in errors and for `explain`. It also says whether the first stuck task would find no room
-even after everybody who may release bytes has done so. That alone proves nothing: see `stall`. Two kinds of holders may
+The search names the holders, in errors and for `explain`. It also says whether no stuck task would find room even
+after everybody who may release bytes has done so. That alone proves nothing: see `stall`. Two kinds of holders may
 not release any: a pending task that is stuck itself, and an asyncio task that only stuck tasks can ever wake, and no
 timer or thread may end (see `loop_work.bound`). Everybody else may, and so may what was not found (see `holders`).
 
 Who can reach the future that an asyncio task waits for can wake it. If anybody can, as with a batcher's queue, the
-object that answers says who will (`Runtime.answerers`). Released bytes may let other tasks in, whose awaiters may then
-release more. So the question is repeated until nothing changes.
+object that answers says who will (`Runtime.answerers`). If the bytes that may come free let any task in, its awaiter
+may release more, and so on: then it is no deadlock.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ BUDGET = 0.25
 _VAST = 12_000_000  # blocks of memory; to list the objects in more of them takes too long
 _AT_A_TIME = 100_000  # objects to look at before other threads may run
 _SHOWN = 8
-# Results whose holders are named, those of the most bytes; and in a certain deadlock, the asyncio tasks that are asked
-_LOOKED_UP = 500
+_LOOKED_UP = 500  # results whose holders are named, those of the most bytes
+_ASKED = 200  # tasks that are asked what they hold, in a certain deadlock
 _HOLDERS_SHOWN = 3
 
 
@@ -49,7 +49,7 @@ class Finding:
     """The result of an investigation for one account.
 
     Attributes:
-        deadlock: the first stuck task will never be let in, unless somebody ends a task from outside.
+        deadlock: no stuck task will ever be let in, unless somebody ends a task from outside.
         lines: the holders of the bytes.
         queued: how many of the bytes lie in asyncio queues.
         reserved: how many of the bytes are reserved by open scopes.
@@ -77,11 +77,11 @@ class _Held:
 
 
 def investigate(
-    runtime: Runtime, stuck: Mapping[Account, Task | None], budget: float, *, certain: bool = False, thread: int = 0
+    runtime: Runtime, stuck: Collection[Account], budget: float, *, certain: bool = False, thread: int = 0
 ) -> dict[Account, Finding]:
     """Find the holders of the accounts' bytes, and whether all of them wait.
 
-    An account whose task is None is not stuck: its tasks in flight count with their charges, and are not searched for.
+    What tasks in flight hold counts with their charges, and is not searched for.
 
     Args:
         budget: the most seconds to search. What was not reached by then counts as held outside.
@@ -89,15 +89,11 @@ def investigate(
         thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
-    case = _Case(runtime, stuck.keys(), thread_time() + budget, certain=certain, here=not thread)
-    if not certain:
-        case.judge(bound(runtime.loop, thread or get_ident()))
-    findings = {}
-    for account, first in stuck.items():
-        findings[account] = finding = case.told(account)
-        if first is not None:
-            finding.deadlock = not _finds_room(first, case.free)
-            finding.caller = case.last_caller(account)
+    case = _Case(runtime, stuck, thread_time() + budget, certain=certain, here=not thread)
+    deadlock = certain or case.judge(bound(runtime.loop, thread or get_ident()))
+    findings = {account: case.told(account) for account in stuck}
+    for account, finding in findings.items():
+        finding.deadlock, finding.caller = deadlock, case.last_caller(account)
     return findings
 
 
@@ -105,7 +101,6 @@ class _Case:
     """The findings of a search, and the conclusions from them.
 
     Attributes:
-        free: for each account, the bytes that may come free: at first those of which nobody knows who holds them.
         waiting: the asyncio tasks that only stuck tasks can wake.
     """
 
@@ -113,8 +108,10 @@ class _Case:
         self, runtime: Runtime, accounts: Collection[Account], deadline: float, *, certain: bool, here: bool
     ) -> None:
         root, tasks = runtime.engine.root, asyncio.all_tasks(runtime.loop)
-        found = [(account, scope, _owner(scope)) for account, scope in reserves(root, accounts)]
-        self._scopes = [(account, scope, owner) for account, scope, owner in found if owner is not None]
+        found = [
+            (account, scope, scope.entered_by()) for account, scope in reserves(root, accounts) if scope.entered_by
+        ]
+        self._scopes = [(account, scope, owner) for account, scope, owner in found if owner in tasks]
         # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
@@ -123,11 +120,11 @@ class _Case:
         for future, (waiter, those) in list(runtime.parked.items()):
             if waiter is not None and not future.done():
                 self._parked.setdefault(waiter, []).extend([task for task in those if task.state < DONE])
-        asked = sorted(tasks, key=self._parked.__contains__)[: _LOOKED_UP if certain else None]
         self._unfinished = root.unfinished()
+        asked, few = sorted(tasks, key=self._parked.__contains__), _ASKED if certain else None
         things, self._held = _charged(runtime, accounts)
-        self._walk = Walk(things, asked, self._unfinished, deadline, here)
-        self._whole = self._walk.whole and len(asked) == len(tasks)
+        self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, here)
+        self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
         self._held += [_Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner)
                        for account, scope, owner in self._scopes]  # fmt: skip
         self._unknown = {account: account.used - sum([one.nbytes for one in self._held if one.account is account])
@@ -135,50 +132,34 @@ class _Case:
         for task in self._unfinished:
             if task.state == LAUNCHED and (account := task.scope.account.open) in self._unknown:
                 self._unknown[account] -= task.cost
-        self.free: dict[Account, float] = dict.fromkeys(accounts, 0.0)
-        self.waiting, self._moving = tasks, set[Task]()
+        self.waiting = tasks
 
-    def judge(self, ended: Collection[asyncio.Task[Any]]) -> None:
-        """Judge who is stuck, though the tasks in `ended` may end at any time."""
+    def judge(self, ended: Collection[asyncio.Task[Any]]) -> bool:
+        """Judge whether nobody goes on but those in `ended`, which may end at any time, and that lets no task in."""
         found, tasks = set[int](), self.waiting
         self._awaited = {task: awaited_by(task) for task in tasks.difference(ended)}
-        self.waiting = {
-            task
-            for task, awaited in self._awaited.items()
-            if task in self._parked or (awaited is not None and not awaited.done())
-        }
+        running = [task for task in self._unfinished if task.state != PENDING]
+        stay = {one for one, future in self._awaited.items() if one in self._parked or (future and not future.done())}
         while True:
-            before = self.waiting, self._moving, len(found)
-            running = [task for task in self._unfinished if task.state != PENDING]
-            self._walk.spread(found, {*(tasks - self.waiting), *self._moving, *running})
-            # What was counted twice is worth nothing
-            self.free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self._unknown.items()}
-            for one in self._held:
-                if one.number in found or (one.owner is not None and one.owner not in self.waiting):
-                    self.free[one.account] += one.nbytes
-            self._moving = self._let_in()
-            self.waiting = {task for task in self.waiting if self._stays(task, found)}
-            if before == (self.waiting, self._moving, len(found)):
-                return
+            self._walk.spread(found, {*(tasks - stay), *running})
+            self.waiting = {task for task in stay if self._stays(task, stay, found)}
+            if self.waiting == stay:
+                break
+            stay = self.waiting
+        # What was counted twice is worth nothing
+        free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self._unknown.items()}
+        for one in self._held:
+            if one.number in found or (one.owner is not None and one.owner not in self.waiting):
+                free[one.account] += one.nbytes
+        return not any(task.state == PENDING and _finds_room(task, free) for task in self._unfinished)
 
-    def _let_in(self) -> set[Task]:
-        """The pending tasks that find room if the bytes in `free` come free, and the tasks that depend on them."""
-        pending = [task for task in self._unfinished if task.state == PENDING]
-        todo = [task for task in pending if not task.blockers and _finds_room(task, self.free)]
-        found = set(todo)
-        while todo:
-            fresh = set(todo.pop().dependents) - found
-            found |= fresh
-            todo += fresh
-        return found
-
-    def _stays(self, waiter: asyncio.Task[Any], found: set[int]) -> bool:
-        """Whether only stuck tasks can wake a waiter."""
+    def _stays(self, waiter: asyncio.Task[Any], others: set[asyncio.Task[Any]], found: set[int]) -> bool:
+        """Whether only stuck tasks can wake a waiter: neither those that run nor others than these."""
         if (tasks := self._parked.get(waiter)) is not None:
-            return bool(tasks) and all(task.state == PENDING and task not in self._moving for task in tasks)
+            return bool(tasks) and all(task.state == PENDING for task in tasks)
         awaited = self._awaited[waiter]
         wakers = {awaited} if isinstance(awaited, asyncio.Task) else self._answered.get(id(awaited))
-        return wakers <= self.waiting if wakers else not self._walk.reaches(awaited, found)
+        return wakers <= others if wakers else not self._walk.reaches(awaited, found)
 
     def last_caller(self, account: Account) -> asyncio.Future[Any] | None:
         """The future of the last task that keeps a reserve while others answer it, and that may release the reserve."""
@@ -189,7 +170,8 @@ class _Case:
     def told(self, account: Account) -> Finding:
         """What was found for an account."""
         finding, lines = Finding(), Counter[tuple[int, float, str]]()
-        mine = sorted([one for one in self._held if one.account is account], key=lambda one: -one.nbytes)
+        mine = [one for one in self._held if one.account is account]
+        mine.sort(key=lambda one: (-one.nbytes, not self._walk.has_holders(one.number)))
         for one in mine[:_LOOKED_UP]:
             rank, text, queued = self._holders(one)
             lines[rank, one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
@@ -225,14 +207,16 @@ class _Case:
         texts[_HOLDERS_SHOWN:] = [f"{len(texts) - _HOLDERS_SHOWN:,} more"] if len(texts) > _HOLDERS_SHOWN else []
         if others:
             texts.insert(0, "outside" if self._whole else "where nobody looked")
-        moves = any(task.state != PENDING or task in self._moving for task in pending)
-        rank = 2 if others and not self._whole else int(not (free or moves or others))
+        runs = any(task.state != PENDING for task in pending)
+        rank = 2 if others and not self._whole else int(not (free or runs or others))
         return rank, ", and ".join(texts), queued
 
 
 def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
     """Whether a pending task is let in once the bytes in `free` are free, too."""
     account = task.scope.account
+    if task.blockers:
+        return False
     if account.limit is None or account not in free or (not task.cost and not task.unestimated):
         return True
     return account.used - free[account] + task.cost <= account.limit
@@ -261,9 +245,3 @@ def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account
     for scope in root.tree():
         if (account := scope.account_around) is not None and account in accounts:
             yield account, scope
-
-
-def _owner(scope: Scope) -> asyncio.Task[Any] | None:
-    """The asyncio task that will leave a scope."""
-    owner = None if scope.entered_by is None else scope.entered_by()
-    return None if owner is None or owner.done() else owner

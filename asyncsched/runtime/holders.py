@@ -19,7 +19,7 @@ import gc
 import inspect
 import sys
 import types
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable
 from contextvars import Context
 from threading import get_ident
@@ -46,13 +46,15 @@ _WAYS: Final = 10_000  # objects between one and its holders
 Owner = asyncio.Task[Any] | Task
 
 
-def is_atom(thing: Any) -> bool:
-    """Whether a walk ends there: it leads everywhere, or nowhere."""
-    kind = type(thing)  # not `isinstance`, which asks the object, and that may be any object
-    if kind is dict:
-        return "__name__" in thing and "__spec__" in thing  # a module's variables
-    inner = str(kind.__module__).startswith(_INNER) and not issubclass(kind, (Value, Lease, Task))
-    return inner or issubclass(kind, _ATOMS)
+def leads_on(kind: type) -> bool:
+    """Whether a walk goes through objects of a class: not if they lead everywhere, or nowhere."""
+    own = issubclass(kind, (Value, Lease, Task))
+    return own or not (issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER))
+
+
+def is_namespace(thing: Any) -> bool:
+    """Whether these are a module's variables."""
+    return type(thing) is dict and "__name__" in thing and "__spec__" in thing
 
 
 class Walk:
@@ -82,19 +84,21 @@ class Walk:
         """
         self._things = things
         self._numbers = {id(thing): number for number, thing in enumerate(things)}
-        self._above: list[list[int]] = [[] for _ in things]  # one entry for each reference
+        self._above = defaultdict[int, list[int]](list)  # one entry for each reference
         self._below: list[Collection[int]] = []
+        self._kinds = dict[type, bool]()  # whether they lead on
         self._owners = dict[int, Owner]((self._number(task), task) for task in unfinished)
         self._cells = set[int]()  # the variables of waiting cells of notebooks, by identity
         for task in tasks:
             for step in (task, *steps_of(task)):
                 self._owners[self._number(step)] = task
-                if (frame := frame_of(step)) and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+                plain = type(step) is not types.CoroutineType or step.cr_code.co_flags & inspect.CO_OPTIMIZED
+                if not plain and (frame := step.cr_frame) is not None:
                     self._cells.add(id(frame.f_globals))
         if here and (asker := asyncio.current_task()) is not None:
             self._owners |= {self._number(frame): asker for frame in _running_here()}
         while (done := len(self._below)) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
-            self._below.append([self._number(part) for part in self._parts(done) if _leads_on(part)])
+            self._below.append([self._number(part) for part in self._parts(done) if self._leads_on(part)] or ())
             for part in self._below[-1]:
                 self._above[part].append(done)
         self.whole = done == len(things)
@@ -105,7 +109,6 @@ class Walk:
         number = self._numbers.setdefault(id(thing), len(self._things))
         if number == len(self._things):
             self._things.append(thing)
-            self._above.append([])
         return number
 
     def _parts(self, number: int) -> Collection[Any]:
@@ -114,25 +117,36 @@ class Walk:
         kind = type(thing)
         if issubclass(kind, np.ndarray):  # which takes no part in garbage collection
             return [thing.base]
-        elsewhere = issubclass(kind, asyncio.Task) and owner is None and not thing.done()  # nobody asked for it
-        if elsewhere or (is_atom(thing) and id(thing) not in self._cells):
+        if issubclass(kind, asyncio.Task) and owner is None and not thing.done():  # nobody asks for it
             return []
         if kind is types.FrameType and owner is not None:  # a running function, which shows none
             return [held for _, held in variables_of(thing)]
+        if kind is Value:
+            parts = [thing.base, thing.array]
+            return [part for part in parts if type(part) is not np.ndarray or id(part) in self._numbers]
         parts = [part for part in gc.get_referents(thing) if id(part) not in self._cells]
         if kind in _GENERATORS and sys.version_info >= (3, 14):  # what is on its stack may be borrowed from a variable
             return {id(part): part for part in parts}.values()
-        frame = None if owner is None else frame_of(thing)
-        if frame is not None and id(frame.f_globals) in self._cells:  # only such code changes a notebook's variables
-            parts.append(frame.f_globals)
+        if self._cells and owner is not None and (frame := frame_of(thing)) and id(frame.f_globals) in self._cells:
+            parts = [*parts, frame.f_globals]  # only such code changes a notebook's variables
         return parts
+
+    def _leads_on(self, part: Any) -> bool:
+        kind = type(part)  # not `isinstance`, which asks the object, and that may be any object
+        if kind not in self._kinds:
+            self._kinds[kind] = leads_on(kind)
+        if not self._kinds[kind] or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
+            return False
+        if kind is dict and not part:  # such as the emptied snapshot of a frame, which must have no other holder
+            return False
+        return id(part) in self._cells or not is_namespace(part)
 
     def _has_others(self, number: int) -> bool:
         """Whether more refers to an object than was found. For a notebook's variables: whether a thread runs there."""
         kind, key = type(self._things[number]), id(self._things[number])
         if key in self._cells:
             return _runs_elsewhere(key)
-        if references(self._things, number) - 1 > len(self._above[number]):
+        if references(self._things, number) - 1 > len(self._above.get(number, ())):
             return True
         weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
         return weak and getweakrefcount(self._things[number]) > 0
@@ -149,6 +163,10 @@ class Walk:
         number = self._numbers.get(id(thing))
         return number is None or number in found
 
+    def has_holders(self, number: int) -> bool:
+        """Whether anything that refers to an object was found."""
+        return number in self._above
+
     def holders(self, number: int) -> tuple[dict[Owner, str], bool, bool]:
         """The tasks that hold an object, with the places where; whether others may; whether it lies in a queue."""
         found, ways = dict[Owner, str](), {number: number}  # with the object below each
@@ -157,7 +175,7 @@ class Walk:
             at = todo.popleft()
             others = others or at in self.outside
             queued = queued or type(self._things[at]) in QUEUES
-            for above in self._above[at]:
+            for above in self._above.get(at, ()):
                 owner = self._owners.get(above)
                 if owner is None:
                     todo += {above} - ways.keys()
@@ -183,10 +201,6 @@ class Walk:
             f"coroutine {frame.f_code.co_qualname} ({variable}), which {does} at"
             f" {frame.f_code.co_filename}:{frame.f_lineno} in task {owner.get_name()!r}"
         )
-
-
-def _leads_on(part: Any) -> bool:
-    return gc.is_tracked(part) or issubclass(type(part), np.ndarray)
 
 
 def _running_here() -> Iterable[types.FrameType]:
