@@ -19,7 +19,7 @@ import gc
 import inspect
 import sys
 import types
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable
 from contextvars import Context
 from threading import get_ident
@@ -84,8 +84,6 @@ class Walk:
         """
         self._things = things
         self._numbers = {id(thing): number for number, thing in enumerate(things)}
-        self._above = defaultdict[int, list[int]](list)  # one entry for each reference
-        self._below: list[Collection[int]] = []
         self._kinds = dict[type, bool]()  # whether they lead on
         self._owners = dict[int, Owner]((self._number(task), task) for task in unfinished)
         self._cells = set[int]()  # the variables of waiting cells of notebooks, by identity
@@ -97,12 +95,20 @@ class Walk:
                     self._cells.add(id(frame.f_globals))
         if here and (asker := asyncio.current_task()) is not None:
             self._owners |= {self._number(frame): asker for frame in _running_here()}
-        while (done := len(self._below)) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
-            self._below.append([self._number(part) for part in self._parts(done) if self._leads_on(part)] or ())
-            for part in self._below[-1]:
-                self._above[part].append(done)
+        # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
+        # lists for each, which would set off collections of all garbage.
+        links, begins = list[int](), [0]
+        while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
+            links += [self._number(part) for part in self._parts(done) if self._leads_on(part)]
+            begins.append(len(links))
         self.whole = done == len(things)
-        self._below += [()] * (len(things) - done)
+        begins += [len(links)] * (len(things) - done)
+        self._links, self._begins = links, begins
+        # The same the other way: who refers to each
+        to = np.array(links, np.intp)
+        froms = np.repeat(np.arange(len(things)), np.diff(begins))
+        self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
+        self._first_above = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
         self.outside = {number for number in range(len(things)) if self._has_others(number)} - self._owners.keys()
 
     def _number(self, thing: Any) -> int:
@@ -110,6 +116,10 @@ class Walk:
         if number == len(self._things):
             self._things.append(thing)
         return number
+
+    def _referring(self, number: int) -> list[int]:
+        """The numbers of the objects that refer to one, each as often as it does."""
+        return self._above[self._first_above[number] : self._first_above[number + 1]]
 
     def _parts(self, number: int) -> Collection[Any]:
         """The objects that one refers to, each as often as it does."""
@@ -146,7 +156,7 @@ class Walk:
         kind, key = type(self._things[number]), id(self._things[number])
         if key in self._cells:
             return _runs_elsewhere(key)
-        if references(self._things, number) - 1 > len(self._above.get(number, ())):
+        if references(self._things, number) - 1 > len(self._referring(number)):
             return True
         weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
         return weak and getweakrefcount(self._things[number]) > 0
@@ -156,7 +166,8 @@ class Walk:
         todo = (self.outside | {number for number, owner in self._owners.items() if owner in free}) - found
         while todo:
             found |= todo
-            todo = {below for number in todo for below in self._below[number]} - found - self._owners.keys()
+            below = {one for n in todo for one in self._links[self._begins[n] : self._begins[n + 1]]}
+            todo = below - found - self._owners.keys()
 
     def reaches(self, thing: Any, found: set[int]) -> bool:
         """Whether an object is among those found, or may be: it was not seen."""
@@ -165,7 +176,7 @@ class Walk:
 
     def has_holders(self, number: int) -> bool:
         """Whether anything that refers to an object was found."""
-        return number in self._above
+        return number >= 0 and bool(self._referring(number))
 
     def holders(self, number: int) -> tuple[dict[Owner, str], bool, bool]:
         """The tasks that hold an object, with the places where; whether others may; whether it lies in a queue."""
@@ -175,7 +186,7 @@ class Walk:
             at = todo.popleft()
             others = others or at in self.outside
             queued = queued or type(self._things[at]) in QUEUES
-            for above in self._above.get(at, ()):
+            for above in self._referring(at):
                 owner = self._owners.get(above)
                 if owner is None:
                     todo += {above} - ways.keys()
