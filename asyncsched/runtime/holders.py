@@ -101,15 +101,16 @@ class Walk:
         while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
             links += [self._number(part) for part in self._parts(done) if self._leads_on(part)]
             begins.append(len(links))
-        self.whole = done == len(things)
+        self.whole: bool = done == len(things)
         begins += [len(links)] * (len(things) - done)
         self._links, self._begins = links, begins
         # The same the other way: who refers to each
         to = np.array(links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
-        self._first_above = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
-        self.outside = {number for number in range(len(things)) if self._has_others(number)} - self._owners.keys()
+        self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
+        seen_by_others = filter(self._has_others, range(len(things)))
+        self.outside: set[int] = {*seen_by_others} - self._owners.keys()
 
     def _number(self, thing: Any) -> int:
         number = self._numbers.setdefault(id(thing), len(self._things))
