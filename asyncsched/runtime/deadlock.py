@@ -123,7 +123,8 @@ class _Case:
         self._unfinished = root.unfinished()
         asked, few = sorted(tasks, key=self._parked.__contains__), _ASKED if certain else None
         things, self._held = _charged(runtime, accounts)
-        self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, here)
+        asker = asyncio.current_task(runtime.loop) if here else None
+        self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, asker)
         self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
         self._held += [_Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner)
                        for account, scope, owner in self._scopes]  # fmt: skip

@@ -73,14 +73,14 @@ class Walk:
         tasks: Iterable[asyncio.Task[Any]],
         unfinished: Iterable[Task],
         deadline: float,
-        here: bool,
+        asker: asyncio.Task[Any] | None = None,
     ) -> None:
         """Walk.
 
         Args:
             things: the objects whose holders are wanted. The walk keeps the list; the caller has no other reference.
             deadline: in seconds of `thread_time`.
-            here: the asyncio task that runs on this thread asks. Its variables count, too.
+            asker: the asyncio task that runs on this thread, and asks. Its variables count, too.
         """
         self._things = things
         self._numbers = {id(thing): number for number, thing in enumerate(things)}
@@ -93,7 +93,7 @@ class Walk:
                 plain = type(step) is not types.CoroutineType or step.cr_code.co_flags & inspect.CO_OPTIMIZED
                 if not plain and (frame := step.cr_frame) is not None:
                     self._cells.add(id(frame.f_globals))
-        if here and (asker := asyncio.current_task()) is not None:
+        if asker is not None:
             self._owners |= {self._number(frame): asker for frame in _running_here()}
         # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
         # lists for each, which would set off collections of all garbage.

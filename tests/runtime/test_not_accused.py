@@ -118,7 +118,7 @@ def test_every_reference_is_found_or_missed() -> None:
     async def others_of(thing: list[Thing], others: int) -> bool:
         task = asyncio.create_task(holds(thing * others))
         await turns()
-        _, outside, _ = Walk(thing, [task], [], float("inf"), here=False).holders(0)
+        _, outside, _ = Walk(thing, [task], [], float("inf")).holders(0)
         await cancelled(task)
         return outside
 
