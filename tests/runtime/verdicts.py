@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 import types
+import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -548,6 +549,65 @@ async def a_timer_sets_an_event(s: asc.Scheduler) -> None:
     asyncio.get_running_loop().call_later(LATER, event.set)
     await s.put(BLOCK)
     await task
+
+
+async def ticks_and(act: Callable[[], object]) -> None:
+    until = time.monotonic() + LATER
+    while time.monotonic() < until:
+        await asyncio.sleep(0.01)
+    act()
+
+
+async def until_ticked(s: asc.Scheduler, wait: Callable[[], Awaitable[Any]], act: Callable[[], object]) -> None:
+    """A coroutine holds all, and waits; another ticks for a while, and then acts."""
+
+    async def holds() -> None:
+        kept = await takes_all(s)
+        await wait()
+        del kept
+
+    task = asyncio.create_task(holds())
+    while s.statistics().bytes_retained < LIMIT:
+        await asyncio.sleep(0.001)
+    ticking = asyncio.create_task(ticks_and(act))
+    await s.put(BLOCK)
+    await asyncio.gather(task, ticking)
+
+
+@verdict(NEITHER)
+async def the_holder_wants_a_lock_of_a_ticking_task(s: asc.Scheduler) -> None:
+    lock = asyncio.Lock()
+    await lock.acquire()
+    await until_ticked(s, lock.acquire, lock.release)
+
+
+@verdict(NEITHER)
+async def the_holder_is_known_by_a_weak_reference(s: asc.Scheduler) -> None:
+    class Waiter:
+        def __init__(self) -> None:
+            self.woken = asyncio.Event()
+
+    known = weakref.WeakValueDictionary[int, Waiter]()
+
+    async def wait() -> None:
+        me = known[0] = Waiter()
+        await me.woken.wait()
+
+    await until_ticked(s, wait, lambda: known[0].woken.set())
+
+
+@verdict(NEITHER)
+async def a_ticking_task_drives_a_generator_that_has_them(s: asc.Scheduler) -> None:
+    def has(kept: list[Any]) -> Iterator[None]:
+        yield
+        kept.clear()
+        yield
+
+    generator = has(await takes_all(s))
+    next(generator)
+    ticking = asyncio.create_task(ticks_and(lambda: next(generator)))
+    await s.put(BLOCK)
+    await ticking
 
 
 @verdict(NEITHER)
