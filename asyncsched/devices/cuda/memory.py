@@ -125,6 +125,7 @@ class CUDAMemory(Memory):
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
             if read.block is not _POOLED and not read.array.flags.c_contiguous:
                 launches = None
+            del read  # this frame may last longer than the task
         launch = None if launches is None else launches[task.args]
         if launch is None:
             self._apply(task, value)
