@@ -49,7 +49,9 @@ def _nothing() -> None:
 
 
 async def spans(library: Any, n: int, *, by_hand: bool = False) -> Run:
-    """Calls that have a span each, of the same attributes: made by `Spans`, or by hand around the call."""
+    """Calls that have a span each, of the same attributes and current in the call's body: made by `Spans`, or by hand
+    around the call."""
+    from opentelemetry import context, trace
     from opentelemetry.sdk.trace import TracerProvider
 
     provider, observe = TracerProvider(shutdown_on_exit=False), library.xp.observe
@@ -57,7 +59,9 @@ async def spans(library: Any, n: int, *, by_hand: bool = False) -> Run:
 
     async def call_with_span() -> None:
         span = tracer.start_span("nothing", attributes={"asyncsched.bytes": 0, "asyncsched.line": __file__})
+        token = context.attach(trace.set_span_in_context(span))
         await library.call(_nothing)
+        context.detach(token)
         span.set_attributes(_AT_THE_END)
         span.end()
 
