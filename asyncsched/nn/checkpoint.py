@@ -112,7 +112,6 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     ...     asyncio.run(main(Path(folder) / "state.safetensors"))
     (array([0, 1, 2]), 'by hand')
     """
-    path = os.fsdecode(path)
     require_package("asyncsched.load", "safetensors", "safetensors")
     here = Tasks(find(scheduler))
     with await in_thread(partial(StoredState, path), f"loading {path}") as file:

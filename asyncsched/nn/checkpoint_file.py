@@ -56,7 +56,7 @@ class StoredState:
     def __init__(self, path: AnyPath) -> None:
         from safetensors import SafetensorError, safe_open
 
-        self._path, self._error = os.fspath(path), SafetensorError
+        self._path, self._error = os.fsdecode(path), SafetensorError
         if os.path.isdir(self._path):  # for a folder safetensors says that there is no such device
             raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
         _require_regular(self._path, "load")

@@ -129,7 +129,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
         kind = type(one)  # not `isinstance`, which asks the object, and that may be any object
-        namespace = kind is types.ModuleType or (kind is dict and "__name__" in one and "__spec__" in one)
+        namespace = kind is dict and "__name__" in one and "__spec__" in one
         if namespace or issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER):
             continue
         far -= not issubclass(kind, _PLAIN)

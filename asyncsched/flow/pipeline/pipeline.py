@@ -568,9 +568,7 @@ def _dropping(plan: StagePlan) -> StagePlan:
 
 
 def _listed(fn: Callable[[Any], Iterable[Any]], stage: str, item: Any) -> list[Any]:
-    found = checked(fn(item))
-    check_rows(found, None)
-    return [marked(part, stage) for part in found]
+    return _parts(checked(fn(item)), stage)
 
 
 def _listed_later(
@@ -580,10 +578,14 @@ def _listed_later(
         found = fn(item)
         if isinstance(found, AsyncIterable):
             return [marked(part, stage) async for part in found]
-        check_rows(parts := await found, None)
-        return [marked(part, stage) for part in parts]
+        return _parts(await found, stage)
 
     return listed
+
+
+def _parts(found: Iterable[Any], stage: str) -> list[Any]:
+    check_rows(found, None)
+    return [marked(part, stage) for part in found]
 
 
 def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:
