@@ -209,7 +209,7 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
     meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
     inputs = task.inputs
-    if task.in_place is not None and _decided(task):
+    if _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
         if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):

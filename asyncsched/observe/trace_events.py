@@ -15,7 +15,7 @@ import numpy as np
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, STATE_NAMES, Lane
-from ..runtime.runtime import LoopStream
+from ..runtime.runtime import INLINE_STREAM
 from .probe import Probe
 from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
 
@@ -69,7 +69,7 @@ class Events:
         self.head: str = self._head(probe)
 
     def _head(self, probe: Probe) -> str:
-        tracks = {_LOOP: LoopStream.name}
+        tracks = {_LOOP: INLINE_STREAM}
         for track, lane in enumerate(probe.lanes, _STREAMS):
             self._tracks[lane] = track
             tracks[track] = lane.stream.name
@@ -142,7 +142,7 @@ class Events:
 
     def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, row: Row | None = None) -> str:
         """A slice's text without numbers, kept for later slices of the same kind."""
-        track, fixed, more = _LOOP, {"site": line_of(site), "stream": LoopStream.name}, ""
+        track, fixed, more = _LOOP, {"site": line_of(site), "stream": INLINE_STREAM}, ""
         if row is not None:
             track, fixed = self._tracks.get(row.lane, _LOOP), self._fixed(row)
             more = ',"kept":%d,"inputs":%s,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'

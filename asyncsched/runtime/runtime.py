@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
@@ -40,6 +41,8 @@ from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
+
+INLINE_STREAM: Final = "event loop"  # the name of its thread where streams are listed
 
 # Copies up to this many bytes are made on the loop's thread. Such a copy takes 20 us, and a hop to another thread 50 us
 # of the loop's own time (two processors).
@@ -200,7 +203,7 @@ class Runtime(OnOneLoop, Host):
         """Add a lane for each stream of an open device."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        loop = Lane(device, LoopStream())
+        loop = Lane(device, SimpleNamespace(name=INLINE_STREAM))
         compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True)]
@@ -480,12 +483,6 @@ class Lanes:
     compute: list[Lane]
     serial: list[Lane]  # whose tasks run one after the other
     copy: list[Lane]
-
-
-class LoopStream:
-    """Stands for the event loop's thread where streams are listed."""
-
-    name = "event loop"
 
 
 def _take_device(device: Device) -> None:

@@ -114,10 +114,6 @@ class Stage:
             self.source.end()
             self.out.lift_bound()
 
-    def failed_first(self, call: Call) -> None:
-        """Of several calls the first in the order of the items counts, whichever failed first."""
-        self.error, self.failed_at, self.failed_on = call.error, call.origin, call.item
-
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
         """Whether an item is left out for this error; then it is told of."""
         if not isinstance(error, self.skips):
@@ -237,7 +233,8 @@ class CallingStage(Stage):
                 except BaseException as error:  # as `pass_on`
                     first.item, first.error = brief(first.item), error
                     self.fail(first.origin, error)
-            self.failed_first(first)
+            # The first in the order of the items counts, whichever failed first
+            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
             self._entered.clear()
 
     def _finish(self) -> None:
