@@ -5,6 +5,7 @@ No waiter is called here. `notices` collects the tasks, and the engine calls the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .admission import Admission
@@ -38,17 +39,17 @@ class Endings:
 
     def ended(self, task: Task) -> None:
         """Take in a launched task that physically ended, on its stream or on the event loop's thread."""
-        ledger, failure = self._ledger, task.failure
-        ledger.refund(task)
-        if task.refund < 0:
-            account = task.scope.account.open
-            if account.limit is not None and account.used > account.limit:
-                self._host.on_overrun(task)
+        failure, site = task.failure, None if task.refund >= 0 else task.site
+        dependents: Sequence[Task] = ()
         if failure is None and not task.cancelled:
             self.end(task, DONE)
-            return
-        dependents = task.dependents
-        self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+        else:
+            dependents = task.dependents
+            self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+        if site is not None:  # else nobody could be told where
+            account = task.scope.account.open
+            if account.limit is not None and account.used > account.limit:
+                self._host.on_overrun(task, site)
         for dependent in dependents:
             if failure is not None and dependent.state == PENDING and not dependent.only_follows(task):
                 self.settle(dependent, failure.passed_to(dependent.name, dependent.site))

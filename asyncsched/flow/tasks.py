@@ -255,7 +255,8 @@ class Tasks:
             )
         context = contextvars.copy_context()
         for device in self._runtime.devices:
-            device.note_arguments(context, args)
+            if device.note_arguments is not None:
+                device.note_arguments(context, args)
         return context
 
     def _call_again(self, fn: Callable[[], T], plan: CallPlan, site: CallSite | None) -> Coroutine[Any, Any, T]:

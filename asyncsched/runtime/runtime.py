@@ -18,7 +18,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
-from .._core.callsite import line_of
+from .._core.callsite import CallSite, line_of
 from .._core.commit import Commit
 from .._core.completions import Completions
 from .._core.engine import Engine
@@ -444,18 +444,18 @@ class Runtime(OnOneLoop, Host):
         if task.lane.device.remote:
             task.lane.device.stop(task)
 
-    def on_overrun(self, task: Task) -> None:
+    def on_overrun(self, task: Task, site: CallSite) -> None:
         """Log the first result that took the tracked bytes above a limit because its charge was too low.
 
         Not for a task that no line of the user's submitted: whoever made that task tells it in terms that its users
         know.
         """
-        if self._overrun_told or task.site is None:
+        if self._overrun_told:
             return
         self._overrun_told = True
         account = task.scope.account.open
         log.warning(
-            f"{task.name}, submitted at {line_of(task.site)}, was charged {task.cost:,} bytes and made"
+            f"{task.name}, submitted at {line_of(site)}, was charged {task.cost:,} bytes and made"
             f" {task.cost - task.refund:,}: {account.used:,} bytes are tracked, and the limit is {account.limit:,}."
             " Until they are below it, no task that makes a result is admitted. Declare the bytes by nbytes=, or shape="
             " and dtype="
