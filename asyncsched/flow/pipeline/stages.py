@@ -1,4 +1,4 @@
-"""The base of a pipeline's stages: links on either side, how stages fail, and how results keep their order.
+"""The base of a pipeline's stages: links on either side, and how stages fail.
 
 A stage takes items from one link and puts its results into the next. An error of its function ends its output: behind
 the results of the items before it, and with nothing after it.
@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from math import inf
 from time import perf_counter
 from traceback import TracebackException
@@ -20,7 +19,7 @@ from ..._core.exception_copies import copied
 from ..._log import log
 from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
-from .links import DROPPED, Link
+from .links import Link
 from .position import Origin, Position, brief, describe
 
 T = TypeVar("T")
@@ -186,60 +185,6 @@ def _alone(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-@dataclass(slots=True, eq=False)
-class Call:
-    """One call of a stage's function, and its result or error."""
-
-    origin: Origin
-    item: Any  # the argument, then the result; after an error the argument in brief
-    error: BaseException | None = None
-    seconds: float = 0.0
-    given: bool = True  # to the function: an array that was overwritten is no error of it
-    done: bool = False
-
-
-class CallingStage(Stage):
-    """The base of stages that call a function for each item. Results of several workers are passed on in the order in
-    which the items were taken, if the stage is ordered."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._entered: deque[Call] = deque()  # in order, what was not passed on
-
-    def _enter(self, origin: Origin, item: Any) -> Call:
-        """A call that is about to begin."""
-        call = Call(origin, item)
-        if self.ordered:
-            self._entered.append(call)
-        return call
-
-    def _leave(self, call: Call) -> None:
-        """Pass on its result, and the results that waited for it."""
-        call.done = True
-        if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
-            call.item, call.error = DROPPED, None
-        if call.error is not None:
-            self.fail(call.origin, call.error, call.item)
-        elif not self.ordered:
-            self.pass_on(call.origin, call.item)
-        while self._entered and self._entered[0].done:
-            first = self._entered.popleft()
-            if first.error is None:
-                try:
-                    self.out.put(first.origin, first.item)
-                    continue
-                except BaseException as error:  # as `pass_on`
-                    first.item, first.error = brief(first.item), error
-                    self.fail(first.origin, error)
-            # The first in the order of the items counts, whichever failed first
-            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
-            self._entered.clear()
-
-    def _finish(self) -> None:
-        self._entered.clear()  # what nobody took, where the stage was left
-        super()._finish()
 
 
 class EntryQueue(Generic[T]):
