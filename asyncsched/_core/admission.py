@@ -1,6 +1,6 @@
 """Admission: the rules by which pending tasks leave their queues.
 
-Theory of operation. Each scope has a queue of pending tasks (`queues`). Its head is eligible when all its producers are
+Theory of operation. Each scope has a queue of pending tasks. Its head is eligible when all its producers are
 launched. It is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
 Between queues, the tenants of a class share by cost, and the scopes of a tenant alternate: see `tenants`. Four rules
 keep tasks moving:
@@ -29,8 +29,7 @@ from typing import Final, Protocol
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import Account, Scope, Task
-from .queues import Queue
-from .tenants import Priority, Share, Tenant, Tenants
+from .tenants import Priority, Queue, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16

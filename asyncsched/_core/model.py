@@ -21,10 +21,9 @@ from .._interrupts import finaliser
 from . import ownership
 from .callsite import CallSite
 from .completions import NO_ROOM, Completions, report_again
-from .failure import Failure
+from .failure import Failure, Unseen
 from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
-from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0

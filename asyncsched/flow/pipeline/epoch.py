@@ -21,8 +21,7 @@ from .counting_stages import TakeStage
 from .links import DroppingLink, Link
 from .order import is_iterable
 from .plan import Plan
-from .position import EPOCH, Behind, Position
-from .progress import Progress
+from .position import EPOCH, Behind, Position, Progress
 from .sources import SourceStage, close, make_source
 from .stages import Stage, noted
 

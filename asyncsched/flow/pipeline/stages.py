@@ -15,7 +15,7 @@ from time import perf_counter
 from traceback import TracebackException
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from ..._core.exception_copies import copied
+from ..._core.failure import copied
 from ..._log import log
 from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
