@@ -35,8 +35,7 @@ from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
-from .rates import Meter
-from .room import Room
+from .rates import Meter, Room
 from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
