@@ -209,7 +209,7 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
     The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
     meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
-    inputs = task.inputs
+    inputs = (task.reads,) if type(task.reads) is Value else task.reads
     if _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
