@@ -48,14 +48,13 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission
+from .admission import Admission, choose, soonest
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
-from .placement import choose, soonest
 from .scopes import Scopes
 from .tenants import Share
 

@@ -13,7 +13,7 @@ class Host(Protocol):
     """The runtime, or a stand-in for it. A subclass needs to define only `launch`.
 
     Attributes:
-        clock: returns seconds. Used for lanes with a `hop`: see `placement`.
+        clock: returns seconds. Used for lanes with a `hop`: see `admission`.
     """
 
     clock: Callable[[], float] = staticmethod(lambda: 0.0)

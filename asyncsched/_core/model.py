@@ -346,7 +346,7 @@ def failure_above(inputs: Sequence[Value]) -> Failure | None:
 class Lane:
     """The scheduler's view of one stream of a device.
 
-    The three times are estimates, see `placement`. `booked_until` and `done_until` count seconds of estimated work;
+    The three times are estimates, see `admission`. `booked_until` and `done_until` count seconds of estimated work;
     `done_at` is a time of the clock.
     """
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit
-from .._core.commit import Move
+from .._core.endings import Move
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Lease, Task, Value, failure_above
@@ -147,7 +147,7 @@ def _uncharge(task: Task) -> None:
 
 
 def moves(task: Task, move: Move, memory: Memory) -> bool:
-    """Whether a task of a commit is to compute its value. If not, the value is there now: see `_core.commit`."""
+    """Whether a task of a commit is to compute its value. If not, the value is there now: see `Commit`."""
     value, commit = task.value, move.commit
     assert value is not None
     if task is commit.gate:

@@ -40,7 +40,7 @@ from importlib import import_module
 from .op import Op
 
 _THEMES = (
-    "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "sets", "create", "random",
+    "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "create", "random",
     "erf", "signal",
     "nan_reductions", "order_statistics", "histograms",
     "gradients", "optim", "activation", "layers", "losses", "attention", "conv",

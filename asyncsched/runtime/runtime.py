@@ -19,8 +19,8 @@ from typing import Any, Final, NoReturn, Protocol, cast
 import numpy as np
 
 from .._core.callsite import CallSite, line_of
-from .._core.commit import Commit
 from .._core.completions import Completions
+from .._core.endings import Commit
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, LOOK

@@ -31,8 +31,7 @@ from hashlib import blake2b
 from typing import Any
 
 from ..._arguments import TABLE_TO_ROWS, is_table
-from .links import DROPPED, DroppingLink, Numbered
-from .marks import marked
+from .links import DROPPED, DroppingLink, Numbered, marked
 from .position import EPOCH, Part, Position, brief, last_of, newest_of
 from .stages import Stage
 

@@ -17,8 +17,7 @@ import anyio
 
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
-from .links import DROPPED, DroppingLink, WaitQueue
-from .marks import PLAIN, Marked, marked
+from .links import DROPPED, PLAIN, DroppingLink, Marked, WaitQueue, marked
 from .position import Origin, brief
 from .stages import EntryQueue, Stage
 

@@ -24,8 +24,7 @@ from .counting_stages import ShuffleStage, TakeStage, UnbatchStage
 from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
-from .links import DroppingLink, Link
-from .marks import marked
+from .links import DroppingLink, Link, marked
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
 from .position import Position, Progress
 from .processes import ProcessStage

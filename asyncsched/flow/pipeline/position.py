@@ -35,7 +35,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from ..._core.commit import Commit
+from ..._core.endings import Commit
 
 _NUMBERS = (int, float, np.integer)
 _FIELDS, _TEXT = 4, 200  # most parts of a tuple, and most characters of a text: as of a path, not of a document
