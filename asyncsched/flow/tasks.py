@@ -108,8 +108,9 @@ class Tasks:
         await checkpoint()
         task, tensor = make_put(runtime, self._core(), source, bounded=False)
         try:
-            if task.state < DONE:
+            if task.state == PENDING:
                 await self._admitted(task)
+            if task.state < DONE:
                 await awaited(runtime, (task,))
             if task.failure is not None:
                 task.failure.rethrow()
