@@ -22,15 +22,17 @@ from queue import SimpleQueue
 from time import perf_counter, thread_time
 from typing import IO, Any, Final
 
+from .._core.callsite import CallSite
 from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
-from .._core.model import Account, Scope, Task
+from .._core.model import STATE_NAMES, Account, Scope, Task
 from .._log import log
 from .._threads import start_thread
 from ..runtime.context import find
 from ..runtime.loops import comes
 from ..runtime.threads import in_thread
 from .probe import Probe
-from .trace_events import Events, Row
+from .recording import TaskRecord
+from .trace_events import Events
 
 _PAUSE: Final = 0.1  # seconds between two looks
 _NOTES: Final = 1024  # most notes of one chunk: some milliseconds, in steps of less than one
@@ -183,7 +185,7 @@ class Trace(Instrument):
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
-        self._tasks: dict[Task, Row] = {}  # unfinished tasks, with their notes
+        self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's
         self._notes = self._file.notes
         self._scopes: dict[Scope, int] = {}  # open scopes, with their numbers
         self._count = 0
@@ -206,9 +208,9 @@ class Trace(Instrument):
 
     def detached(self) -> None:
         now = perf_counter()
-        for row in self._tasks.values():  # unfinished tasks, in their present state
-            row.done = now
-            self._notes.append((Events.task, (row,)))
+        for noted in self._tasks.values():  # unfinished tasks, in their present state
+            noted[0].done = now
+            self._notes.append((Events.task, noted))
         self._tasks.clear()
         for scope, number in self._scopes.items():  # an iteration may be over, and not closed yet
             self._note_closed(scope, number)
@@ -243,38 +245,44 @@ class Trace(Instrument):
         now = perf_counter()
         assert task.value is not None
         scope = self._scopes.get(task.scope) or self._number(task.scope)
-        inputs = [value.seq for value in task.inputs]
-        self._tasks[task] = Row(task.seq, task.name, task.value.site, scope, inputs, task.cost, now, task.expedited)
+        record = TaskRecord(
+            seq=task.seq, name=task.name, site="", scope=scope, cost=task.cost, kept=0, submitted=now, head=now,
+            done=now, inputs=tuple([value.seq for value in task.inputs]), state="pending", expedited=task.expedited,
+        )  # fmt: skip
+        self._tasks[task] = record, task.value.site
 
     def task_launched(self, task: Task) -> None:
-        row = self._tasks.get(task)
-        if row is None:
+        noted = self._tasks.get(task)
+        if noted is None:
             return  # submitted before the trace began
-        now = perf_counter()
-        queue = task.scope.queue
-        row.head = self._last.get(queue, 0.0)
-        row.launched = self._last[queue] = now
-        row.lane = task.lane
-        row.full = self._full
+        record, queue, lane = noted[0], task.scope.queue, task.lane
+        record.head = max(self._last.get(queue, 0.0), record.submitted)
+        record.launched = self._last[queue] = perf_counter()
+        if lane is None:
+            record.claim = True
+        else:
+            record.device, record.stream, record.copies = lane.device.name, lane.stream.name, lane.copies
+        if self._full:
+            record.waited_for = "slots"
         self._full = self._probe.full
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
-        row = self._tasks.get(task)
-        if row is not None:
-            row.began = began
-            row.ended = ended
+        noted = self._tasks.get(task)
+        if noted is not None:
+            noted[0].began, noted[0].ended = began, ended
 
     def task_ended(self, task: Task) -> None:
-        row = self._tasks.pop(task, None)
-        if row is None:
+        noted = self._tasks.pop(task, None)
+        if noted is None:
             return
-        row.done = now = perf_counter()
-        row.state = task.state
-        if row.launched:
+        record = noted[0]
+        record.done = now = perf_counter()
+        record.state = STATE_NAMES[task.state]
+        if record.launched is not None:
             self._in_flight -= task.cost
-            row.kept = task.cost - task.refund
-        self._notes.append((Events.task, (row,)))
+            record.kept = task.cost - task.refund
+        self._notes.append((Events.task, noted))
         if now > self._next:
             self._sample(now)
 
