@@ -17,7 +17,8 @@ from .._arguments import is_coroutine_function
 from .._core.model import Lease, Value
 from .._generators import Mark, holds
 from ..devices.contract import Device
-from ..ops.meta import Meta, meta
+from ..devices.memory import form_of
+from ..ops.meta import Meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
@@ -285,8 +286,8 @@ def _meta(operand: Any) -> Any:
     """The operand's meta, with all lengths if it is there; a number as it is."""
     if type(operand) is not Lease:
         return operand
-    form = operand._value.meta
-    return meta(form.bound, form.dtype, form.contiguous) if not form.known and operand._value.settled else form
+    value = operand._value
+    return form_of(value) if not value.meta.known and value.settled and value.failure is None else value.meta
 
 
 def _is_index(operand: Any) -> bool:

@@ -82,6 +82,11 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     return found
 
 
+def awaits(task: asyncio.Task[Any], frame: int) -> bool:
+    """Whether a suspended task is in the coroutine or generator with the frame of this identity."""
+    return any(id(frame_of(step)) == frame for step in steps_of(task))
+
+
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
     return _awaited_in(steps_of(task))
