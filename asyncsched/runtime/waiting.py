@@ -20,7 +20,7 @@ from types import coroutine
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
-from .awaiting import awaits, awaits_unseen
+from .awaiting import awaits
 from .runtime import Runtime
 from .threads import to_its_end
 
@@ -85,13 +85,13 @@ class Timeout:
 
     def _pass(self) -> None:
         first, self.passed = not self.passed, True
-        if self.generator is not None and not (awaits(self._task, self.generator) or awaits_unseen(self._task)):
+        if self.generator is None or awaits(self._task, self.generator):
+            self._cancelled = self._task.cancel()
+            return
+        if first:
+            self._stop()
+        if not self._task.done():
             self._timer = self._task.get_loop().call_later(_AGAIN, self._pass)
-            if first:
-                self._stop()
-        else:
-            self._cancelled = True
-            self._task.cancel()
 
 
 def wait(

@@ -211,6 +211,8 @@ async def test_a_body_at_a_yield_is_cancelled_when_it_goes_on_and_its_consumer_n
         scope, other = await anext(items), await anext(beside)
         theirs, late = other.submit_nowait(int), scope.submit_nowait(int)
         Passing(scope)()
+        for _ in range(3):
+            await asyncio.sleep(0)  # where the loop turns, the task waits for nothing
         with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'late' \(1000 s\)"):
             await late
         gate.set()
