@@ -31,6 +31,7 @@ from typing import IO, Any, Final
 
 from .._arguments import format_bytes, printable
 from .._core.ledger import Limits
+from .._files import at_once
 from ..pictures.graph import Node, TaskGraph
 from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.runtime import LoopStream
@@ -296,7 +297,7 @@ def _events(name: str) -> Iterator[dict[str, Any]]:
 
 def _lines(name: str) -> Iterator[str]:
     """The lines of a file. Neither a line nor the file grows beyond what a trace may have when it is unpacked."""
-    with open(name, "rb") as raw:
+    with open(name, "rb", opener=at_once) as raw:
         packed = name.endswith(".gz")
         file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         read = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .._arguments import counted, format_bytes, format_seconds, printable
+from .._files import write_text
 from ..pictures.tables import Table
 from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import INLINE_STREAM, PHASES, Recording
@@ -96,7 +97,7 @@ def report(arguments: Namespace) -> str:
     found = findings(recording, arguments.trace)
     text = describe(*found)
     if arguments.html:
-        Path(arguments.html).write_text(page(recording, *found), encoding="utf-8", errors="backslashreplace")
+        write_text(arguments.html, page(recording, *found))
         text += f"\n\nThe picture: {arguments.html}"
     return text
 
