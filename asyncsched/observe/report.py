@@ -199,7 +199,7 @@ def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
 
 
 def _waits(found: Analysis) -> Table:
-    count = sum(one.count for one in found.operations)
+    count = sum(one.count for one in found.operations) or 1  # a trace of reserves alone has none
     seconds = {phase: sum(one.seconds[phase] for one in found.operations) for phase in PHASES}
     spent = {words: (seconds[phase], format_seconds(seconds[phase] / count)) for phase, words in PHASES.items()}
     heads = ("a task", "share", "time", "each")
