@@ -9,11 +9,11 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .._arguments import is_coroutine_function
+from .._blocks import decorated
 from .._core.model import Lease, Value
 from .._generators import Mark, holds
 from ..devices.contract import Device
@@ -61,19 +61,7 @@ class no_grad:
         self._marks.pop().leave()
 
     def __call__(self, function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("the body of a generator runs after the call: use `with no_grad():` in it")
-
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            with no_grad():
-                return await function(*args, **kwargs)
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with no_grad():
-                return function(*args, **kwargs)
-
-        wrapped = awaited if is_coroutine_function(function) else called
-        return wraps(function)(wrapped)  # type: ignore[return-value]
+        return decorated(function, no_grad)
 
 
 class Call(NamedTuple):

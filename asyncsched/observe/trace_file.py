@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from typing import IO, Any, Final
 
+from .._files import at_once
 from .._log import log
 from .._threads import start_thread
 from ..runtime.loops import comes
@@ -45,7 +46,7 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str], details: int) -> None:
         self._zipped = os.fspath(path).endswith(".gz")
-        self._raw: IO[bytes] = open(path, "wb")  # noqa: SIM115
+        self._raw: IO[bytes] = open(path, "wb", opener=at_once)  # noqa: SIM115
         self.notes: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
         self.released: deque[tuple[float, int, int]] = deque()
         self._details = details
