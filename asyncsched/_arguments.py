@@ -74,17 +74,23 @@ def is_coroutine_function(fn: Any) -> bool:
     # The same question as `inspect` asks, without the marks that it knows
     if type(fn) is FunctionType and not vars(fn):
         return bool(fn.__code__.co_flags & inspect.CO_COROUTINE)
-    return inspect.iscoroutinefunction(fn) or inspect.iscoroutinefunction(type(fn).__call__)
+    return _is(inspect.iscoroutinefunction, fn)
 
 
 def is_generator_function(fn: Any) -> bool:
     """Whether calling `fn` makes a generator."""
-    return inspect.isgeneratorfunction(fn) or inspect.isgeneratorfunction(type(fn).__call__)
+    return _is(inspect.isgeneratorfunction, fn)
 
 
 def is_async_generator_function(fn: Any) -> bool:
     """Whether calling `fn` makes an async generator."""
-    return inspect.isasyncgenfunction(fn) or inspect.isasyncgenfunction(type(fn).__call__)
+    return _is(inspect.isasyncgenfunction, fn)
+
+
+def _is(kind: Callable[[Any], bool], fn: Any) -> bool:
+    while isinstance(fn, partial):
+        fn = fn.func
+    return kind(fn) or kind(type(fn).__call__)
 
 
 def check_plain(name: str, fn: Any) -> None:

@@ -7,13 +7,16 @@ frozen dataclass, is replaced by its refusal. These set it as C code does, which
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, ContextDecorator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import wraps
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
+from ._arguments import is_async_generator_function, is_coroutine_function, is_generator_function
+
 P = ParamSpec("P")
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def contextmanager(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
@@ -36,13 +39,29 @@ def asynccontextmanager(function: Callable[P, AsyncIterator[T]]) -> Callable[P, 
     return make
 
 
-class _Block(AbstractContextManager[T], ContextDecorator):
+def decorated(function: F, block: Callable[[], AbstractContextManager[Any]]) -> F:
+    """A function or a coroutine function whose body runs in a new block each time."""
+    if is_generator_function(function) or is_async_generator_function(function):
+        raise TypeError("the body of a generator runs after the call: use a `with` block in it")
+
+    async def awaited(*args: Any, **options: Any) -> Any:
+        with block():
+            return await function(*args, **options)
+
+    def called(*args: Any, **options: Any) -> Any:
+        with block():
+            return function(*args, **options)
+
+    return wraps(function)(awaited if is_coroutine_function(function) else called)  # type: ignore[return-value]
+
+
+class _Block(AbstractContextManager[T]):
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
         self._body = make()
 
-    def _recreate_cm(self) -> _Block[T]:  # for each call of what it decorates
-        return _Block(self._make)
+    def __call__(self, function: F) -> F:
+        return decorated(function, lambda: _Block(self._make))
 
     def __enter__(self) -> T:
         try:

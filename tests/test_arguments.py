@@ -55,7 +55,9 @@ PLAIN: dict[str, Callable[[asc.Scheduler, Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("fn", [waits, yields, streams, Waits(), partial(waits, 1)], ids=lambda fn: type(fn).__name__)
+@pytest.mark.parametrize(
+    "fn", [waits, yields, streams, Waits(), partial(waits, 1), partial(Waits(), 1)], ids=lambda fn: type(fn).__name__
+)
 @pytest.mark.parametrize("what", PLAIN)
 async def test_a_callback_that_gives_no_value_at_once_is_refused_when_it_is_given(
     s: asc.Scheduler, what: str, fn: Any

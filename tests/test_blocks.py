@@ -84,6 +84,31 @@ async def in_a_source(s: asc.Scheduler, error: Exception) -> None:
             pass
 
 
+async def in_the_end_of_a_zipped_source(s: asc.Scheduler, error: Exception) -> None:
+    def source(epoch: int) -> Iterator[int]:
+        try:
+            yield from (1, 2, 3)
+        finally:
+            raise error
+
+    async with s.pipeline([1, 2]).zip(source).open() as items:
+        async for _ in items:
+            pass
+
+
+async def in_the_end_of_a_zipped_async_source(s: asc.Scheduler, error: Exception) -> None:
+    async def source(epoch: int) -> AsyncIterator[int]:
+        try:
+            for number in range(3):
+                yield number
+        finally:
+            raise error
+
+    async with s.pipeline([1, 2]).zip(source).open() as items:
+        async for _ in items:
+            pass
+
+
 async def in_a_captured_step(s: asc.Scheduler, error: Exception) -> None:
     await s.capture(partial(fail, error), await s.put(np.ones(3)))
 
@@ -109,8 +134,9 @@ async def in_a_lifespan(s: asc.Scheduler, error: Exception) -> None:
 
 
 PLACES = [
-    in_a_call, in_a_scope, in_a_members_block, in_a_step, in_a_batch, in_a_stage, in_a_source, in_a_captured_step,
-    in_exact, in_a_request, in_an_open_server, in_a_lifespan,
+    in_a_call, in_a_scope, in_a_members_block, in_a_step, in_a_batch, in_a_stage, in_a_source,
+    in_the_end_of_a_zipped_source, in_the_end_of_a_zipped_async_source, in_a_captured_step, in_exact, in_a_request,
+    in_an_open_server, in_a_lifespan,
 ]  # fmt: skip
 
 
@@ -192,3 +218,31 @@ def test_a_block_may_decorate() -> None:
 
     assert exactly(1) == 2
     assert exactly(2) == 3
+
+
+async def test_a_decorated_coroutine_function_runs_in_the_block(s: asc.Scheduler) -> None:
+    x = await s.put(np.linspace(-3, 3, 1000, dtype=np.float32))
+    with asc.exact():
+        expected = await asc.nn.gelu(x).numpy()
+    assert (await asc.nn.gelu(x).numpy() != expected).any()
+
+    @asc.exact()
+    async def exactly() -> Any:
+        await asyncio.sleep(0)
+        return await asc.nn.gelu(x).numpy()
+
+    assert (await exactly() == expected).all()
+
+
+@pytest.mark.parametrize("block", [asc.exact, asc.no_grad])
+def test_a_generator_function_is_not_decorated(block: Any) -> None:
+    class Yields:
+        def __call__(self) -> Iterator[int]:
+            yield 1
+
+    async def streams() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (Yields(), partial(Yields()), streams):
+        with pytest.raises(TypeError, match="the body of a generator runs after the call"):
+            block()(function)

@@ -199,10 +199,12 @@ class Engine:
         owners = {v.owner for v in task.inputs}  # without values held outside, which take nothing from this account
         needed = cost + sum(owner.nbytes for owner in owners if account.covers(owner.account))
         if needed > limit:
+            unknown = any(value.meta is not None and not value.meta.known for value in task.inputs)
             task.let_go()
             raise TaskTooLarge(
                 f"{task.name} needs {needed:,} bytes ({cost:,} of its own, {needed - cost:,} of inputs) and the limit"
-                f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task",
+                f" is {limit:,}: raise max_bytes (or the scope's reserve) to at least {needed:,}, or split the task"
+                + (": it may be less once its operands' lengths are known, so `await` them first" if unknown else ""),
                 needed,
                 limit,
             )

@@ -54,7 +54,7 @@ class Value:
 
     account: Account
     device: Any
-    meta: Any  # shape, dtype and cost of the result; opaque here
+    meta: Any  # shape and dtype of the result, and whether all lengths are `known`; else opaque here
     nbytes: int  # bytes of the buffer that it owns, or will own
     site: CallSite | None  # the line that asked for it; None if it ran at once
     task: Task | None  # its producer, until somebody finds it done; a failed one stays

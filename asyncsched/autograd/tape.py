@@ -9,15 +9,16 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache, wraps
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final, NamedTuple, TypeVar
 
-from .._arguments import is_coroutine_function
+from .._blocks import decorated
 from .._core.model import Lease, Value
 from .._generators import Mark, holds
 from ..devices.contract import Device
-from ..ops.meta import Meta, meta
+from ..devices.memory import form_of
+from ..ops.meta import Meta
 from ..ops.op import Op
 from ..runtime.deadlock import CHAINED
 from ..tensors import functions
@@ -60,19 +61,7 @@ class no_grad:
         self._marks.pop().leave()
 
     def __call__(self, function: F) -> F:
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-            raise TypeError("the body of a generator runs after the call: use `with no_grad():` in it")
-
-        async def awaited(*args: Any, **kwargs: Any) -> Any:
-            with no_grad():
-                return await function(*args, **kwargs)
-
-        def called(*args: Any, **kwargs: Any) -> Any:
-            with no_grad():
-                return function(*args, **kwargs)
-
-        wrapped = awaited if is_coroutine_function(function) else called
-        return wraps(function)(wrapped)  # type: ignore[return-value]
+        return decorated(function, no_grad)
 
 
 class Call(NamedTuple):
@@ -285,8 +274,8 @@ def _meta(operand: Any) -> Any:
     """The operand's meta, with all lengths if it is there; a number as it is."""
     if type(operand) is not Lease:
         return operand
-    form = operand._value.meta
-    return meta(form.bound, form.dtype, form.contiguous) if not form.known and operand._value.settled else form
+    value = operand._value
+    return form_of(value) if not value.meta.known and value.settled and value.failure is None else value.meta
 
 
 def _is_index(operand: Any) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from .._core.completions import Completions
 from .._core.model import Value
 from ..devices.memory import Memory
+from ..ops.meta import Meta
 from .connection import Call
 from .work import Item, Step
 
@@ -29,11 +30,12 @@ class Remote:
         home: the worker where it is, or will be, as far as known: Dask may have moved it.
         nbytes: of Dask's result.
         depth: the length of the chain of results that Dask would compute again, if all were lost.
+        form: with all lengths, once a result is there whose shape depends on data.
         sent: set when others may read it: `call` is there, or never will be.
         over: set when its task has ended.
     """
 
-    __slots__ = ("call", "depth", "home", "nbytes", "number", "over", "sent", "views")
+    __slots__ = ("call", "depth", "form", "home", "nbytes", "number", "over", "sent", "views")
 
     def __init__(self, home: Any) -> None:
         self.home: Any = home
@@ -42,6 +44,7 @@ class Remote:
         self.views: tuple[Step | Item, ...] = ()
         self.nbytes: int = 0
         self.depth: int = 0
+        self.form: Meta | None = None
         self.sent: asyncio.Event = asyncio.Event()
         self.over: asyncio.Event = asyncio.Event()
 

@@ -257,7 +257,7 @@ class DaskStream:
             nbytes = (task.options and task.options["unmeasured"]) or await connection.nbytes(call)
         elif not value.meta.known:
             shape, dtype, contiguous, nbytes = await connection.described(call)
-            value.meta = meta(value.meta.shape, dtype, contiguous, tuple(shape))
+            remote.form = meta(tuple(shape), dtype, contiguous)
         if task.failure is not None:  # cancelled meanwhile
             return
         remote.nbytes = nbytes

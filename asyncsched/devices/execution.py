@@ -17,7 +17,7 @@ from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merge
 from .._core.model import Lease, Task, Value, failure_above
 from .._core.ownership import sole
 from .._tree import find, map_leaves
-from ..ops.meta import Meta, meta
+from ..ops.meta import Meta
 from ..ops.op import Op
 from ..ops.program import Ref
 from .guests import allocated
@@ -112,8 +112,6 @@ def finish(task: Task, value: Value, array: Any, charge: int) -> None:
             _take_over(task, i)
     value.array = array
     value.charge = value.nbytes = charge
-    if value.meta is not None and not value.meta.known and not value.device.remote:
-        value.meta = meta(value.meta.shape, array.dtype, array.flags.c_contiguous, array.shape)
     task.refund = task.cost - charge
 
 

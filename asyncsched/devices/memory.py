@@ -35,7 +35,7 @@ from .._core.instrument import Instrument
 from .._core.model import Account, Task, Value, failure_above
 from .._core.refcounts import references
 from .._interrupts import finaliser
-from ..ops.meta import CODES
+from ..ops.meta import CODES, Meta, meta
 from ..ops.op import Plan
 from .guests import call
 
@@ -246,6 +246,12 @@ def owner_of(array: Array) -> Array:
             break
         link = link.obj if type(link) is memoryview else link.base
     return array
+
+
+def form_of(value: Value) -> Meta:
+    """The form of a value that is there, with all lengths."""
+    array = value.array
+    return array.form if value.device.remote else meta(array.shape, array.dtype, array.flags.c_contiguous)
 
 
 def held_bytes(owner: Array) -> int:

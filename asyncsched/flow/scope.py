@@ -19,12 +19,12 @@ from .._core.model import LAUNCHED, Task
 from .._core.model import Scope as CoreScope
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
-from ..errors import DeadlineExceeded, SchedulerClosed, TaskTooLarge
+from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLarge
 from ..ops.kernels import compiled
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, enter
 from ..runtime.threads import in_thread
-from ..runtime.waiting import checkpoint, drained, shielded
+from ..runtime.waiting import Timeout, checkpoint, drained, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor
@@ -184,7 +184,8 @@ class Submitter(Tasks):
                 raises QueueFull. It raises QueueFull at once if others wait already and the room would come too late,
                 by the rate at which they are let in. Without `wait`, entering waits for as long as it takes.
             deadline: seconds from entering to having left, the wait for the reserve included. When they have passed,
-                the body is cancelled at its `await`, as with `asyncio.timeout`, and with it its unfinished tasks.
+                the body is cancelled at its `await`, as with `asyncio.timeout`, and with it its unfinished tasks. A
+                body that stands at a `yield` of an async generator is cancelled when it goes on, its consumer never.
                 Inside a scope with a deadline only a shorter one makes a difference.
             tenant: whose work it is, anything hashable. Tenants get equal shares of admissions, by bytes and number,
                 however many scopes and tasks each has. The scopes of one tenant alternate, but of those with a deadline
@@ -290,7 +291,7 @@ class Scope(Submitter, OnlyAsync):
         self._share = share
         self._takes_turn = True  # of the loop, when it is entered; not where what follows waits in any case
         self._cancels = True  # its body, at the deadline; not where somebody else does
-        self._timeout: asyncio.Timeout | None = None  # while it is entered, if there is a deadline
+        self._timeout: Timeout | None = None  # while it is entered, if there is a deadline
         self._inner: CoreScope | None = None
         self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
 
@@ -364,7 +365,7 @@ class Scope(Submitter, OnlyAsync):
         if seconds is not None:
             until = monotonic() + seconds
             if self._cancels:
-                self._timeout = await asyncio.timeout(seconds).__aenter__()
+                self._timeout = Timeout(seconds, self._stop)
         try:
             core = await self._open()
         except BaseException as error:
@@ -372,6 +373,8 @@ class Scope(Submitter, OnlyAsync):
             raise
         core.deadline = until
         self._link = enter(runtime, core, asyncio.current_task())
+        if self._timeout is not None and self._link.frames:
+            self._timeout.generator = self._link.frames[0]
         return self
 
     async def _open(self) -> CoreScope:
@@ -428,8 +431,15 @@ class Scope(Submitter, OnlyAsync):
             del error  # it holds this frame
 
     def _cancel_tasks(self, core: CoreScope, by: str) -> None:
-        late = f"the deadline of scope {self._name!r} ({self._deadline:g} s)" if self._late() else None
-        self._runtime.cancel_all(core.unfinished(), late or by)
+        self._runtime.cancel_all(core.unfinished(), self._by_deadline() if self._late() else by)
+
+    def _stop(self) -> None:
+        """The deadline passes while the body stands at a `yield`: end the scope's own tasks, and nobody else's."""
+        if self._inner is not None:
+            self._runtime.cancel_all(list(self._inner.tasks), self._by_deadline())
+
+    def _by_deadline(self) -> str:
+        return f"the deadline of scope {self._name!r} ({self._deadline:g} s)"
 
     def _running(self) -> list[Task]:
         """The tasks in it, and in the scopes in it, that hold a slot."""
@@ -440,7 +450,7 @@ class Scope(Submitter, OnlyAsync):
         if self._late():
             return
         if self._timeout is not None:
-            self._timeout.reschedule(None)
+            self._timeout.lift()
         if self._inner is not None:
             self._inner.deadline = inf
 
@@ -450,7 +460,7 @@ class Scope(Submitter, OnlyAsync):
         return self._exceeded() if cancelled and self._late() else error
 
     def _late(self) -> bool:
-        return self._timeout is not None and self._timeout.expired()
+        return self._timeout is not None and self._timeout.passed
 
     async def _check_deadline(self, error: BaseException | None) -> None:
         """The scope is left: by `error`, or normally if that is None.
@@ -462,16 +472,13 @@ class Scope(Submitter, OnlyAsync):
         timeout, self._timeout = self._timeout, None  # it holds the asyncio task, perhaps a traceback
         if timeout is None:
             return
-        late = timeout.expired()
-        told = late and error is None  # the body took no notice of its cancellation
-        try:
-            await timeout.__aexit__(None if error is None else type(error), error, None)
-            if late and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too
-                await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio takes only its own cancellation
-        except TimeoutError:
+        # Unless it was cancelled, the body took no notice of its cancellation, or none was needed.
+        told = timeout.passed and (error is None or isinstance(error, TaskCancelled))
+        if timeout.end() and isinstance(error, asyncio.CancelledError):
             told = True
-        finally:
-            del timeout
+        elif timeout.passed and isinstance(error, asyncio.CancelledError):  # so somebody else cancels, too
+            await anyio.lowlevel.checkpoint_if_cancelled()  # a scope of anyio takes only its own cancellation
+        del timeout
         if told:
             raise self._exceeded() from error
 

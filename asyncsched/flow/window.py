@@ -75,6 +75,7 @@ class Window(OnlyAsync):
         self._owner: weakref.ref[asyncio.Task[Any]] | None = None
         self._current: Ambient | None = None  # of the iteration that is entered
         self._behind: deque[CoreScope] = deque()  # iterations left, the oldest first
+        self._ended_early = 0  # iterations in generators that were dropped, whose blocks have not been left yet
         self._begun = 0
         self._waited = 0.0
 
@@ -85,6 +86,9 @@ class Window(OnlyAsync):
         assert task is not None
         if self._owner is None:
             self._owner = weakref.ref(task)
+        if self._current is not None and self._current.left_early:
+            self._end(self._current)
+            self._ended_early += 1
         if self._owner() is not task or self._current is not None:
             raise RuntimeError(
                 "a window belongs to one coroutine, one block at a time: make another with `s.window(depth)`"
@@ -106,8 +110,15 @@ class Window(OnlyAsync):
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        link, self._current = self._current, None
-        assert link is not None
+        assert self._owner is not None
+        if self._ended_early and asyncio.current_task() is not self._owner():  # the loop closes a dropped generator
+            self._ended_early -= 1
+            return
+        assert self._current is not None
+        self._end(self._current)
+
+    def _end(self, link: Ambient) -> None:
+        self._current = None
         link.leave()
         self._runtime.engine.scopes.end(link.core)
         self._behind.append(link.core)

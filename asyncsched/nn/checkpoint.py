@@ -315,7 +315,7 @@ async def save(path: AnyPath, state: Mapping[str, Any]) -> None:
     tensors = {name: leaf.detach() for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
     for (name, tensor), array in zip(tensors.items(), await gather(*tensors.values()), strict=True):
         leaves[name] = array if isinstance(array, np.ndarray) else await tensor.numpy()
-    await in_thread(partial(write, path, leaves, layout), f"saving {path}")
+    await in_thread(partial(write, path, leaves, layout), f"saving {os.fsdecode(path)}")
 
 
 async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -> dict[str, Any]:
@@ -348,7 +348,8 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     """
     require_package("asyncsched.load", "safetensors", "safetensors")
     here = Tasks(find(scheduler))
-    with await in_thread(partial(StoredState, path), f"loading {path}") as file:
+    loading = f"loading {os.fsdecode(path)}"
+    with await in_thread(partial(StoredState, path), loading) as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout
         kinds: dict[str, Any] = {}
         try:
@@ -359,7 +360,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
             raise file.damaged("its layout is of other tensors")
         leaves: dict[str, Any] = {}
         for name, kind in kinds.items():
-            array = await in_thread(partial(file.read, name), f"loading {path}")
+            array = await in_thread(partial(file.read, name), loading)
             leaves[name] = array if kind == _ARRAY else await here.put(array, device=device)
         found: dict[str, Any] = _filled(layout, "", lambda name, _: leaves[name])
         return found

@@ -31,6 +31,7 @@ from typing import IO, Any, Final
 
 from .._arguments import format_bytes, printable
 from .._core.ledger import Limits
+from .._files import at_once
 from ..pictures.graph import Node, TaskGraph
 from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.runtime import INLINE_STREAM
@@ -213,6 +214,11 @@ class Recording(Record):
         )
 
 
+# What is text in a task, and what a whole number
+_TEXTS: Final = [each.name for each in fields(TaskRecord) if each.type == "str"]
+_WHOLE: Final = [each.name for each in fields(TaskRecord) if each.type in ("int", "Bytes")]
+
+
 def task_of(event: Mapping[str, Any]) -> TaskRecord:
     """The task of an event of the category "task"."""
     args, began = event["args"], event["ts"]
@@ -225,7 +231,16 @@ def task_of(event: Mapping[str, Any]) -> TaskRecord:
     for name in _TIMES:
         if found.get(name) is not None:
             last = found[name] = max(found[name] / 1e6, last)  # a card's clock may be a little off
+    _require(str, *[found[each] for each in _TEXTS if each in found])
+    _require(int, *[found[each] for each in _WHOLE], *found["inputs"])
     return TaskRecord(**found)
+
+
+def _require(kind: Any, *values: Any) -> None:
+    """Raise unless all values are of this type, as a trace has them."""
+    for value in values:
+        if not isinstance(value, kind):
+            raise TypeError(f"{kind} expected, not {type(value)}")
 
 
 def inputs_ready(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> float:
@@ -255,28 +270,39 @@ def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str
 def _take(found: Recording, event: Mapping[str, Any]) -> None:
     """Put an event into a recording."""
     name, args, when = event["name"], event.get("args", {}), event.get("ts", 0.0) / 1e6
+    _require(str, name)
     match event["ph"], event.get("cat", name):
         case "M", "asyncsched.metadata":
             found.metadata = args
-            _ = args["format"], args["max_ops"], [(device["name"], device["streams"]) for device in args["devices"]]
+            _require(int, args["format"], args.get("bytes_before", 0))
+            _require(int | None, args["max_ops"], *[args.get(each.name) for each in fields(Limits)])
+            _ = [(device["name"], device["streams"]) for device in args["devices"]]
         case "M", "asyncsched.released":
             times = [us / 1e6 for us in args["times"]]
+            _require(int, *args["tasks"], *args["bytes"])
             found.released += zip(times, args["tasks"], args["bytes"], strict=True)
         case "M", "asyncsched.end":
+            _require(int, args["lost"])
             found.complete, found.lost = True, args["lost"]
         case "X" | "i", "task":
             found.tasks.append(task_of(event))
         case "b", "scope" | "iteration" as kind:
             number, more = event["id"], (kind == "scope", args["priority"], args.get("tenant", ""))
+            _require(int, number, args["parent"])
+            _require(int | float, args["priority"])
+            _require(str, more[-1])
             if args["parent"] >= number:  # a scope is numbered after its parent, so following parents comes to an end
                 raise ValueError(f"scope {number} is in scope {args['parent']}, which was opened after it")
             found.scopes[number] = ScopeRecord(number, args["parent"], name, when, *more)
         case "e", "scope" | "iteration":
             if (scope := found.scopes.get(event["id"])) is not None:  # else the event that opened it was lost
+                _require(int, args["reserve"])
                 scope.closed, scope.reserve = when, args["reserve"]
         case "e", "await":
+            _require(int, args["task"], args["count"])
             found.waits.append((args["began"] / 1e6, when, args["task"], args["count"]))
         case "C", _:
+            _require(int | float, *args.values(), *([args["ran"]] if name == "loop" else []))
             found.counters.setdefault(name, []).append((when, args))
 
 
@@ -295,7 +321,7 @@ def _events(name: str) -> Iterator[dict[str, Any]]:
 
 def _lines(name: str) -> Iterator[str]:
     """The lines of a file. Neither a line nor the file grows beyond what a trace may have when it is unpacked."""
-    with open(name, "rb") as raw:
+    with open(name, "rb", opener=at_once) as raw:
         packed = name.endswith(".gz")
         file: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         read = 0

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from .._arguments import counted, format_bytes, format_seconds, printable
+from .._files import write_text
 from ..pictures.tables import Table
 from ..runtime.runtime import INLINE_STREAM
 from .analysis import Analysis, Group, analyse, memory_curve
@@ -97,7 +98,7 @@ def report(arguments: Namespace) -> str:
     found = findings(recording, arguments.trace)
     text = describe(*found)
     if arguments.html:
-        Path(arguments.html).write_text(page(recording, *found), encoding="utf-8", errors="backslashreplace")
+        write_text(arguments.html, page(recording, *found))
         text += f"\n\nThe picture: {arguments.html}"
     return text
 
@@ -199,7 +200,7 @@ def _groups(title: str, names: Sequence[str], groups: Sequence[Group]) -> Table:
 
 
 def _waits(found: Analysis) -> Table:
-    count = sum(one.count for one in found.operations)
+    count = sum(one.count for one in found.operations) or 1  # a trace of reserves alone has none
     seconds = {phase: sum(one.seconds[phase] for one in found.operations) for phase in PHASES}
     spent = {words: (seconds[phase], format_seconds(seconds[phase] / count)) for phase, words in PHASES.items()}
     heads = ("a task", "share", "time", "each")

@@ -10,7 +10,7 @@ for. So each time until the finish has some microseconds of that; times until th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Generator
 from dataclasses import dataclass
 from inspect import iscoroutine
 from math import isnan, nan
@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from .._arguments import check_int, format_seconds
+from .._arguments import check_int, format_seconds, label_of
 from .._instead import OnlyAsync
 from ..flow.scope import Submitter
 from ..pictures.record import Record, Seconds
@@ -180,6 +180,8 @@ async def measure(
             made = fn()
             if iscoroutine(made):
                 await made
+            elif isinstance(made, Generator | AsyncGenerator):
+                raise TypeError(f"{label_of(fn)} gives a generator, of which nothing has run: measure what reads it")
             del made  # before the barrier: it may be the last holder of the result
         if number >= warm_up:
             rounds.append((timer.issue, timer.seconds))

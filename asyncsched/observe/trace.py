@@ -25,6 +25,7 @@ from typing import IO, Any, Final
 from .._core.callsite import CallSite
 from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
 from .._core.model import STATE_NAMES, Account, Scope, Task
+from .._files import at_once
 from .._log import log
 from .._threads import start_thread
 from ..runtime.context import find
@@ -55,7 +56,7 @@ class TraceFile:
 
     def __init__(self, path: str | os.PathLike[str], details: int) -> None:
         self._zipped = os.fspath(path).endswith(".gz")
-        self._raw: IO[bytes] = open(path, "wb")  # noqa: SIM115
+        self._raw: IO[bytes] = open(path, "wb", opener=at_once)  # noqa: SIM115
         self.notes: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
         self.released: deque[tuple[float, int, int]] = deque()
         self._details = details

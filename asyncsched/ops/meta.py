@@ -21,8 +21,8 @@ class Meta:
     """Shape, dtype and layout of an array to come.
 
     `shape` has `None` for a length that depends on data, until the program has awaited the array: not only until it is
-    done, or timing would decide what the next line may do. `bound` is the largest possible shape, and once the array is
-    there its own. If all lengths are known, it is the shape itself. `nbytes` is computed from `bound`.
+    done, or timing would decide what the next line may do. `bound` is the largest possible shape. If all lengths are
+    known, it is the shape itself. `nbytes` is computed from `bound`.
     `contiguous=True` promises a C-contiguous array; False means "unknown".
     """
 

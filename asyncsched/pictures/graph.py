@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 from unicodedata import east_asian_width
 
+from .._files import write_text
 from .layers import Curve, layout
 
 MOST: Final = 60  # a picture with more boxes cannot be read
@@ -113,7 +114,7 @@ class TaskGraph:
         path = Path(path)
         if path.suffix not in ("", ".svg"):
             raise ValueError(f"the picture is SVG: save it as {path.with_suffix('.svg').name!r}, not {path.name!r}")
-        path.write_text(self.svg(), encoding="utf-8", errors="backslashreplace")  # names may have half a surrogate pair
+        write_text(path, self.svg())
 
     def _repr_svg_(self) -> str:
         return self.svg()

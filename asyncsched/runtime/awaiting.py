@@ -82,6 +82,14 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     return found
 
 
+def awaits(task: asyncio.Task[Any], frame: int) -> bool:
+    """Whether a suspended task is in the coroutine or generator with the frame of this identity, or may be, since its
+    chain of awaits goes on in C."""
+    steps = steps_of(task)
+    on = _next_link(steps[-1]) if steps else task.get_coro()  # None: it lets the loop turn once
+    return any(id(frame_of(step)) == frame for step in steps) or (on is not None and awaits_unseen(task))
+
+
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
     return _awaited_in(steps_of(task))

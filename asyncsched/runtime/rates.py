@@ -64,6 +64,7 @@ class Took:
         weight: of the last time, where it is shorter than the mean. The first few have more.
         longer: of one that is longer. By default more, since work that is not known to be slow is begun in vain. But
             the first that is far beyond all others counts no more than twice the mean: mostly it is a single stall.
+            After a second one in a row, the mean is at least the shorter of both.
     """
 
     __slots__ = ("_count", "_last", "_longer", "_off", "_weight", "mean")
@@ -72,21 +73,23 @@ class Took:
         self._weight, self._longer = weight, longer
         self._count = 0
         self.mean: float = 0.0  # 0 before the first
-        self._off = self._last = 0.0
+        self._off = 0.0
+        self._last = 0.0  # the last time, if it was far beyond all others
 
-    def add(self, seconds: float) -> None:
-        """It took so long."""
+    def add(self, seconds: float) -> bool:
+        """It took so long. Returns whether it takes longer from now on: this was the second far beyond all others."""
         self._count += 1
         if not self.mean:
             self.mean = seconds
-            return
+            return False
         weight, off = max(self._weight, 1 / self._count), seconds - self.mean
-        if off > 0:
-            self.mean += min(off, max(self.mean, 4 * self._off, self._last)) * max(self._longer, weight)
-        else:
-            self.mean += off * weight
+        far = max(self.mean, 4 * self._off)
+        self.mean += min(off, far) * max(self._longer, weight) if off > 0 else off * weight
         self._off += (abs(off) - self._off) * weight
-        self._last = off
+        again, self._last = min(seconds, self._last), seconds if off > far else 0.0
+        slower = again > self.mean
+        self.mean = max(self.mean, again)
+        return slower
 
     def at_least(self, seconds: float) -> None:
         """It was cut short after so long, so it takes longer."""

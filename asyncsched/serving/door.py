@@ -11,7 +11,8 @@ these, which refuse by queues of their own. Five rules:
 3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
    minute, so that a single stall is forgotten.
 4. *Tenants share.* A tenant waits for as much work of each other tenant as of its own, at most.
-5. *What can no longer be in time is refused then*, unless it has begun: routes become slower, and streams stall.
+5. *What can no longer be in time is refused then*, unless half of it is done: routes become slower, and streams stall.
+   The last one is not, if nothing is waited for.
 
 A route is known from the framework, once a request is routed. So paths are remembered with their routes; a path that
 was never seen is charged what requests take on average. Without a framework the path is the route.
@@ -177,13 +178,17 @@ class Door(Instrument):
             inside.left = max(0.0, inside.route.mean - inside.seconds)
             if inside.left > _NOTHING:
                 self._left[inside.tenant] += inside.left
-        before = defaultdict[Hashable, float](float)
+        before, last = defaultdict[Hashable, float](float), next(reversed(self._inside))
         for exchange, inside in list(self._inside.items()):
             left, tenant = inside.left, inside.tenant
-            begun = inside.seconds or inside in running or exchange.status is not None
+            begun = inside.seconds > left or inside in running or exchange.status is not None
             if not begun and left > _NOTHING:
                 wait = self._wait(tenant, before[tenant], left, running, now)
-                if wait > _NOTHING and now + SAFE * (wait + left) > inside.until:
+                if wait > _NOTHING:
+                    late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
+                else:
+                    late = now + left > inside.until and exchange is not last
+                if late:
                     inside.end(self._refusal(now + wait + left - inside.until))
                     inside.route, inside.left = Route(), 0.0
                     self._left[tenant] -= left

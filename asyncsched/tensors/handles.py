@@ -13,9 +13,8 @@ from .._core.model import DONE, Lease, Value
 from .._instead import TASK, no_attribute
 from .._interrupts import Lock
 from ..devices.contract import Job
-from ..devices.memory import hand_out
+from ..devices.memory import form_of, hand_out
 from ..devices.untracked import enter
-from ..ops.meta import meta
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread, under_way
@@ -244,9 +243,8 @@ def deliver(value: Value) -> Any:
 
 def reveal(value: Value) -> None:
     """From now on the lengths of a value that is there are known, since the program has waited for it."""
-    form = value.meta
-    if form is not None and not form.known:
-        value.meta = meta(form.bound, form.dtype, form.contiguous)
+    if value.meta is not None and not value.meta.known:
+        value.meta = form_of(value)
 
 
 def copied_at_once(value: Value) -> bool:

@@ -28,6 +28,11 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "chosen": ((2,), lambda x, b: asc.where(x > 5, x, b)),
     "broadcast": ((2,), lambda x, b: asc.broadcast_to(b, x.shape)),
     "taken": ((1, 2), lambda x, b: b[asc.zeros((ROWS,), dtype=int)]),
+    "taken on another axis": ((2, 1), lambda x, b: asc.take(b, asc.zeros((ROWS,), dtype=int), axis=1)),
+    "picked": ((1, 2), lambda x, b: b[asc.zeros((ROWS, 1), dtype=int), asc.arange(2)]),
+    "taken along an axis": ((1, 2), lambda x, b: asc.take_along_axis(b, asc.zeros((ROWS, 2), dtype=int), axis=0)),
+    "outer": ((2,), lambda x, b: asc.linalg.outer(x[:, 0], b)),
+    "outer, as columns": ((2,), lambda x, b: asc.linalg.outer(b, x[:, 0])),
     "embedded": ((2, 2), lambda x, b: F.embedding(asc.arange(2 * ROWS) % 2, b)),
     "a vector": ((2,), lambda x, b: x @ b),
     "a matrix": ((2, 3), lambda x, b: x @ b),
@@ -46,7 +51,15 @@ MEETINGS: dict[str, tuple[tuple[int, ...], Callable[[asc.Tensor, asc.Tensor], as
     "group_norm": ((2,), lambda x, b: F.group_norm(x, 1, None, b)),
     "conv1d": ((2,), lambda x, b: F.conv1d(x.reshape(ROWS, 2, 1), asc.ones((2, 2, 1), dtype=x.dtype), b)),
 }
-PRODUCTS = ("a matrix", "a weight", "a matrix on the left", "tensordot", "einsum in pieces and a rest")
+PRODUCTS = (
+    "a matrix",
+    "a weight",
+    "a matrix on the left",
+    "tensordot",
+    "einsum in pieces and a rest",
+    "outer",
+    "outer, as columns",
+)
 
 
 @pytest.mark.parametrize("name", MEETINGS)

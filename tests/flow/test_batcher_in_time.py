@@ -145,6 +145,19 @@ async def test_what_can_no_longer_be_in_time_is_refused_after_a_batch(
     assert asker.batcher.statistics().dropped == 7
 
 
+async def test_once_a_size_takes_longer_the_others_are_measured_anew(s: asc.Scheduler, model: Model) -> None:
+    asker = await measured(s, model, 1.0)
+    await asker.ask("a", "b")
+    await asker.ask("c", "d")
+    await model.takes(4.0)
+    await model.takes(4.0)
+    await asker.ask("e")  # alone it took 0.5 s before
+    assert await asker.ask("f", deadline=3) == "f"
+    await model.takes(0.5)
+    await asker.ask("g")
+    assert await asker.ask("h", deadline=3) == ""
+
+
 async def test_a_batch_takes_no_item_with_which_others_would_be_late(s: asc.Scheduler, model: Model) -> None:
     asker = await measured(s, model, 2.0)
     await asker.ask("a")

@@ -8,6 +8,7 @@ import math
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -356,6 +357,13 @@ async def test_a_column_of_a_table_is_an_order_by_its_rows(s: asc.Scheduler, pan
     for wrong in (table({"a": [1, 2]}), lambda epoch: table({"a": [1, 2]})):
         with pytest.raises(TypeError, match="order= is one axis of integers, not a table"):
             await drain(s.pipeline([10, 20, 30], order=wrong))
+
+
+async def test_a_mapping_is_no_order(s: asc.Scheduler) -> None:
+    for wrong in (Counter("abc"), {0: 2, 1: 0}):  # a counter has a 0 for every place
+        for order in (wrong, lambda epoch, wrong=wrong: wrong):
+            with pytest.raises(TypeError, match="give its values, in a list"):
+                await drain(s.pipeline([10, 20, 30], order=order))  # type: ignore[arg-type]
 
 
 async def test_a_file_of_named_arrays_is_no_source(s: asc.Scheduler) -> None:

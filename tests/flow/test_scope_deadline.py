@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import anyio
@@ -31,7 +32,7 @@ class Passing:
 
     def __call__(self) -> None:
         assert self._scope._timeout is not None
-        self._scope._timeout.reschedule(0)
+        asyncio.get_running_loop().call_soon(self._scope._timeout._pass)
 
 
 async def test_what_is_unfinished_is_cancelled_and_leaving_raises() -> None:
@@ -63,9 +64,8 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
         timeout = scope._timeout
         assert timeout is not None
     assert (await x).sum() == BLOCK.sum()
-    assert not timeout.expired()
-    with pytest.raises(RuntimeError, match="Cannot change state"):  # so no timer is left
-        timeout.reschedule(NEVER)
+    assert not timeout.passed
+    assert timeout._timer.cancelled()
 
 
 async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:
@@ -190,6 +190,38 @@ async def test_an_exception_of_the_bodys_is_not_replaced(s: asc.Scheduler) -> No
         async with s.scope(deadline=NEVER):
             raise KeyError
     assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("body", ["waits", "ends", "reads its task"])
+async def test_a_body_at_a_yield_is_cancelled_when_it_goes_on_and_its_consumer_never(
+    gate: threading.Event, body: str
+) -> None:
+    async with asc.Scheduler("cpu", max_ops=1) as s:
+
+        async def generator(deadline: float | None) -> AsyncGenerator[asc.Scope, None]:
+            async with s.scope(name="late", deadline=deadline) as scope:
+                first = scope.submit_nowait(held, gate)
+                yield scope
+                if body == "waits":
+                    await asyncio.Event().wait()
+                elif body == "reads its task":
+                    await first
+
+        items, beside = generator(NEVER), generator(None)
+        scope, other = await anext(items), await anext(beside)
+        theirs, late = other.submit_nowait(int), scope.submit_nowait(int)
+        Passing(scope)()
+        for _ in range(3):
+            await asyncio.sleep(0)  # where the loop turns, the task waits for nothing
+        with pytest.raises(asc.TaskCancelled, match=r"by the deadline of scope 'late' \(1000 s\)"):
+            await late
+        gate.set()
+        assert await theirs == 0 == await other.call(int)
+        with pytest.raises(asc.DeadlineExceeded, match="scope 'late' passed its deadline"):
+            await anext(items)
+        assert asyncio.current_task().cancelling() == 0  # type: ignore[union-attr]
+        await beside.aclose()
+        assert await s.call(int) == 0
 
 
 async def test_failures_nobody_saw_are_noted(s: asc.Scheduler) -> None:

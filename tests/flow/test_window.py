@@ -6,6 +6,7 @@ import asyncio
 import gc
 import sys
 import threading
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -185,6 +186,27 @@ def test_bad_depths() -> None:
     for wrong, error in ((0, ValueError), (-1, ValueError), (1.5, TypeError), (True, TypeError), (None, TypeError)):
         with pytest.raises(error, match="depth"):
             s.window(wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.drops_at_once
+async def test_the_window_of_a_generator_that_was_dropped_goes_on_at_once(s: asc.Scheduler) -> None:
+    window, x = s.window(2), await s.put(np.ones(3))
+
+    async def steps() -> AsyncIterator[asc.Tensor]:
+        for number in range(4):
+            async with window:
+                yield x + number
+
+    for _ in range(3):  # epochs that end early
+        async for step in steps():
+            assert await step.sum().item() == 3
+            break
+    await turns(5)  # the loop closes the generators
+    async with window:
+        x = x + 1
+    assert await x.sum().item() == 6
+    assert window.statistics().iterations == 4
+    await s.barrier()
 
 
 @pytest.mark.drops_at_once

@@ -208,6 +208,19 @@ async def test_what_is_no_regular_file_stays_what_it_is(s, path, kind):
     assert sorted(await to_thread.run_sync(os.listdir, path.parent)) == sorted([link.name, path.name])
 
 
+async def test_a_path_that_cannot_tell_its_name_raises_what_it_raises(s):
+    class Nameless:
+        def __fspath__(self) -> str:
+            raise LookupError
+
+        __repr__ = __fspath__
+
+    with pytest.raises(LookupError):
+        await asc.save(Nameless(), {"a": 1})
+    with pytest.raises(LookupError):
+        await asc.load(Nameless())
+
+
 async def test_a_missing_file_is_an_error_of_its_own(s, path):
     with pytest.raises(FileNotFoundError):
         await asc.load(path)

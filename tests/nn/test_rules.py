@@ -56,7 +56,11 @@ CASES: dict[str, list[Case]] = {
     "relu": [(nn.relu, (real(3, 4),))],
     "relu_backward": [(lambda g: op("relu_backward", g, asc.ones((3, 4))), (real(3, 4),))],
     "leaky_relu": [(lambda x: nn.leaky_relu(x, 0.2), (real(3, 4),))],
-    "softplus": [(nn.softplus, (2 * real(3, 4),)), (lambda x: nn.softplus(x, 2.0, 0.4), (2 * real(3, 4),))],
+    "softplus": [
+        (nn.softplus, (2 * real(3, 4),)),
+        (lambda x: nn.softplus(x, 2.0, 0.4), (2 * real(3, 4),)),
+        (lambda x: nn.softplus(x, 2.0, -1.0), (2 * real(3, 4),)),
+    ],
     "sigmoid": [(nn.sigmoid, (2 * real(3, 4),))],
     "gelu": [(nn.gelu, (2 * real(3, 4),)), (lambda x: nn.gelu(x, "tanh"), (2 * real(3, 4),))],
     "gelu_backward": [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
+from collections.abc import Iterator
 from math import isnan
 
 import pytest
@@ -206,6 +207,15 @@ async def test_what_the_function_raises_leaves_as_it_is(s):
 
     with pytest.raises(LookupError, match="broken"):
         await asc.measure(work)
+
+
+async def test_a_generator_would_be_measured_without_its_body(s):
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    for function in (numbers, lambda: numbers()):
+        with pytest.raises(TypeError, match="gives a generator, of which nothing has run"):
+            await asc.measure(function)
 
 
 @pytest.mark.one_loop

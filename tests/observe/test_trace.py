@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import subprocess
 import sys
@@ -172,6 +173,42 @@ def test_a_flipped_bit_is_told_or_changes_nothing_that_matters(tmp_path: Path, n
                 told in str(error) for told in ("is damaged", "is no trace", "newer asyncsched", "older asyncsched")
             )
     assert damaged > 20
+
+
+def test_fields_of_another_type_are_told_or_change_nothing_that_matters(tmp_path: Path) -> None:
+    """None of them ends a report in an error of its own."""
+
+    async def program(s: asc.Scheduler) -> None:
+        async with s.scope(name="request", reserve="1 MiB"):
+            await s.call(max, 1, 2)
+
+    path, broken, damaged = tmp_path / "run.json", tmp_path / "broken.json", 0
+    asyncio.run(traced(path, program))
+    lines = path.read_text().splitlines(keepends=True)
+    for place in range(1, len(lines) - 1):
+        event = json.loads(lines[place].removesuffix(",\n"))
+        inside = event.get("args", {})
+        for where, name in [*[(event, name) for name in event], *[(inside, name) for name in inside]]:
+            kept, where[name] = where[name], {"a": 1}
+            broken.write_text("".join([*lines[:place], json.dumps(event) + ",\n", *lines[place + 1 :]]))
+            where[name] = kept
+            try:
+                recording = Recording.read(broken)
+                describe(*findings(recording, "a trace"))
+                assert recording.limits.max_ops == 64
+            except ValueError as error:
+                damaged += "is damaged: " in str(error)
+    assert damaged > 40
+
+
+def test_a_trace_of_a_reserve_alone_is_reported(tmp_path: Path) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        async with s.scope(reserve="1 MiB"):
+            pass
+
+    path = tmp_path / "run.json"
+    asyncio.run(traced(path, program))
+    assert "1.0 MiB were tracked" in describe(*findings(Recording.read(path), "a trace"))
 
 
 def test_scopes_that_are_in_each_other_are_damage(tmp_path: Path) -> None:

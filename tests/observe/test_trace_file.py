@@ -10,8 +10,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -234,3 +236,38 @@ def test_a_long_line_is_refused_unpacked_too(tmp_path: Path) -> None:
     path.write_bytes(head() + b" " * 2**23 + b"\n")
     with pytest.raises(ValueError, match="it has a longer line"):
         Recording.read(path)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="it has no named pipes")
+async def test_a_named_pipe_without_another_end_is_not_waited_for(s: asc.Scheduler, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    await asyncio.to_thread(os.mkfifo, pipe)
+    with pytest.raises(OSError, match="pipe"):
+        async with asc.Trace(pipe):
+            pass
+    graph = s.graph(await s.put(np.ones(2)))
+    for ends_at_once in (partial(graph.save, pipe), partial(Recording.read, pipe)):
+        with pytest.raises((OSError, ValueError), match="pipe"):
+            await asyncio.to_thread(ends_at_once)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="it has no named pipes")
+async def test_a_trace_is_read_from_a_pipe_that_somebody_writes_to(s: asc.Scheduler, tmp_path: Path) -> None:
+    path, pipe = tmp_path / "run.json", tmp_path / "pipe"
+    async with asc.Trace(path):
+        await (await s.put(np.ones(2))).mean().item()
+
+    def piped() -> Recording:
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # so that the writer can open it
+        with pipe.open("wb") as writer:
+            os.close(reader)
+            thread = threading.Thread(target=lambda: (writer.write(path.read_bytes()), writer.close()))
+            reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)  # it has a reader until this test has ended
+            thread.start()
+            found = Recording.read(pipe)
+            thread.join()
+            os.close(reading)
+            return found
+
+    assert len((await asyncio.to_thread(piped)).tasks) == len(Recording.read(path).tasks)

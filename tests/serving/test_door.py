@@ -171,6 +171,36 @@ async def test_what_can_no_longer_be_in_time_is_refused_then(clock: Clock) -> No
         assert [(await call.answer())[0] for call in calls[:5]] == [200] * 5
 
 
+async def test_what_has_done_little_of_its_work_is_refused_like_what_has_not_begun(clock: Clock) -> None:
+    app, gate = App(clock), asyncio.Event()
+
+    async def parts(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/a":
+            await app.call(scope["path"])
+            await gate.wait()
+        await app(scope, receive, send)
+
+    async with opened_for(parts) as server:
+        app.s = server.scheduler
+        gate.set()
+        for path, seconds in (("l", (10, 200)), ("m", (200, 10))):
+            await ask(server, path)
+            for one in seconds:
+                await app.takes(one)
+        gate.clear()
+        little, much = await ask(server, "l"), await ask(server, "m")
+        await app.takes(10)
+        await app.takes(200)
+        await ask(server, "a")
+        await until(lambda: len(app.began) == 7)
+        clock.passes(700)
+        await app.takes(50)
+        assert (refused(little), refused(much)) == (1, 0)
+        gate.set()
+        await app.finish(10)
+        assert (await much[0].answer())[0] == 200
+
+
 async def test_longer_requests_get_in_beside_shorter_ones(clock: Clock) -> None:
     app = App(clock)
     async with opened_for(app) as server:

@@ -83,6 +83,23 @@ async def test_a_length_is_known_from_the_await_on_and_not_by_timing(s):
     assert b.shape == (5,)
 
 
+@pytest.mark.parametrize("done", [False, True])
+async def test_what_may_be_too_large_is_refused_until_its_lengths_are_awaited(gate, done):
+    async with asc.Scheduler("cpu", max_bytes="64 MiB") as s:
+        counts = [asc.bincount(await pending(s, gate, np.array([0, 2, 2]))) for _ in range(2)]
+        if done:
+            gate.set()
+            await s.barrier()
+        with pytest.raises(asc.TaskTooLarge, match="its operands' lengths are known, so `await` them first"):
+            asc.linalg.outer(*counts)
+        gate.set()
+        await asc.gather(*counts)
+        assert (await asc.linalg.outer(*counts)).tolist() == [[1, 0, 2], [0, 0, 0], [2, 0, 4]]
+        x = await s.put(np.ones((3, 4_000_000), np.int8))
+        with pytest.raises(asc.TaskTooLarge, match=r"or split the task\n"):
+            asc.linalg.outer(x[0], x[1])
+
+
 async def test_counts_of_unknown_length_are_divided(s):
     rng = np.random.default_rng(0)
     for size in (10, 100_000):

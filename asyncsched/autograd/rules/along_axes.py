@@ -167,7 +167,7 @@ def _sort(g: Tensor, x: Tensor, call: Any) -> Tensor:
 def _matmul_first(g: Tensor, y: Tensor, call: Any) -> Tensor:
     g, y = _as_matrices(g, y, call)
     if y.ndim == 2 and (y.shape[1] or 0) >= MANY:
-        return _over_rows(g.mT, y.mT)
+        return over_rows(g.mT, y.mT)
     return g @ y.mT
 
 
@@ -176,11 +176,11 @@ def _matmul_second(g: Tensor, x: Tensor, call: Any) -> Tensor:
     ndim = len(call.metas[1].shape)
     if ndim <= 2 and x.ndim > 2:  # one product over all rows, instead of one for each matrix and their sum
         g, x = [part.reshape(prod(call.metas[0].shape[:-1]), part.shape[-1]) for part in (g, x)]
-    found = _over_rows(x, g)
+    found = over_rows(x, g)
     return f.squeeze(found, -1) if ndim == 1 else found
 
 
-def _over_rows(x: Tensor, y: Tensor) -> Tensor:
+def over_rows(x: Tensor, y: Tensor) -> Tensor:
     """x^T y: of two matrices of real numbers accurate also over many rows."""
     if x.ndim == y.ndim == 2 and x.dtype == y.dtype and x.dtype.kind == "f":
         return op("linear_weight_grad", x, y)
@@ -216,7 +216,7 @@ def _tensordot(g: Tensor, other: Tensor, call: Any) -> Tensor:
     if place == 0:
         return reordered(f.tensordot(g, other, axes=(tuple(range(len(first), g.ndim)), second)), first + back)
     if len(first) == 1 and other.ndim == 2 and g.ndim < 3:
-        found = _over_rows(other if first == (0,) else other.mT, g if second else g[:, None])
+        found = over_rows(other if first == (0,) else other.mT, g if second else g[:, None])
         found = found if second else f.squeeze(found, -1)
     else:
         found = f.tensordot(other, g, axes=(first, tuple(range(len(first)))))

@@ -18,7 +18,7 @@ from ...tensors import functions as f
 from ...tensors.functions import linalg
 from ...tensors.functions._common import op
 from ...tensors.tensor import Tensor
-from .along_axes import divisor, reduced_of, shared, spread
+from .along_axes import divisor, over_rows, reduced_of, shared, spread
 from .common import Rules, along, scatter, wide
 
 
@@ -178,7 +178,7 @@ MATRICES: Rules = {
     "cofactors": (_cofactors,),
     "solve": (_solve_first, _solve_second),
     "diagonal": (_diagonal,),
-    "outer": (lambda g, y: g @ y, lambda g, x: x @ g),
+    "outer": (lambda g, y: over_rows(g.mT, y[:, None])[:, 0], lambda g, x: over_rows(x[:, None], g)[0]),
     "cross": (
         lambda g, y, call: linalg.cross(y, g, axis=call.options["axis"]),
         lambda g, x, call: linalg.cross(g, x, axis=call.options["axis"]),

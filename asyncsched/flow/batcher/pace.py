@@ -53,7 +53,8 @@ class Pace:
         """A batch took so long."""
         if cost:
             took = self._took.setdefault(_size(cost), Size(*self._weights))
-            took.add(seconds / cost)
+            if took.add(seconds / cost):
+                self._took = {_size(cost): took}  # what was known of the others is true no longer
             took.at = now
 
     def formed(self, cost: float, leaves: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -125,14 +124,14 @@ class Zipped:
         return min(lengths)
 
     def __iter__(self) -> Iterator[tuple[Any, ...]]:
-        with ExitStack() as opened:
-            iterators = []
+        opened, iterators = list[Any](), []
+        try:
             for place, source in enumerate(self.sources):
-                iterator = _in_a_row(source)
-                iterators.append(self._read(iterator, place))
-                if callable(close := getattr(iterator, "close", None)):
-                    opened.callback(close)
+                opened.append(_in_a_row(source))
+                iterators.append(self._read(opened[-1], place))
             yield from zip(*iterators, strict=self.strict)
+        finally:
+            _close_all(opened)
 
     def _read(self, iterator: Iterator[Any], place: int) -> Iterator[Any]:
         try:
@@ -174,11 +173,10 @@ class AsyncZipped(Zipped):
     __iter__: None = None  # type: ignore[assignment]
 
     async def __aiter__(self) -> AsyncIterator[tuple[Any, ...]]:
-        async with AsyncExitStack() as opened:
-            iterators = []
+        iterators = list[Any]()
+        try:
             for source in self.sources:
-                iterators.append(iterator := aiter(source) if hasattr(source, "__aiter__") else _Later(source))
-                opened.push_async_callback(close_later, iterator)
+                iterators.append(aiter(source) if hasattr(source, "__aiter__") else _Later(source))
             while True:
                 items: list[Any] = []
                 try:
@@ -194,6 +192,8 @@ class AsyncZipped(Zipped):
                 yield tuple(items)
             if any(item is not _END for item in items):
                 raise ValueError("the zipped sources are to be equal in length, and one ended before the others")
+        finally:
+            await _close_all_later([*iterators])
 
 
 class _Later:
@@ -223,6 +223,26 @@ def _in_a_row(source: Any) -> Iterator[Any]:
     """An iterator. One that `iter` makes of what is read by index takes an IndexError from inside for its end, and asks
     for no length."""
     return (source[number] for number in range(len(source))) if is_map(source) else iter(source)
+
+
+def _close_all(iterators: list[Any]) -> None:
+    """Close those that can be closed, the last first, whatever they raise. An `ExitStack` would write to exceptions,
+    which some refuse."""
+    if iterators:
+        try:
+            if callable(close := getattr(iterators.pop(), "close", None)):
+                close()
+        finally:
+            _close_all(iterators)
+
+
+async def _close_all_later(iterators: list[Any]) -> None:
+    """The same for async iterators."""
+    if iterators:
+        try:
+            await close_later(iterators.pop())
+        finally:
+            await _close_all_later(iterators)
 
 
 async def close_later(iterator: Any) -> None:
@@ -319,6 +339,8 @@ def check_order(order: Any) -> None:
             raise TypeError(f"order= is one axis of integers, not {order.ndim} of {order.dtype}: see `np.flatnonzero`")
         if is_table(order):
             raise TypeError(f"order= is one axis of integers, not a table ({type(order).__name__}): give its column")
+        if isinstance(order, Mapping):
+            raise TypeError(f"order= is one axis of integers, not a {type(order).__name__}: give its values, in a list")
         return
     raise TypeError(
         "order= is a sequence of indices, a sampler that can be iterated over again, or a function of the epoch's"

@@ -73,7 +73,10 @@ def softplus(xp: Any, x: Any, *, beta: float, threshold: float, out: Any = None)
         tail = xp.exp(-xp.abs(z))
         xp.log1p(tail, out=tail)
         tail *= z <= threshold
-        xp.maximum(z, 0, out=z)
+        if threshold < 0:  # what is above it stays x, too
+            z = xp.where(z > threshold, z, 0)
+        else:
+            xp.maximum(z, 0, out=z)
         z += tail
         xp.divide(z, beta, out=result[block])
     return out

@@ -35,8 +35,24 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
     elif xp is np and key == (TENSOR,) and _are_rows(x, place[0].shape, shape):
         _add_rows(out, place[0], x)
     else:
-        xp.add.at(out, place, x)
+        _add_at(xp, out, place, x)
     return out
+
+
+def _add_at(xp: Any, out: Any, place: Any, x: Any) -> None:
+    """`xp.add.at`. In double precision if many are added to each on average, as `_add_rows`."""
+    if xp is not np or not _often(x.size, out.size, out.dtype):
+        xp.add.at(out, place, x)
+        return
+    total = np.zeros(out.shape)
+    np.add.at(total, place, x.astype(total.dtype))  # it takes ten times as long to cast each by itself
+    into(np, out, total)
+
+
+def _room_for_double(x: Meta, result: Meta) -> int:
+    """Bytes of the sums in double precision, and of what is added."""
+    added, places = prod(x.bound), prod(result.bound)
+    return (added + places) * np.dtype(np.float64).itemsize if _often(added, places, result.dtype) else 0
 
 
 def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
@@ -70,7 +86,7 @@ def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, 
     require_within(xp, indices, shape[axis], axis % len(shape))
     place = [xp.arange(n).reshape([-1 if i == at else 1 for i in range(len(shape))]) for at, n in enumerate(shape)]
     place[axis] = indices
-    xp.add.at(out, tuple(place), x)
+    _add_at(xp, out, tuple(place), x)
     return out
 
 
@@ -124,7 +140,8 @@ def scatter_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     found = select(result.bound, options["key"], operands[1:])
     check_value(lengths(operands[0]), found.shape)
     rows = options["key"] == (TENSOR,)
-    room = _room_for_rows(as_meta(operands[0]), as_meta(operands[1]), result) if rows else 0
+    x = as_meta(operands[0])
+    room = _room_for_rows(x, as_meta(operands[1]), result) if rows else _room_for_double(x, result)
     return Inferred(result, found.workspace + room, on_card=found.on_card + room)
 
 
@@ -141,9 +158,10 @@ def _room_for_rows(x: Meta, rows: Meta, result: Meta) -> int:
 def scatter_along_axis_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """Zeros of a shape, with each element added at its index. Workspace: a number for each index."""
     shape = options["shape"]
-    indices = as_meta(operands[1])
+    x, indices = as_meta(operands[0]), as_meta(operands[1])
     broadcast(operands)
-    return Inferred(meta(shape, as_meta(operands[0]).dtype), cast_bytes(indices, INTP) + sum(shape) * INTP.itemsize)
+    result = meta(shape, x.dtype)
+    return Inferred(result, cast_bytes(indices, INTP) + sum(shape) * INTP.itemsize + _room_for_double(x, result))
 
 
 def choice_backward_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
