@@ -172,7 +172,6 @@ def test_there_is_a_core_to_look_at():
         "_core.admission",
         "_core.failure",
         "_core.completions",
-        "_core.placement",
         "_core.model",
     } <= set(CORE)
 

@@ -48,14 +48,13 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission
+from .admission import Admission, choose, soonest
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
-from .placement import choose, soonest
 from .scopes import Scopes
 from .tenants import Share
 
@@ -136,7 +135,11 @@ class Engine:
         ledger, completions = self.ledger, self.completions
         if completions.items and not hold and not ledger.busy:
             self.drain()
-        fits = ledger.certainly_fits(task)
+        # Whether there is room for it beside everything charged or promised. If so, it can run under its limit, since
+        # its inputs are charged already, or will be. (The used bytes are below zero between the drop of a result that
+        # was larger than its task's cost and the end of that task.)
+        account = task.scope.account
+        fits = account.limit is None or 0 <= account.used <= account.limit - ledger.pending_bytes - task.cost
         if not fits:
             self.require(task)
         most = ledger.limits.max_pending
@@ -159,17 +162,12 @@ class Engine:
             self.dispatch()
 
     def _join(self, task: Task, fits: bool, hold: bool) -> None:
-        ledger, completions = self.ledger, self.completions
-        ledger.join(task)
+        completions = self.completions
         # While a scan for fitting tasks may run, every drop must go through `completions`
         completions.immediate_thread = 0
-        alone = type(task.reads) is Value and task.reads.task is None and not task.after
+        alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
-        if ledger.observer is not None:
-            assert task.value is not None
-            task.value.seq = task.seq
-            ledger.observer.task_submitted(task)
-        if fits and failed is None and not hold and not task.blockers and ledger.idle:
+        if self.ledger.join(task, fits and failed is None and not hold and not task.blockers):
             if task.plan.small:
                 self._run_or_launch(task, False, 1)
             else:
@@ -248,7 +246,7 @@ class Engine:
         completions, ledger, lacking = self.completions, self.ledger, 0
         for turn in range(_MOST_ROUNDS):
             self._take_in()
-            while ran < _MOST_HERE and not self._postponed and (task := self.admission.next()) is not None:
+            while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
                 ran += self._run_or_launch(task, True, _MOST_HERE - ran)
             if self._endings.notices:
                 self._notify()
@@ -320,7 +318,8 @@ class Engine:
             if self.ledger.drop_observer is None:
                 completions.immediate_thread = get_ident()
             while task is not None and lane is not None:
-                self._admit(task, queued)
+                if queued:
+                    self._admit(task)
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
@@ -341,7 +340,8 @@ class Engine:
         if above is not None and task.move is None:  # the producer's completion is still on its way
             self._endings.settle(task, above.passed_to(task.name, task.site))
             return
-        self._admit(task, queued)
+        if queued:
+            self._admit(task)
         observer = self.ledger.observer
         if task.lanes:
             task.lane = lane = soonest(task, self._host.clock()) if task.lanes[0].hop else choose(task)
@@ -359,13 +359,12 @@ class Engine:
         if task.waiters is not None:
             self._endings.notices.append(task)
 
-    def _admit(self, task: Task, queued: bool) -> None:
-        """Take a task out of its queue, if it is in one, and give it its slot and its bytes."""
+    def _admit(self, task: Task) -> None:
+        """Take a task out of its queue, and give it its slot and its bytes."""
         task.state = LAUNCHED  # the queue only drops tasks that are not pending
-        if queued:
-            self.admission.remove(task)
-            if task.readers is not None:
-                task.unblock_dependents()
+        self.admission.remove(task)
+        if task.readers is not None:
+            task.unblock_dependents()
         self.ledger.charge(task)
 
     # -- ending -----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from .callsite import CallSite
 from .model import Lane, Task
 
 
@@ -12,7 +13,7 @@ class Host(Protocol):
     """The runtime, or a stand-in for it. A subclass needs to define only `launch`.
 
     Attributes:
-        clock: returns seconds. Used for lanes with a `hop`: see `placement`.
+        clock: returns seconds. Used for lanes with a `hop`: see `admission`.
     """
 
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
@@ -40,8 +41,8 @@ class Host(Protocol):
         """Take note of the stuck tasks; () if there are none. Called after each change."""
         return
 
-    def on_overrun(self, task: Task) -> None:
-        """Take note that a task made more than it was charged, and that tracked bytes are above the limit."""
+    def on_overrun(self, task: Task, site: CallSite) -> None:
+        """Take note that a task, of this line, made more than it was charged, and tracked bytes are above the limit."""
         return
 
     def on_cancel(self, task: Task) -> None:

@@ -109,25 +109,28 @@ class Ledger:
         """
         return not self.pending and self.free > 0
 
-    def certainly_fits(self, task: Task) -> bool:
-        """Whether there is room for a task beside everything charged or promised.
-
-        If so, it can run under its limit: its inputs are charged already, or will be. (The used bytes are below zero
-        between the drop of a result that was larger than its task's cost and the end of that task.)
-        """
-        account = task.scope.account
-        return account.limit is None or 0 <= account.used <= account.limit - self.pending_bytes - task.cost
-
     # -- the life of a task ---------------------------------------------------------------------------------------
 
-    def join(self, task: Task) -> None:
-        """Count a submitted task, and give it its number."""
+    def join(self, task: Task, ready: bool) -> bool:
+        """Count a submitted task, and give it its number. If it is `ready`, only other work can keep it waiting.
+
+        Returns whether it goes past the queues. Then it is charged, as one that is admitted from a queue is later.
+        """
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
         if task.lanes:
             self.submitted += 1
         task.scope.tasks[task] = None
+        if self.observer is not None:
+            assert task.value is not None
+            task.value.seq = task.seq
+            self.observer.task_submitted(task)
+        if not ready or not self.idle:
+            return False
+        task.state = LAUNCHED
+        self.charge(task)
+        return True
 
     def enqueue(self, task: Task) -> None:
         """Count a task that waits in a queue."""
@@ -259,7 +262,7 @@ class Ledger:
         if self.account.used > self.peak_bytes:
             self.peak_bytes = self.account.used
 
-    def refund(self, task: Task) -> None:
+    def _refund(self, task: Task) -> None:
         """Free the slot of a task that physically ended, and the bytes that its result did not keep."""
         account = task.scope.account
         account.in_flight -= 1
@@ -277,7 +280,9 @@ class Ledger:
             self.note_peak(0)
 
     def leave(self, task: Task) -> None:
-        """Stop counting a task as unfinished: its state says how it ended."""
+        """Stop counting a task as unfinished: its state says how it ended. One that was launched had a slot."""
+        if task.lane is not None:
+            self._refund(task)
         del task.scope.tasks[task]
         self.unfinished -= 1
         if task.lanes:  # a claim is no work

@@ -21,10 +21,9 @@ from .._interrupts import finaliser
 from . import ownership
 from .callsite import CallSite
 from .completions import NO_ROOM, Completions, report_again
-from .failure import Failure
+from .failure import Failure, Unseen
 from .free_threading import FREE_THREADED, merge, merged_at_birth
 from .ownership import COUNTED, take_out
-from .unseen import Unseen
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
@@ -347,7 +346,7 @@ def failure_above(inputs: Sequence[Value]) -> Failure | None:
 class Lane:
     """The scheduler's view of one stream of a device.
 
-    The three times are estimates, see `placement`. `booked_until` and `done_until` count seconds of estimated work;
+    The three times are estimates, see `admission`. `booked_until` and `done_until` count seconds of estimated work;
     `done_at` is a time of the clock.
     """
 

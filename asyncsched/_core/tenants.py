@@ -19,22 +19,193 @@ Alternatives, none of them measured. Round robin over all scopes, without tenant
 queue among the scopes of a tenant, too: it would be fairer to a scope of small tasks among scopes of large ones, but
 most scopes live for one request, and are over before their shares could even out. Charging seconds instead of bytes:
 nobody knows them before the task has run, and estimates by class of operation would be wrong for callables.
+
+Fair sharing: which of the waiting members goes next, by cost over weight.
+
+Theory of operation. Start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996) with a virtual clock. Each member has
+a mark, `paid`: the sum of its costs over its weight. The member with the lowest mark goes next. Neither the next item
+nor its cost need be known before it goes: a member that cannot go now is passed over, and is asked first the next time.
+Three rules:
+
+1. *Nobody saves up.* A member that was passed over or away begins where the clock is.
+2. *Nobody leaves a debt behind.* A member keeps its mark when it leaves. If it comes back before the clock has got
+   there, it goes on from its mark. An owner may drop a member, and its mark, only when the member is next in line.
+3. *Newcomers without end starve nobody.* If each newcomer started at the clock, it would go before all members that
+   have paid for something, and the clock would stand still. So a newcomer's mark is ahead of the clock, by half of the
+   item that goes at present. This entry mark moves on once the clock has reached it. (If it were ahead by the whole
+   item, the member that has just gone could go twice, each time it comes with one item after another.)
+
+So while two members always have something that can go, their costs over their weights differ by one item of each and
+half of the largest item of any member, or half a quantum, if that is less.
+
+Tried before: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). It finds the next member in constant time, but
+needs a quantum that suits the costs, rounds, and a way to skip rounds in which nobody may go. It is fair within two
+quanta more, and endless newcomers starved members in debt. A heap instead of the sorted list: to find a member behind
+many that cannot go, all of these leave the heap and return; moving a thousand pointers is cheap.
+
+The queues in which tasks wait: the order of the tasks of one scope. A queue has four methods: `push`; `peek`, which
+changes nothing; `remove`, for the first task or any other; and iteration, in the order of admission. Work that goes
+past all queues asks `Ledger.idle`.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, insort, insort_left
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from .fair_queue import FairQueue, Member
-from .model import Task
-from .queues import Queue
+from .model import PENDING, Task
+
+SWEEP: Final = 64  # a queue is swept when this many of its tasks, and more than half, are no longer pending
+
+
+@dataclass(slots=True, eq=False)
+class Queue:
+    """The pending tasks of a scope in order of submission.
+
+    Expedited tasks go before the rest once their producers are launched. Until then they block nobody, since their
+    producers may be among the rest.
+
+    A cancelled task stays where it is until it comes to the front, or until too many such tasks have piled up.
+    """
+
+    tenant: Any  # the `Tenant` whose share it is admitted from
+    born: float = inf  # if its scope, or one around it, has a deadline: the older has the lower number
+    live: int = 0  # pending tasks
+    since: int = 0  # the number of the task that was the first to wait here; all that wait now came with it or later
+    in_rotation: bool = False  # whether its tenant serves it: only while other queues have pending tasks, too
+    _expedited: deque[Task] = field(default_factory=deque)
+    _tasks: deque[Task] = field(default_factory=deque)
+
+    def __iter__(self) -> Iterator[Task]:
+        """Its pending tasks, in order."""
+        return (task for task in chain(self._expedited, self._tasks) if task.state == PENDING)
+
+    def tasks(self) -> list[Task]:
+        """Its pending tasks as a list: finalisers may submit while the caller goes through it."""
+        return [task for task in (*self._expedited, *self._tasks) if task.state == PENDING]
+
+    def push(self, task: Task) -> None:
+        """Add a task."""
+        (self._expedited if task.expedited else self._tasks).append(task)
+        self.live += 1
+
+    def peek(self) -> Task | None:
+        """The task that goes next; None if there is none."""
+        expedited, tasks = self._expedited, self._tasks
+        if expedited and not (expedited[0].blockers and tasks):
+            return expedited[0]
+        return tasks[0] if tasks else None
+
+    def remove(self, task: Task) -> None:
+        """Take out a task that is settled or launched, so not pending any more."""
+        self.live -= 1
+        tasks = self._expedited if task.expedited else self._tasks
+        if tasks[0] is task:
+            tasks.popleft()
+        if (tasks and tasks[0].state != PENDING) or len(tasks) > 2 * self.live + SWEEP:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop tasks that are not pending: at the front at once, elsewhere when they pile up."""
+        for tasks in (self._expedited, self._tasks):
+            while tasks and tasks[0].state != PENDING:
+                tasks.popleft()
+        if len(self._expedited) + len(self._tasks) > 2 * self.live + SWEEP:
+            self._expedited = deque([task for task in self._expedited if task.state == PENDING])
+            self._tasks = deque([task for task in self._tasks if task.state == PENDING])
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One of those that share. `weight` may change at any time, and holds for the items that go from then on."""
+
+    weight: float = 1.0
+    paid: float = -inf  # its mark: the sum of its costs over its weight
+    joined: bool = False
+
+
+M = TypeVar("M", bound=Member)
+
+
+@dataclass(slots=True, eq=False)
+class FairQueue(Generic[M]):
+    """The members that have something waiting, in the order in which they may go.
+
+    Its owner walks it, finds the first member that can go, takes an item from it, and charges it:
+
+    >>> shares, names = FairQueue[Member](), {Member(weight=2): "heavy", Member(): "light"}
+    >>> for member in names:
+    ...     shares.join(member)
+    >>> served = []
+    >>> for _ in range(6):
+    ...     member = next(iter(shares))
+    ...     shares.charge(member, 1)
+    ...     served.append(names[member])
+    >>> served
+    ['heavy', 'light', 'heavy', 'light', 'heavy', 'heavy']
+
+    Args:
+        quantum: the largest cost, over a weight of 1, that counts in full for newcomers: they wait for half of it at
+            most, however large the others' items are.
+    """
+
+    quantum: float = inf
+    _clock: float = 0.0  # where the last member that went began
+    _entry: float = 0.0  # where a newcomer starts
+    # Sorted by `paid`, the next member last: a member may leave while a walk visits it.
+    _line: list[M] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def __iter__(self) -> Iterator[M]:
+        """Yield the members in order. The one just yielded may leave; after any other change, begin anew."""
+        return reversed(self._line)
+
+    def join(self, member: M) -> None:
+        """Add a member that has something waiting."""
+        if member.joined:
+            return
+        member.joined = True
+        if member.paid < self._clock:
+            member.paid = self._entry
+        insort_left(self._line, member, key=_order)
+
+    def leave(self, member: M) -> None:
+        """Remove a member that has nothing waiting any more."""
+        member.joined = False
+        self._remove(member)
+
+    def charge(self, member: M, cost: float) -> None:
+        """Charge a member that goes with an item of this cost."""
+        share, start = cost / member.weight, member.paid
+        if start < self._clock:
+            start = self._clock
+        self._clock = start
+        if start >= self._entry:
+            self._entry = start + (share if share < self.quantum else self.quantum) / 2
+        self._remove(member)
+        member.paid = start + share
+        insort_left(self._line, member, key=_order)
+
+    def _remove(self, member: M) -> None:
+        line = self._line
+        if line[-1] is member:
+            line.pop()
+        else:
+            del line[line.index(member, bisect_left(line, -member.paid, key=_order))]
+
+
+def _order(member: Member) -> float:
+    return -member.paid
+
 
 # In bytes: about as much as memory moves while a stream takes up one task, some tens of microseconds. A guess.
 QUANTUM: Final = 256 * 1024

@@ -17,7 +17,7 @@ from .._instead import naming_arguments, parameters
 from .._tree import find, map_leaves
 from ..background import check_may_block
 from ..tensors import functions
-from ..tensors.functions import creation, dtypes, manipulation, searching
+from ..tensors.functions import creation, dtypes, manipulation
 from ..tensors.tensor import Tensor
 from .array import Array, background, explained, in_order, issue, put
 
@@ -174,7 +174,7 @@ def unique_values(x: Array, /) -> Array:
     >>> xp.unique_values(xp.asarray([3, 1, 3, 2]))
     Array([1, 2, 3], dtype=int64, device=cpu)
     """
-    return cast(Array, issue(lambda x: searching.sort(searching.unique_values(x)), x))
+    return cast(Array, issue(lambda x: manipulation.sort(manipulation.unique_values(x)), x))
 
 
 FUNCTIONS = {name: thing for name, thing in namespace(functions).items() if name not in (*_OWN, "dot", "einsum")}

@@ -1,6 +1,6 @@
 """Several tasks issued together: either all join the backlog, or none; in a commit, either all values move, or none.
 
-`_core.commit` says what a commit is. This file sets the inputs of its gate and the bytes granted to each task.
+`_core.endings` says what a commit is. This file sets the inputs of its gate and the bytes granted to each task.
 
 Bytes. The gate is charged an output for each task, and for each stream the largest workspace of any task. An output
 that is written over its old version needs no bytes. But only when the task runs is it certain that nobody else holds
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from .._blocks import contextmanager
-from .._core.commit import Commit, Move
+from .._core.endings import Commit, Move
 from .._core.model import DONE, CallPlan, Lane, Task, Value, new_value
 from ..errors import QueueFull
 from ..ops.meta import meta
@@ -45,7 +45,7 @@ def transaction(
         what: the name of the transaction, for messages.
         expedited: queue the tasks before the rest of their scope.
         captured: the transaction may be part of a captured step: it moves no handle, so recorded tasks need no values.
-        versions: make it a commit, with these versions (see `commit`); filled inside the block.
+        versions: make it a commit, with these versions (see `Commit`); filled inside the block.
 
     Raises:
         QueueFull: if the backlog has no room for all.

@@ -4,7 +4,7 @@ Theory of operation. A task goes to Dask as soon as its inputs have gone there, 
 results from worker to worker, and runs the next task without asking here. So a chain is sent ahead, up to the bounds,
 and pays once for the way to Dask's scheduler and back. Three kinds of task wait here for the *end* of their inputs:
 
-- those of a commit, which decides by whether all inputs are there (`_core.commit`);
+- those of a commit, which decides by whether all inputs are there (`Commit`);
 - those that read another device's value, which has to be copied here first;
 - views, which are no tasks of Dask, and end when their base does.
 

@@ -99,6 +99,8 @@ class Device(Protocol):
         streams: compute streams, from `open` on.
         copier: the stream for host-to-device copies.
         hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
+        note_arguments: notes, in a function's context, the work on which the user's own arrays among its arguments are
+            pending now; on the loop's thread. None where the arrays are there.
         rest: called on the loop's thread when no task is unfinished, to undo settings of the process; or None.
         memory: a `devices.memory.Memory`. It runs operations, and knows the bytes of arrays, and the arrays that have
             left.
@@ -114,6 +116,7 @@ class Device(Protocol):
     streams: Sequence[Any]
     copier: Any
     hop: float = 0.0
+    note_arguments: Callable[[Context, Sequence[Any]], None] | None = None
     rest: Callable[[], None] | None = None
     memory: Any
 
@@ -136,11 +139,6 @@ class Device(Protocol):
             f"this {type(source).__name__} is on a device that the scheduler does not have: list it in"
             " Scheduler([...]), or copy the array to the host first"
         )
-
-    def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
-        """Note, in a function's context, the work on which the user's own arrays among its arguments are pending now.
-        On the loop's thread."""
-        return  # most devices' arrays are there
 
     def run_here(self, task: Task) -> None:
         """Run a quick operation whose operands are there, or a tiny copy in, on this thread. Only if `inline`."""

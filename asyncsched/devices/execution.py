@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit
-from .._core.commit import Move
+from .._core.endings import Move
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, merge, merge_if_unknown, merged_at_birth
 from .._core.model import Lease, Task, Value, failure_above
@@ -66,8 +66,9 @@ def run(task: Task, memory: Memory) -> None:
     try:
         if task.move is not None and not moves(task, task.move, memory):
             return
-        is_op = isinstance(task.call, Op)
-        upstream = failure_above(task.inputs) if is_op else memory.certain(task.inputs)
+        is_op, upstream = isinstance(task.call, Op), None
+        if task.reads:
+            upstream = failure_above(task.inputs) if is_op else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
@@ -144,7 +145,7 @@ def _uncharge(task: Task) -> None:
 
 
 def moves(task: Task, move: Move, memory: Memory) -> bool:
-    """Whether a task of a commit is to compute its value. If not, the value is there now: see `_core.commit`."""
+    """Whether a task of a commit is to compute its value. If not, the value is there now: see `Commit`."""
     value, commit = task.value, move.commit
     assert value is not None
     if task is commit.gate:
@@ -206,8 +207,8 @@ def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Va
     The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
     meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
-    inputs = task.inputs
-    if task.in_place is not None and _decided(task):
+    inputs = (task.reads,) if type(task.reads) is Value else task.reads
+    if _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
         if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):
@@ -239,7 +240,8 @@ def _run_call(task: Task, memory: Memory) -> None:
     value = task.value
     assert value is not None
     # An array is handed out as a new view, anything else as it is.
-    arrays = [hand_out(v) if type(v.array) in v.device.memory.arrays else v.array for v in task.inputs]
+    inputs = task.inputs if task.reads else ()
+    arrays = [hand_out(v) if type(v.array) in v.device.memory.arrays else v.array for v in inputs]
     given = [_filled(arg, arrays) for arg in task.args] if arrays else list(task.args)
     options, found = task.options, None
     lesson: Lesson | None = options["lesson"] if options else None
@@ -248,7 +250,6 @@ def _run_call(task: Task, memory: Memory) -> None:
             result = memory.run_callable(task, given)
     else:
         result = memory.run_callable(task, given)
-    value.escaped = True  # the body may have kept it
     form = value.meta
     if form is not None:
         result = as_declared(task.name, form.shape, form.dtype, result, memory.xp, memory.arrays)
@@ -257,16 +258,15 @@ def _run_call(task: Task, memory: Memory) -> None:
     charge = made = 0
     if FREE_THREADED and type(result) in memory.arrays and result.base is None:
         merge_if_unknown(result)
-    value.block = ()
-    if isinstance(result, _WEIGHTLESS):
-        pass  # it need not be charged
-    elif owners := _made(result, arrays, task.args, memory.arrays):
-        value.block = tuple([_charged(owner, memory.footprint(held_bytes(owner))) for owner in owners])
-        if FREE_THREADED:
-            merge(value.block)
-        charge = made = sum([nbytes for _, nbytes in value.block])
-    elif options and not isinstance(result, memory.arrays):
-        charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
+    if not isinstance(result, _WEIGHTLESS):  # which need not be charged, and may be held
+        value.escaped, value.block = True, ()  # the body may have kept it
+        if owners := _made(result, arrays, task.args, memory.arrays):
+            value.block = tuple([_charged(owner, memory.footprint(held_bytes(owner))) for owner in owners])
+            if FREE_THREADED:
+                merge(value.block)
+            charge = made = sum([nbytes for _, nbytes in value.block])
+        elif options and not isinstance(result, memory.arrays):
+            charge = options["unmeasured"] if found is None else found.kept  # charged until the handle drops
     if lesson and found:
         lesson.learn(found.peak, found.kept, made)
     finish(task, value, result, charge)

@@ -108,8 +108,9 @@ class Tasks:
         await checkpoint()
         task, tensor = make_put(runtime, self._core(), source, bounded=False)
         try:
-            if task.state < DONE:
+            if task.state == PENDING:
                 await self._admitted(task)
+            if task.state < DONE:
                 await awaited(runtime, (task,))
             if task.failure is not None:
                 task.failure.rethrow()
@@ -255,7 +256,8 @@ class Tasks:
             )
         context = contextvars.copy_context()
         for device in self._runtime.devices:
-            device.note_arguments(context, args)
+            if device.note_arguments is not None:
+                device.note_arguments(context, args)
         return context
 
     def _call_again(self, fn: Callable[[], T], plan: CallPlan, site: CallSite | None) -> Coroutine[Any, Any, T]:

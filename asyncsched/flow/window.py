@@ -96,10 +96,12 @@ class Window(OnlyAsync):
         waited = False
         if len(self._behind) >= self._depth:
             oldest, started = self._behind[0], perf_counter()
-            waited = await drained(runtime, oldest)
+            over = oldest.over()  # there is nothing to wait for, or to report
+            waited = not over and await drained(runtime, oldest)
             self._behind.popleft()
             self._waited += perf_counter() - started
-            report(oldest, "window")
+            if not over:
+                report(oldest, "window")
         if not waited:  # one turn of the loop for each iteration
             await checkpoint()
         self._begun += 1

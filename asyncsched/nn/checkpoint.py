@@ -4,25 +4,259 @@ A state is a dict of tensors, NumPy arrays and values that JSON can hold, in dic
 state["model"]["0.weight"] is stored under "model/0.weight". So the file of a plain dict of tensors is an ordinary
 safetensors file, and such files from elsewhere load. The metadata has everything else, and the places of tensors and
 arrays.
+
+The files of states: written whole or not at all, and read with every bit checked.
+
+A file has its layout in the metadata, and with it a CRC-32 for each array (of its dtype, shape and bytes) and one for
+the layout. So every flipped bit is found, in names and offsets as well as in numbers. It is no protection against
+intent. There are two keys, so a flipped bit in either key is found, too. Files from elsewhere have neither. Earlier
+versions wrote only the layout, under another key.
+
+A file is replaced as a whole: a kill at any moment leaves the old one or the new one. The file is written in a folder
+beside the target, because safetensors makes a temporary file under a name of its own. The folder is locked while its
+process lives, so the next save recognises a folder that a kill left.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Callable, Mapping
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from errno import EINVAL, EISDIR
 from functools import partial
+from pathlib import Path
+from stat import S_IMODE, S_ISDIR, S_ISREG
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
 from .._arguments import refuse_mask_or_unit, require_package
+from .._blocks import contextmanager
+from ..errors import CheckpointDamaged
 from ..flow.tasks import Tasks
 from ..ops.meta import CODES
 from ..runtime.context import find
 from ..runtime.threads import in_thread
+from ..tensors.arguments import dtype_of
 from ..tensors.awaitables import gather
 from ..tensors.tensor import Tensor
-from .checkpoint_file import AnyPath, StoredState, write
+
+try:
+    import fcntl
+except ImportError:  # on Windows, where folders that a kill left stay
+    fcntl = None  # type: ignore[assignment]
+
+AnyPath = str | os.PathLike[str]
+_Arrays = Mapping[str, np.ndarray[Any, Any]]
+_LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
+_OF_LAYOUT = ""  # a key beside the names of the arrays, none of which is empty
+
+
+class StoredState:
+    """A file that is read: a context manager.
+
+    Attributes:
+        layout: the one given to `write` with the arrays; None for a file from elsewhere.
+        names: of the arrays.
+
+    Raises:
+        CheckpointDamaged: if it is no safetensors file, or not as it was written.
+    """
+
+    def __init__(self, path: AnyPath) -> None:
+        from safetensors import SafetensorError, safe_open
+
+        self._path, self._error = os.fsdecode(path), SafetensorError
+        if os.path.isdir(self._path):  # for a folder safetensors says that there is no such device
+            raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
+        _require_regular(self._path, "load")
+        self._file: Any
+        try:
+            self._file = safe_open(self._path, "numpy")
+        except SafetensorError as error:
+            raise self.damaged(str(error)) from error
+        self._sums: dict[str, int] | None = None
+        try:
+            self.names: list[str] = list(self._file.keys())
+            self.layout: Any = self._read_layout(self._file.metadata() or {})
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def _read_layout(self, metadata: Mapping[str, str]) -> Any:
+        text, sums = metadata.get(_LAYOUT, metadata.get(_UNCHECKED)), metadata.get(_SUMS)
+        if (_LAYOUT in metadata) != (sums is not None):
+            raise self.damaged("it has a layout and checksums, but one of them is gone")
+        try:
+            self._sums = None if sums is None else dict(json.loads(sums))
+            layout = None if text is None else json.loads(text)
+        except (ValueError, TypeError, RecursionError) as error:
+            raise self.damaged(f"its layout cannot be read: {error}") from error
+        if self._sums is not None and (self._sums.keys() - {_OF_LAYOUT} != set(self.names)):
+            raise self.damaged("it has other tensors than were written")
+        self._check(_OF_LAYOUT, "its layout", crc32((text or "").encode()))
+        return layout
+
+    def read(self, name: str) -> np.ndarray[Any, Any]:
+        """One array.
+
+        Raises:
+            TypeError: if NumPy has no such dtype.
+        """
+        try:
+            array: np.ndarray[Any, Any] = self._file.get_tensor(name)
+            dtype_of(array.dtype)  # where ml_dtypes is imported, NumPy does know a dtype such as bfloat16
+        except (TypeError, AttributeError) as error:  # one or the other, depending on the dtype
+            raise TypeError(f"{name}: NumPy has no such dtype: store it in float32, for example ({error})") from error
+        except (ValueError, self._error) as error:
+            raise self.damaged(f"{name!r} cannot be read: {error}") from error
+        self._check(name, repr(name), _sum(array))
+        return array
+
+    def _check(self, name: str, what: str, found: int) -> None:
+        if self._sums is not None and self._sums.get(name) != found:
+            raise self.damaged(f"{what} is not what was written: its checksum differs")
+
+    def damaged(self, why: str) -> CheckpointDamaged:
+        """The error to raise for a damaged file."""
+        return CheckpointDamaged(
+            f"{self._path} is damaged, or no checkpoint: {why}; go back to an earlier one, or copy it once more"
+        )
+
+    def __enter__(self) -> StoredState:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*error)
+
+
+def write(path: AnyPath, arrays: _Arrays, layout: Any) -> None:
+    """Write a file in the place of one that may be there."""
+    from safetensors.numpy import save_file
+
+    arrays = {name: _plain(array) for name, array in arrays.items()}
+    text = json.dumps(layout)
+    sums = {_OF_LAYOUT: crc32(text.encode()), **{name: _sum(array) for name, array in arrays.items()}}
+    with _replacing(path) as temporary:
+        save_file(arrays, temporary, {_LAYOUT: text, _SUMS: json.dumps(sums)})
+
+
+def _plain(array: Any) -> np.ndarray[Any, Any]:
+    """The array as the format has it: in C order, since it knows no strides, and little-endian."""
+    return np.asarray(array, array.dtype.newbyteorder("<"), order="C")
+
+
+def _sum(array: np.ndarray[Any, Any]) -> int:
+    return crc32(array.reshape(-1).view(np.uint8).data, crc32(f"{array.dtype.str} {array.shape}".encode()))
+
+
+@contextmanager
+def _replacing(path: AnyPath) -> Iterator[Path]:
+    """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
+    target = Path(os.fsdecode(path)).resolve()
+    if target.is_dir():
+        raise IsADirectoryError(EISDIR, "save writes one file, and this is a folder", os.fspath(path))
+    _require_regular(target, "save")
+    _remove_left(target)
+    folder, lock = _temporary(target)
+    try:
+        temporary = folder / "state"
+        mode = _mode(target, temporary)
+        yield temporary
+        _sync(temporary, os.O_RDWR)
+        temporary.chmod(mode)  # safetensors lets nobody else read what it writes
+        os.replace(temporary, target)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if lock is not None:
+            os.close(lock)
+    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
+        _sync(target.parent, os.O_DIRECTORY)
+
+
+def _require_regular(path: AnyPath, what: str) -> None:
+    """Refuse a device, a pipe and the like: a file would replace it, and reading it may take for ever.
+
+    Raises:
+        OSError: if the path exists and is neither a file nor a folder.
+    """
+    with suppress(FileNotFoundError):
+        mode = os.stat(path).st_mode
+        if not S_ISREG(mode) and not S_ISDIR(mode):
+            raise OSError(
+                EINVAL, f"{what} takes the path of a file, and this is a device, a pipe or a socket", os.fspath(path)
+            )
+
+
+def _temporary(target: Path) -> tuple[Path, int | None]:
+    """A new folder beside the target, and the descriptor that holds its lock."""
+    while True:
+        folder = target.with_name(f".{target.name}.{secrets.token_hex(8)}.tmp")
+        folder.mkdir(0o700)
+        try:
+            return folder, _locked(folder)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # before it was locked, another save took it for one that a kill left
+        except OSError:
+            return folder, None  # a file system without locks: there no save removes old folders, either
+
+
+def _remove_left(target: Path) -> None:
+    """Remove the folders of killed saves of this target (of earlier versions: files). Folders in use are locked."""
+    name = re.compile(rf"\.{re.escape(target.name)}\.[0-9a-f]{{16}}\.tmp")
+    for folder in [entry for entry in target.parent.iterdir() if name.fullmatch(entry.name)]:
+        try:
+            if not S_ISDIR(mode := folder.lstat().st_mode) and not S_ISREG(mode):
+                continue  # no save left a pipe or a link, and to open a pipe may take for ever
+            lock = _locked(folder)
+        except OSError:
+            continue
+        if folder.is_dir():
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            folder.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that keeps the lock of a folder until it is closed, or its process ends.
+
+    Raises:
+        BlockingIOError, FileNotFoundError: if another process has the lock, or had it and removed the folder.
+        OSError: if there are no locks here.
+    """
+    if fcntl is None:
+        raise OSError("no locks")
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        folder.stat()
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _mode(target: Path, temporary: Path) -> int:
+    """The permissions for the new file: those of the file that it replaces, else those of any new one."""
+    if not target.exists():
+        temporary.touch()
+        target = temporary
+    return S_IMODE(target.stat().st_mode)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
 
 # The keys that mark tensors and arrays in the layout. No dict of a state has them, since its keys have no slash.
 _TENSOR, _ARRAY = {"/": "tensor"}, {"/": "array"}

@@ -5,6 +5,8 @@ A loss takes predictions x and a target. `reduction` is "mean", "sum" or "none";
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+from inspect import signature
 from typing import Literal
 
 from .._instead import naming_arguments
@@ -34,7 +36,32 @@ __all__ = [
 ]  # fmt: skip
 
 
-class ReLU(Module):
+class _Function(Module):
+    """A function of one tensor. Its options are attributes, by the same names."""
+
+    _function: Callable[..., Tensor]
+    _options: Collection[str]
+
+    def __init_subclass__(cls, function: Callable[..., Tensor] | None = None) -> None:
+        if function is not None:
+            cls._function = staticmethod(function)
+            cls._options = signature(function).parameters.keys() - {"x", "logits", "target"}
+
+    def _of(self, *operands: Tensor) -> Tensor:
+        return self._function(*operands, **{name: getattr(self, name) for name in self._options})
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._of(x)
+
+
+class _Loss(_Function):
+    """A function of predictions and a target."""
+
+    def forward(self, x: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
+        return self._of(x, target)
+
+
+class ReLU(_Function, function=F.relu):
     """The larger of each element and 0.
 
     >>> x = await s.put(np.array([-1.0, 2.0]))
@@ -42,11 +69,8 @@ class ReLU(Module):
     array([0., 2.])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x)
 
-
-class GELU(Module):
+class GELU(_Function, function=F.gelu):
     """x times the normal distribution function of x, or its approximation by tanh.
 
     >>> x = await s.put(np.array([0.0, 1.0]))
@@ -57,11 +81,8 @@ class GELU(Module):
     def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.gelu(x, self.approximate)
 
-
-class Sigmoid(Module):
+class Sigmoid(_Function, function=F.sigmoid):
     """1 / (1 + exp(-x)).
 
     >>> x = await s.put(np.array([0.0, 2.0]))
@@ -69,11 +90,8 @@ class Sigmoid(Module):
     array([0.5       , 0.88079708])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.sigmoid(x)
 
-
-class Tanh(Module):
+class Tanh(_Function, function=F.tanh):
     """The hyperbolic tangent.
 
     >>> x = await s.put(np.array([0.0, 2.0]))
@@ -81,11 +99,8 @@ class Tanh(Module):
     array([0.        , 0.96402758])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.tanh(x)
 
-
-class SiLU(Module):
+class SiLU(_Function, function=F.silu):
     """x sigmoid(x).
 
     >>> x = await s.put(np.array([0.0, 2.0]))
@@ -93,11 +108,8 @@ class SiLU(Module):
     array([0.        , 1.76159416])
     """
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.silu(x)
 
-
-class LeakyReLU(Module):
+class LeakyReLU(_Function, function=F.leaky_relu):
     """Each element where it is positive, else `negative_slope` times it.
 
     >>> x = await s.put(np.array([-1.0, 2.0]))
@@ -108,11 +120,8 @@ class LeakyReLU(Module):
     def __init__(self, negative_slope: float = 0.01) -> None:
         self.negative_slope = negative_slope
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.leaky_relu(x, self.negative_slope)
 
-
-class Softplus(Module):
+class Softplus(_Function, function=F.softplus):
     """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`.
 
     >>> x = await s.put(np.array([0.0, 2.0]))
@@ -124,11 +133,8 @@ class Softplus(Module):
         self.beta = beta
         self.threshold = threshold
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softplus(x, self.beta, self.threshold)
 
-
-class Softmax(Module):
+class Softmax(_Function, function=F.softmax):
     """exp(x) over its sum along an axis.
 
     >>> x = await s.put(np.array([0.0, 0.0]))
@@ -140,11 +146,8 @@ class Softmax(Module):
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.softmax(x, self.axis)
 
-
-class LogSoftmax(Module):
+class LogSoftmax(_Function, function=F.log_softmax):
     """The logarithm of the softmax along an axis.
 
     >>> x = await s.put(np.array([0.0, 0.0]))
@@ -156,11 +159,8 @@ class LogSoftmax(Module):
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.log_softmax(x, self.axis)
 
-
-class MSELoss(Module):
+class MSELoss(_Loss, function=F.mse_loss):
     """The squared differences between x and the target.
 
     >>> x = await s.put(np.array([1.0, 3.0]))
@@ -172,11 +172,8 @@ class MSELoss(Module):
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.mse_loss(x, target, reduction=self.reduction)
 
-
-class L1Loss(Module):
+class L1Loss(_Loss, function=F.l1_loss):
     """The absolute differences between x and the target.
 
     >>> x = await s.put(np.array([1.0, 3.0]))
@@ -188,11 +185,8 @@ class L1Loss(Module):
     def __init__(self, *, reduction: Reduction = "mean") -> None:
         self.reduction = reduction
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.l1_loss(x, target, reduction=self.reduction)
 
-
-class SmoothL1Loss(Module):
+class SmoothL1Loss(_Loss, function=F.smooth_l1_loss):
     """The absolute difference d between x and the target, minus beta / 2; below beta it is d**2 / (2 beta).
 
     >>> x = await s.put(np.array([1.0, 3.0]))
@@ -205,11 +199,8 @@ class SmoothL1Loss(Module):
         self.reduction = reduction
         self.beta = beta
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.smooth_l1_loss(x, target, reduction=self.reduction, beta=self.beta)
 
-
-class HuberLoss(Module):
+class HuberLoss(_Loss, function=F.huber_loss):
     """Half the squared difference d between x and the target; above delta it is delta (d - delta / 2).
 
     >>> x = await s.put(np.array([1.0, 3.0]))
@@ -222,11 +213,8 @@ class HuberLoss(Module):
         self.reduction = reduction
         self.delta = delta
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.huber_loss(x, target, reduction=self.reduction, delta=self.delta)
 
-
-class BCEWithLogitsLoss(Module):
+class BCEWithLogitsLoss(_Loss, function=F.binary_cross_entropy_with_logits):
     """Minus the logarithm of the probability that the sigmoid of x gives to a target from 0 to 1.
 
     >>> x = await s.put(np.array([0.0, 0.0]))
@@ -242,13 +230,8 @@ class BCEWithLogitsLoss(Module):
         self.pos_weight = pos_weight
         self.reduction = reduction
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.binary_cross_entropy_with_logits(
-            x, target, self.weight, reduction=self.reduction, pos_weight=self.pos_weight
-        )
 
-
-class KLDivLoss(Module):
+class KLDivLoss(_Loss, function=F.kl_div):
     """The distance of a distribution, given by the logarithms of its probabilities, from the target.
 
     >>> x = await s.put(np.array([[0.5, 0.5]]))
@@ -261,11 +244,8 @@ class KLDivLoss(Module):
         self.reduction = reduction
         self.log_target = log_target
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.kl_div(x, target, reduction=self.reduction, log_target=self.log_target)
 
-
-class NLLLoss(Module):
+class NLLLoss(_Loss, function=F.nll_loss):
     """Minus the number at the target's class, where x are logarithms of probabilities.
 
     >>> x = await s.put(np.array([[-0.5, -1.0]]))
@@ -281,11 +261,8 @@ class NLLLoss(Module):
         self.ignore_index = ignore_index
         self.reduction = reduction
 
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.nll_loss(x, target, self.weight, ignore_index=self.ignore_index, reduction=self.reduction)
 
-
-class CrossEntropyLoss(Module):
+class CrossEntropyLoss(_Loss, function=F.cross_entropy):
     """Minus the logarithm of the softmax of x at the target: class numbers, or probabilities.
 
     >>> x = await s.put(np.array([[0.0, 0.0]]))
@@ -302,9 +279,3 @@ class CrossEntropyLoss(Module):
         self.ignore_index = ignore_index
         self.reduction = reduction
         self.label_smoothing = label_smoothing
-
-    def forward(self, x: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(
-            x, target, self.weight, reduction=self.reduction, ignore_index=self.ignore_index,
-            label_smoothing=self.label_smoothing,
-        )  # fmt: skip

@@ -34,7 +34,7 @@ from .._core.ledger import Limits
 from .._files import at_once
 from ..pictures.graph import Node, TaskGraph
 from ..pictures.record import Bytes, Record, Seconds
-from ..runtime.runtime import LoopStream
+from ..runtime.runtime import INLINE_STREAM
 
 FORMAT: Final = 2
 PHASES: Final = {
@@ -46,7 +46,6 @@ PHASES: Final = {
     "running": "runs",
     "told": "ended, not told yet",
 }
-INLINE_STREAM: Final = LoopStream.name
 _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # in their order
 # Bounds of a file, against one that was made to use up memory. Traces have lines of 30 KB, longer only for a task of
 # many inputs, and are packed 8 times. All three are guesses.

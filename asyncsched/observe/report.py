@@ -16,8 +16,9 @@ from typing import Any, Final
 from .._arguments import counted, format_bytes, format_seconds, printable
 from .._files import write_text
 from ..pictures.tables import Table
+from ..runtime.runtime import INLINE_STREAM
 from .analysis import Analysis, Group, analyse, memory_curve
-from .recording import INLINE_STREAM, PHASES, Recording
+from .recording import PHASES, Recording
 
 Spent = Mapping[str, tuple[float, str]]  # seconds by name, and a remark
 

@@ -1,19 +1,143 @@
-"""`Trace` records what a scheduler does: for a viewer, for a reader and for a replay."""
+"""`Trace` records what a scheduler does: for a viewer, for a reader and for a replay.
+
+The file of a trace, and the thread that writes it.
+
+Theory of operation. The scheduler's threads only append to deques. A few times a second the file's thread takes some
+thousand notes at a time, makes text of them and writes it. It writes whole events, so the file is valid wherever it
+ends. Making the text takes the interpreter for a third of the time of issuing. So the thread keeps up with a loop that
+never rests, and leaves it half of the time; then some ten thousand notes wait. If the disk falls behind for long, notes
+beyond the bound are dropped (`bound`), and the file says so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import atexit
+import gzip
+import os
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
+from queue import SimpleQueue
 from time import perf_counter, thread_time
-from typing import Any, Final
+from typing import IO, Any, Final
 
+from .._core.callsite import CallSite
 from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
-from .._core.model import Account, Scope, Task
+from .._core.model import STATE_NAMES, Account, Scope, Task
+from .._files import at_once
+from .._log import log
+from .._threads import start_thread
 from ..runtime.context import find
+from ..runtime.loops import comes
 from ..runtime.threads import in_thread
 from .probe import Probe
-from .trace_events import Events, Row
-from .trace_file import TraceFile
+from .recording import TaskRecord
+from .trace_events import Events
+
+_PAUSE: Final = 0.1  # seconds between two looks
+_NOTES: Final = 1024  # most notes of one chunk: some milliseconds, in steps of less than one
+_MOST: Final = 200_000  # notes that wait: some 100 MB
+_LEVEL: Final = 3  # of compression: 6 takes twice as long, for a tenth less
+
+
+class TraceFile:
+    """Takes the notes of a trace, and writes them.
+
+    Args:
+        path: of the file.
+        details: so many tasks are recorded in full.
+
+    Attributes:
+        notes: each a method of `Events` and its arguments.
+        released: times, numbers of tasks, bytes. Many are one event.
+        ended: whether nothing more is noted.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], details: int) -> None:
+        self._zipped = os.fspath(path).endswith(".gz")
+        self._raw: IO[bytes] = open(path, "wb", opener=at_once)  # noqa: SIM115
+        self.notes: deque[tuple[Callable[..., str], tuple[Any, ...]]] = deque()
+        self.released: deque[tuple[float, int, int]] = deque()
+        self._details = details
+        self._lost = 0
+        self.ended: bool = False
+        self._end: SimpleQueue[None] = SimpleQueue()  # gets an item then. Not an event: see `runtime.loops`
+        self._thread: threading.Thread | None = None
+
+    # -- its life -------------------------------------------------------------------------------------------------
+
+    def begin(self, probe: Probe) -> None:
+        """Start writing. On the loop's thread, before anything is noted."""
+        self._events = Events(probe, self._details)
+        self._thread = start_thread(self._write_all, "trace")
+        atexit.register(self._at_exit)
+
+    def end(self) -> None:
+        """Nothing more is noted. The thread writes the rest, and ends."""
+        self.ended = True
+        self._end.put(None)
+        if self._thread is None:  # it was never opened
+            self._raw.close()
+
+    def join(self) -> None:
+        """Wait until all is written."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _at_exit(self) -> None:
+        """The scheduler was never closed: write the notes so far."""
+        self.end()
+        self.join()
+
+    # -- the thread -----------------------------------------------------------------------------------------------
+
+    def _write_all(self) -> None:
+        try:
+            zipped: Any = self._raw
+            if self._zipped:  # the head of such a file is written at once: not on the loop's thread
+                zipped = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=_LEVEL)
+            with self._raw, zipped as file:
+                file.write(self._events.head.encode())
+                while not self._ends_within(_PAUSE):
+                    self._write(file)
+                self._write(file)
+                file.write(self._events.end(self._lost).encode())
+        except OSError:
+            log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
+            ended = False
+            while not ended:
+                ended = self._ends_within(_PAUSE)
+                self.notes.clear()
+                self.released.clear()
+        atexit.unregister(self._at_exit)
+
+    def _ends_within(self, seconds: float) -> bool:
+        return comes(self._end, seconds) or self.ended
+
+    def _write(self, file: IO[bytes]) -> None:
+        while self.notes or self.released:
+            texts = [make(self._events, *told) for make, told in _taken(self.notes)]
+            if released := list(_taken(self.released)):
+                texts.append(self._events.released(*zip(*released, strict=True)))
+            file.write("".join(texts).encode())
+            file.flush()
+
+    def bound(self) -> None:
+        """Drop the last notes, if too many wait."""
+        while len(self.notes) > _MOST:
+            make, _ = self.notes.pop()
+            self._lost += make in (Events.task, Events.inline)
+        while len(self.released) > _MOST:
+            self.released.pop()
+
+
+def _taken(items: deque[Any]) -> Iterator[Any]:
+    for _ in range(_NOTES):
+        if not items:
+            break
+        yield items.popleft()
+
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
 _SHOWN_SCOPES: Final = 32  # so many scopes with a reserve have counters of their bytes
@@ -62,7 +186,7 @@ class Trace(Instrument):
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
-        self._tasks: dict[Task, Row] = {}  # unfinished tasks, with their notes
+        self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's
         self._notes = self._file.notes
         self._scopes: dict[Scope, int] = {}  # open scopes, with their numbers
         self._count = 0
@@ -85,9 +209,9 @@ class Trace(Instrument):
 
     def detached(self) -> None:
         now = perf_counter()
-        for row in self._tasks.values():  # unfinished tasks, in their present state
-            row.done = now
-            self._notes.append((Events.task, (row,)))
+        for noted in self._tasks.values():  # unfinished tasks, in their present state
+            noted[0].done = now
+            self._notes.append((Events.task, noted))
         self._tasks.clear()
         for scope, number in self._scopes.items():  # an iteration may be over, and not closed yet
             self._note_closed(scope, number)
@@ -122,38 +246,44 @@ class Trace(Instrument):
         now = perf_counter()
         assert task.value is not None
         scope = self._scopes.get(task.scope) or self._number(task.scope)
-        inputs = [value.seq for value in task.inputs]
-        self._tasks[task] = Row(task.seq, task.name, task.value.site, scope, inputs, task.cost, now, task.expedited)
+        record = TaskRecord(
+            seq=task.seq, name=task.name, site="", scope=scope, cost=task.cost, kept=0, submitted=now, head=now,
+            done=now, inputs=tuple([value.seq for value in task.inputs]), state="pending", expedited=task.expedited,
+        )  # fmt: skip
+        self._tasks[task] = record, task.value.site
 
     def task_launched(self, task: Task) -> None:
-        row = self._tasks.get(task)
-        if row is None:
+        noted = self._tasks.get(task)
+        if noted is None:
             return  # submitted before the trace began
-        now = perf_counter()
-        queue = task.scope.queue
-        row.head = self._last.get(queue, 0.0)
-        row.launched = self._last[queue] = now
-        row.lane = task.lane
-        row.full = self._full
+        record, queue, lane = noted[0], task.scope.queue, task.lane
+        record.head = max(self._last.get(queue, 0.0), record.submitted)
+        record.launched = self._last[queue] = perf_counter()
+        if lane is None:
+            record.claim = True
+        else:
+            record.device, record.stream, record.copies = lane.device.name, lane.stream.name, lane.copies
+        if self._full:
+            record.waited_for = "slots"
         self._full = self._probe.full
         self._in_flight += task.cost
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
-        row = self._tasks.get(task)
-        if row is not None:
-            row.began = began
-            row.ended = ended
+        noted = self._tasks.get(task)
+        if noted is not None:
+            noted[0].began, noted[0].ended = began, ended
 
     def task_ended(self, task: Task) -> None:
-        row = self._tasks.pop(task, None)
-        if row is None:
+        noted = self._tasks.pop(task, None)
+        if noted is None:
             return
-        row.done = now = perf_counter()
-        row.state = task.state
-        if row.launched:
+        record = noted[0]
+        record.done = now = perf_counter()
+        record.state = STATE_NAMES[task.state]
+        if record.launched is not None:
             self._in_flight -= task.cost
-            row.kept = task.cost - task.refund
-        self._notes.append((Events.task, (row,)))
+            record.kept = task.cost - task.refund
+        self._notes.append((Events.task, noted))
         if now > self._next:
             self._sample(now)
 

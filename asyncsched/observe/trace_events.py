@@ -8,14 +8,13 @@ import platform
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 import numpy as np
 
 from .._core.callsite import CallSite, line_of
-from .._core.model import DONE, STATE_NAMES, Lane
-from ..runtime.runtime import LoopStream
+from ..runtime.runtime import INLINE_STREAM
 from .probe import Probe
 from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
 
@@ -26,29 +25,9 @@ _MOMENT: Final = 0.5  # microseconds shown for a submission: less than any takes
 
 # For each phase of a task one of the colours that viewers know by name.
 _COLOURS: Final = dict(zip(PHASES, ("grey", "yellow", "terrible", "bad", "olive", "good", "white"), strict=True))
-
-
-@dataclass(slots=True)
-class Row:
-    """The notes of a trace about a task. A time that never came is 0."""
-
-    seq: int
-    name: str
-    site: CallSite | None
-    scope: int
-    inputs: Sequence[int]
-    cost: int
-    submitted: float
-    expedited: bool = False
-    lane: Lane | None = None  # None for a claim, and for a task that was never launched
-    full: bool = False  # whether no slot was free before its launch
-    head: float = 0.0
-    launched: float = 0.0
-    began: float = 0.0
-    ended: float = 0.0
-    done: float = 0.0
-    state: int = 0
-    kept: int = 0
+# The fields of a task that are told where they are not as usual.
+_USUAL: Final = {field.name: field.default for field in fields(TaskRecord)}
+_FIXED: Final = ("state", "waited_for", "expedited", "device", "stream", "copies", "claim")
 
 
 class Events:
@@ -62,16 +41,16 @@ class Events:
     def __init__(self, probe: Probe, details: int) -> None:
         self._details = details
         self._origin = time.perf_counter()
-        self._tracks: dict[Lane | None, int] = {}  # of streams; a quick task is on the loop's track
+        self._tracks: dict[tuple[str, str], int] = {}  # of streams; a quick task is on the loop's track
         self._known: dict[Any, tuple[str, CallSite | None]] = {}  # its identity is used: keep it alive
         self._shown: dict[int, TaskRecord] = {}
         self._scopes: dict[int, tuple[str, str]] = {}  # open ones: scope or iteration, and the name
         self.head: str = self._head(probe)
 
     def _head(self, probe: Probe) -> str:
-        tracks = {_LOOP: LoopStream.name}
+        tracks = {_LOOP: INLINE_STREAM}
         for track, lane in enumerate(probe.lanes, _STREAMS):
-            self._tracks[lane] = track
+            self._tracks[lane.device.name, lane.stream.name] = track
             tracks[track] = lane.stream.name
         metadata = {
             "format": FORMAT,
@@ -105,26 +84,25 @@ class Events:
 
     # -- tasks ----------------------------------------------------------------------------------------------------
 
-    def task(self, row: Row) -> str:
-        """A task that ended, or the present state of one that did not."""
-        if not row.ended:
-            text = self._without_body(row)
+    def task(self, task: TaskRecord, site: CallSite | None) -> str:
+        """A task that ended, or the present state of one that did not. Its times are the clock's."""
+        if task.began is None or task.ended is None or task.launched is None:
+            text = self._without_body(task, site)
         else:
-            key = row.lane, row.name, id(row.site), row.state, row.full, row.expedited
-            known = self._known.get(key)
-            origin, submitted, began = self._origin, row.submitted, row.began
-            text = (known[0] if known is not None else self._template(key, row.name, row.site, row)) % (
-                (began - origin) * 1e6,
-                (row.ended - began) * 1e6,
-                row.seq,
-                row.scope,
-                row.cost,
-                row.kept,
-                row.inputs,
-                (submitted - origin) * 1e6,
-                (max(row.head, submitted) - origin) * 1e6,
-                (row.launched - origin) * 1e6,
-                (row.done - origin) * 1e6,
+            key = task.stream, task.device, task.name, id(site), task.state, task.waited_for, task.expedited
+            known, origin = self._known.get(key), self._origin
+            text = (known[0] if known is not None else self._template(key, task.name, site, task)) % (
+                (task.began - origin) * 1e6,
+                (task.ended - task.began) * 1e6,
+                task.seq,
+                task.scope,
+                task.cost,
+                task.kept,
+                [*task.inputs],
+                (task.submitted - origin) * 1e6,
+                (task.head - origin) * 1e6,
+                (task.launched - origin) * 1e6,
+                (task.done - origin) * 1e6,
             )
         if self._details > 0:
             self._details -= 1
@@ -140,11 +118,11 @@ class Events:
         text = known[0] if known is not None else self._template(key, name, site)
         return text % ((began - self._origin) * 1e6, (ended - began) * 1e6, seq, scope, cost)
 
-    def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, row: Row | None = None) -> str:
+    def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, task: TaskRecord | None = None) -> str:
         """A slice's text without numbers, kept for later slices of the same kind."""
-        track, fixed, more = _LOOP, {"site": line_of(site), "stream": LoopStream.name}, ""
-        if row is not None:
-            track, fixed = self._tracks.get(row.lane, _LOOP), self._fixed(row)
+        track, fixed, more = _LOOP, {"site": line_of(site), "stream": INLINE_STREAM}, ""
+        if task is not None:
+            track, fixed = self._tracks.get((task.device, task.stream), _LOOP), self._fixed(task, site)
             more = ',"kept":%d,"inputs":%s,"submitted":%.1f,"head":%.1f,"launched":%.1f,"done":%.1f'
         named, args = (_json(what).replace("%", "%%") for what in (name, fixed))
         found = (
@@ -156,38 +134,27 @@ class Events:
         self._known[key] = found, site
         return found
 
-    def _fixed(self, row: Row) -> dict[str, Any]:
-        """The common part of tasks that are alike."""
-        found: dict[str, Any] = {"site": line_of(row.site)}
-        if row.state != DONE:
-            found["state"] = STATE_NAMES[row.state]
-        if row.full:
-            found["waited_for"] = "slots"
-        if row.expedited:
-            found["expedited"] = True
-        if row.lane is not None:
-            found |= {"device": row.lane.device.name, "stream": row.lane.stream.name}
-            if row.lane.copies:
-                found["copies"] = True
-        elif row.launched:
-            found["claim"] = True
-        return found
+    @staticmethod
+    def _fixed(task: TaskRecord, site: CallSite | None) -> dict[str, Any]:
+        """The common part of tasks that are alike: what is not as in most."""
+        told = {name: getattr(task, name) for name in _FIXED if getattr(task, name) != _USUAL[name]}
+        return {"site": line_of(site)} | told
 
-    def _without_body(self, row: Row) -> str:
+    def _without_body(self, task: TaskRecord, site: CallSite | None) -> str:
         """A claim, or a task that was cancelled or failed before it ran."""
-        args = self._fixed(row) | {
-            "seq": row.seq,
-            "scope": row.scope,
-            "inputs": row.inputs,
-            "cost": row.cost,
-            "kept": row.kept,
-            "submitted": self._us(row.submitted),
-            "head": self._us(max(row.head, row.submitted)),
-            "launched": self._us(row.launched) if row.launched else None,
-            "done": self._us(row.done),
+        args = self._fixed(task, site) | {
+            "seq": task.seq,
+            "scope": task.scope,
+            "inputs": task.inputs,
+            "cost": task.cost,
+            "kept": task.kept,
+            "submitted": self._us(task.submitted),
+            "head": self._us(task.head),
+            "launched": None if task.launched is None else self._us(task.launched),
+            "done": self._us(task.done),
         }
-        track = self._tracks.get(row.lane, _LOOP)
-        return _event("i", row.name, s="t", cat="task", tid=track, ts=self._us(row.done), args=args)
+        track = self._tracks.get((task.device, task.stream), _LOOP)
+        return _event("i", task.name, s="t", cat="task", tid=track, ts=self._us(task.done), args=args)
 
     def _detailed(self, text: str) -> str:
         """For a task its submission, an arrow from there to its run, and its phases."""

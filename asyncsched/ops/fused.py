@@ -23,7 +23,7 @@ import numpy as np
 from . import cut, parallel
 from .exactly import asked
 from .kernels import compiled
-from .kernels.scratch import scratch
+from .kernels.blocks import scratch
 from .meta import Meta
 from .op import NO_OPTIONS, Kernel, Op, fixed_kernel
 from .program import Program, Ref, Step, note_step

@@ -40,10 +40,10 @@ from importlib import import_module
 from .op import Op
 
 _THEMES = (
-    "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "sets", "create", "random",
+    "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "create", "random",
     "erf", "signal",
-    "nan_reductions", "order_statistics", "histograms", "covariance",
-    "gradients", "accurate_sum", "optim", "activation", "gelu", "softmax", "layers", "losses", "attention", "conv",
+    "nan_reductions", "order_statistics", "histograms",
+    "gradients", "optim", "activation", "layers", "losses", "attention", "conv",
     "pool",
 )  # fmt: skip
 _MODULES = [import_module(f".kernels.{theme}", __package__) for theme in _THEMES]

@@ -13,13 +13,14 @@ import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
-from .._core.callsite import line_of
-from .._core.commit import Commit
+from .._core.callsite import CallSite, line_of
 from .._core.completions import Completions
+from .._core.endings import Commit
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, LOOK
@@ -34,12 +35,13 @@ from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
-from .rates import Meter
-from .room import Room
+from .rates import Meter, Room
 from .threads import in_thread, to_its_end
 from .wakeup import Wakeup, plain_wakeup
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
+
+INLINE_STREAM: Final = "event loop"  # the name of its thread where streams are listed
 
 # Copies up to this many bytes are made on the loop's thread. Such a copy takes 20 us, and a hop to another thread 50 us
 # of the loop's own time (two processors).
@@ -200,7 +202,7 @@ class Runtime(OnOneLoop, Host):
         """Add a lane for each stream of an open device."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        loop = Lane(device, LoopStream())
+        loop = Lane(device, SimpleNamespace(name=INLINE_STREAM))
         compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True)]
@@ -441,18 +443,18 @@ class Runtime(OnOneLoop, Host):
         if task.lane.device.remote:
             task.lane.device.stop(task)
 
-    def on_overrun(self, task: Task) -> None:
+    def on_overrun(self, task: Task, site: CallSite) -> None:
         """Log the first result that took the tracked bytes above a limit because its charge was too low.
 
         Not for a task that no line of the user's submitted: whoever made that task tells it in terms that its users
         know.
         """
-        if self._overrun_told or task.site is None:
+        if self._overrun_told:
             return
         self._overrun_told = True
         account = task.scope.account.open
         log.warning(
-            f"{task.name}, submitted at {line_of(task.site)}, was charged {task.cost:,} bytes and made"
+            f"{task.name}, submitted at {line_of(site)}, was charged {task.cost:,} bytes and made"
             f" {task.cost - task.refund:,}: {account.used:,} bytes are tracked, and the limit is {account.limit:,}."
             " Until they are below it, no task that makes a result is admitted. Declare the bytes by nbytes=, or shape="
             " and dtype="
@@ -480,12 +482,6 @@ class Lanes:
     compute: list[Lane]
     serial: list[Lane]  # whose tasks run one after the other
     copy: list[Lane]
-
-
-class LoopStream:
-    """Stands for the event loop's thread where streams are listed."""
-
-    name = "event loop"
 
 
 def _take_device(device: Device) -> None:

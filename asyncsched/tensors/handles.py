@@ -238,7 +238,6 @@ def deliver(value: Value) -> Any:
     if value.meta is not None:
         reveal(value)
         return hand_out(value)
-    value.escaped = True
     return value.array  # a callable's own result
 
 

@@ -35,7 +35,7 @@ def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
 _PUT = Op("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
-Source = tuple[Any, Device]  # an array that a copy stream of the device can read
+Source = tuple[Any, np.dtype[Any], Device]  # an array that a copy stream of the device can read, and a tensor's dtype
 
 
 def importable(runtime: Runtime, source: Any, device: object) -> Source:
@@ -44,7 +44,7 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
         if source._value.account.runtime is not runtime:
             raise ValueError("the source belongs to another scheduler: `await` it, and put the array")
         raise TypeError("the source is in this scheduler already: for another device use `t.to(device)`")
-    target = runtime.device(device)
+    target = runtime.devices[0] if device is None else runtime.device(device)
     array = _importable(source, target)
     if array.dtype.hasobject:
         kind = type(source).__name__
@@ -54,14 +54,13 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
                 " numbers one by one"
             )
         raise TypeError(f"put takes an array of numbers, or an object that `np.asarray` turns into one, not {kind}")
-    dtype_of(array.dtype)  # raises for dtypes that no tensor has
-    return array, target
+    return array, dtype_of(array.dtype), target
 
 
 def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) -> tuple[Task, Tensor]:
     """Submit the copy of a host array to a device. Returns the task and the tensor."""
-    array, target = source
-    form = meta(array.shape, dtype_of(array.dtype), array.flags.c_contiguous)
+    array, dtype, target = source
+    form = meta(array.shape, dtype, array.flags.c_contiguous)
     nbytes = target.memory.footprint(array.nbytes)
     value = new_value(core.account, target, form, nbytes, call_site(3))  # 3: above is `put`
     if not target.inline:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asyncsched._core.commit import Commit
+from asyncsched._core.endings import Commit
 from asyncsched._core.failure import Failure
 from asyncsched._core.model import DONE, LAUNCHED, PENDING, Account, Lease, Scope, Task, Value
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asyncsched._core.fair_queue import FairQueue, Member
+from asyncsched._core.tenants import FairQueue, Member
 
 
 class Account(Member):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from asyncsched._core.admission import choose
 from asyncsched._core.model import CallPlan, Lane, Value
-from asyncsched._core.placement import choose
 
 from .rig import Rig
 

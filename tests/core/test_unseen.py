@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from asyncsched._core.failure import KEPT_FAILURES
 from asyncsched._core.model import CANCELLED, FAILED, Scope, Value
-from asyncsched._core.unseen import KEPT_FAILURES
 
 from .rig import Rig, cancellation
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime.room import Room
+from asyncsched.runtime.rates import Room
 from tests.waiting import Clock, outside, turns, until
 
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.flow.pipeline.counting_stages import choice
 from asyncsched.flow.pipeline.pipeline import BUFFER
-from asyncsched.flow.pipeline.shuffle_stage import choice
 from tests.waiting import turns, until
 
 from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread, take

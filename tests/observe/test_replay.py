@@ -16,7 +16,7 @@ from asyncsched.observe import Recording, replan
 from asyncsched.observe.analysis import memory_curve
 from asyncsched.observe.recording import ScopeRecord, TaskRecord
 from asyncsched.observe.replay import Outcome, Program
-from asyncsched.runtime.runtime import LoopStream
+from asyncsched.runtime.runtime import INLINE_STREAM
 
 KIB = 1024
 
@@ -52,14 +52,14 @@ def test_what_is_independent_overlaps_and_what_depends_waits() -> None:
 
 
 def test_what_ran_on_the_loops_thread_takes_no_stream() -> None:
-    program = recorded(task(0, 1.0), task(1, 1.0, 0, at=1.0, stream=LoopStream.name), task(2, 2.0))
+    program = recorded(task(0, 1.0), task(1, 1.0, 0, at=1.0, stream=INLINE_STREAM), task(2, 2.0))
     found = replay(program)
     assert found.seconds == pytest.approx(3.0)
     assert found.busy == pytest.approx(1.0)
 
 
 def test_what_ran_at_once_is_charged_at_once_and_takes_no_slot() -> None:
-    at_once = {"device": "", "stream": LoopStream.name, "kept": 8 * KIB, "released": 1.3}
+    at_once = {"device": "", "stream": INLINE_STREAM, "kept": 8 * KIB, "released": 1.3}
     program = recorded(*[task(i, 0.0, at=i * 0.1, **at_once) for i in range(3)], task(3, 1.0, 0, 1, 2, at=0.3))
     found = replay(program, max_ops=1)
     assert found.seconds == pytest.approx(1.3)

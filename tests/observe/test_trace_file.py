@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.observe import Recording, trace_file
+from asyncsched.observe import Recording, trace
 from asyncsched.runtime.life import InlineMode
 
 MOST_BYTES = 104  # a task: a million in 100 MiB
@@ -171,11 +171,11 @@ async def test_what_a_slow_disk_lost_is_counted_and_the_rest_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.json"
-    monkeypatch.setattr(trace_file, "_PAUSE", 3600.0)  # its thread waits
+    monkeypatch.setattr(trace, "_PAUSE", 3600.0)  # its thread waits
     monkeypatch.setattr("asyncsched.observe.trace._EVERY", 0.0)
     async with asc.Scheduler("cpu") as s, asc.Trace(path):
         with monkeypatch.context() as disk:
-            disk.setattr(trace_file, "_MOST", 0)
+            disk.setattr(trace, "_MOST", 0)
             async with s.scope(name="lost"):
                 await s.call(int)
         await s.call(str)

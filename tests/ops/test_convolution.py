@@ -14,7 +14,7 @@ from conftest import meta_of
 import asyncsched as asc
 from asyncsched.ops import TABLE, parallel, plan, resolve
 from asyncsched.ops.kernels import compiled
-from asyncsched.ops.kernels.scratch import LINE_BYTES, scratch
+from asyncsched.ops.kernels.blocks import LINE_BYTES, scratch
 from asyncsched.ops.kernels.windows import Windows
 from asyncsched.tensors.tensor import apply
 

@@ -20,7 +20,7 @@ from asyncsched.observe.replay import Outcome
 from asyncsched.observe.summary import Operation, ScopeState, Snapshot, StreamState, Waiting
 from asyncsched.observe.timer import Measurement, Times
 from asyncsched.pictures.record import Record
-from asyncsched.runtime.room import WaitingForRoom
+from asyncsched.runtime.rates import WaitingForRoom
 
 GIB = 2**30
 LOAD = asc.Load(3, 2, int(11.8 * GIB), 0, None, 1234.5678901234567, 2.5 * GIB + 0.1, 0.0031998877665544332)

@@ -19,7 +19,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 import asyncsched as asc
 from asyncsched.ops.fused import Run
 from asyncsched.ops.kernels import compiled
-from asyncsched.ops.kernels.scratch import PLACES
+from asyncsched.ops.kernels.blocks import PLACES
 from asyncsched.ops.table import TABLE
 from tests.waiting import held, until
 

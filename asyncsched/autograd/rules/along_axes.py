@@ -9,9 +9,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ...ops.kernels.accurate_sum import MANY, rows_per_piece
 from ...ops.kernels.products import einsum_letters, tensordot_axes
-from ...ops.kernels.reduce import reduced_axes
+from ...ops.kernels.reduce import MANY, reduced_axes, rows_per_piece
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of

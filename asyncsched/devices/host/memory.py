@@ -143,8 +143,9 @@ class HostMemory(Memory):
         """Run an operation, in a buffer of the pool, or over an input that nobody else holds."""
         op, options = task.call, task.options or NO_OPTIONS
         form, nbytes = task.value.meta, task.value.nbytes  # type: ignore[union-attr]  # the value in no variable: below
-        arrays = [v.array if type(v.array) is np.ndarray else _on_host(v) for v in task.inputs]
-        args = execution.arguments(task.args, arrays)
+        args = _operands(task.reads, task.args)
+        if args is None:  # some are on another device
+            args = execution.arguments(task.args, [_on_host(v) for v in task.inputs])
         kernel = op.kernels.get(np) or resolve(op, np)
         pools = op.out and not op.view and nbytes >= POOLED_BYTES and form.known
         # `out` is in C order, so the result must be, too: it is declared so, or it follows from the operands.
@@ -175,7 +176,7 @@ class HostMemory(Memory):
     def _finish(self, task: Task, array: Array, block: Block | None) -> None:
         value = task.value
         assert value is not None
-        if value.failure is not None:  # cancelled meanwhile
+        if task.failure is not None:  # cancelled meanwhile
             if block is not None:
                 self.pool.give(block)
             return

@@ -27,14 +27,15 @@ from ..._core.model import Task
 from ...ops.op import Op
 from ...ops.parallel import Part
 from ...ops.traits import Blas
+from ..counter import Counter
 from . import blas
 
 
 class Helper(Protocol):
     """A stream, as its neighbours see it."""
 
-    def idle(self) -> bool:
-        """Whether it has nothing to do, as far as can be seen from another thread."""
+    launched: int  # tasks so far
+    finished: Counter
 
     def wake(self, shared: Shared) -> None:
         """If it sleeps, have it help with parts."""
@@ -84,7 +85,7 @@ class Team:
                 return
         # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
         # library's or a user's function may use them all.
-        blas.compute(self, product or False in [stream.idle() for stream in self.streams])
+        blas.compute(self, product or False in [one.finished.count == one.launched for one in self.streams])
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on idle ones. Raises an exception of one of them."""

@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final, NamedTuple
 
 from ..._arguments import check_number, check_plain
 from ..._core.admission import rank_of
-from ..._core.exception_copies import copied
-from ..._core.fair_queue import FairQueue, Member
+from ..._core.failure import copied
+from ..._core.tenants import FairQueue, Member
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 from .pace import SAFE, Pace, too_late

@@ -22,8 +22,8 @@ from ...runtime.context import Ambient, ambient, find, innermost
 from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
+from .members import one_each
 from .queue import STEP, Entry, Parts, Queue
-from .returned import one_each
 
 Answered = tuple[list[Entry], list[Any]]
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
-from .marks import Marked, unmarked
+from .links import Marked, unmarked
 from .position import Origin
 
 PACKED: Final = object()  # in place of a batch, when a part of one was packed

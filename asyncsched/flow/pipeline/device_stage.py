@@ -38,8 +38,7 @@ from ...tensors.handles import Handle
 from ...tensors.putting import importable
 from ..scope import Submitter
 from ..tasks import put_all
-from .links import Numbered
-from .marks import unmarked
+from .links import Numbered, unmarked
 from .position import Origin
 from .stages import Stage
 

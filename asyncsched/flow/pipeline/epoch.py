@@ -20,11 +20,9 @@ from ...runtime.threads import ended, in_thread, to_its_end
 from .counting_stages import TakeStage
 from .links import DroppingLink, Link
 from .order import is_iterable
-from .plan import Plan
-from .position import EPOCH, Behind, Position
-from .progress import Progress
+from .position import EPOCH, Behind, Position, Progress
 from .sources import SourceStage, close, make_source
-from .stages import Stage, noted
+from .stages import Plan, Stage, noted
 
 T = TypeVar("T")
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import types
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -15,10 +17,9 @@ import anyio
 
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
-from .links import DROPPED, DroppingLink, WaitQueue
-from .marks import PLAIN, marked, unmarked
+from .links import DROPPED, PLAIN, DroppingLink, Marked, WaitQueue, marked
 from .position import Origin, brief
-from .stages import Call, CallingStage, EntryQueue, Stage
+from .stages import EntryQueue, Stage
 
 Function: TypeAlias = Callable[[Any], Any]
 Policy: TypeAlias = tuple[
@@ -26,6 +27,60 @@ Policy: TypeAlias = tuple[
 ]  # how often to call again, and for what to leave an item out
 Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
 _UNSET = object()
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of a stage's function, and its result or error."""
+
+    origin: Origin
+    item: Any  # the argument, then the result; after an error the argument in brief
+    error: BaseException | None = None
+    seconds: float = 0.0
+    given: bool = True  # to the function: an array that was overwritten is no error of it
+    done: bool = False
+
+
+class CallingStage(Stage):
+    """The base of stages that call a function for each item. Results of several workers are passed on in the order in
+    which the items were taken, if the stage is ordered."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._entered: deque[Call] = deque()  # in order, what was not passed on
+
+    def _enter(self, origin: Origin, item: Any) -> Call:
+        """A call that is about to begin."""
+        call = Call(origin, item)
+        if self.ordered:
+            self._entered.append(call)
+        return call
+
+    def _leave(self, call: Call) -> None:
+        """Pass on its result, and the results that waited for it."""
+        call.done = True
+        if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
+            call.item, call.error = DROPPED, None
+        if call.error is not None:
+            self.fail(call.origin, call.error, call.item)
+        elif not self.ordered:
+            self.pass_on(call.origin, call.item)
+        while self._entered and self._entered[0].done:
+            first = self._entered.popleft()
+            if first.error is None:
+                try:
+                    self.out.put(first.origin, first.item)
+                    continue
+                except BaseException as error:  # as `pass_on`
+                    first.item, first.error = brief(first.item), error
+                    self.fail(first.origin, error)
+            # The first in the order of the items counts, whichever failed first
+            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
+            self._entered.clear()
+
+    def _finish(self) -> None:
+        self._entered.clear()  # what nobody took, where the stage was left
+        super()._finish()
 
 
 class LoopStage(CallingStage):
@@ -179,11 +234,12 @@ class ThreadStage(CallingStage):
         while not self._stopped and (call := taken(self._calls)) is not None:
             started = perf_counter()
             try:
-                call.given = False
-                call.item = unmarked(call.item, call.origin)
-                call.given = True
+                if type(call.item) is Marked:
+                    call.given = False
+                    call.item = call.item.check(call.origin)
+                    call.given = True
                 call.item = checked(copy_context().run(function, call.item))
-                if self.marks:
+                if self.marks and type(call.item) not in PLAIN:
                     call.item = marked(call.item, self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error

@@ -15,24 +15,20 @@ from ..._arguments import (
     is_coroutine_function,
     is_generator_function,
     parse_bytes,
-)
+)  # fmt: skip
 from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
-from .counting_stages import TakeStage, UnbatchStage
+from .counting_stages import ShuffleStage, TakeStage, UnbatchStage
 from .device_stage import DeviceStage
 from .epoch import Items, PipelineStatistics, report
 from .functions import BatchStage, LoopStage, ThreadStage, checked
-from .links import DroppingLink, Link
-from .marks import marked
+from .links import DroppingLink, Link, marked
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
-from .plan import Plan, unknown_after
-from .position import Position
+from .position import Position, Progress
 from .processes import ProcessStage
-from .progress import Progress
-from .shuffle_stage import ShuffleStage
-from .stages import Stage, StagePlan
+from .stages import Plan, Stage, StagePlan, unknown_after
 
 T = TypeVar("T")
 U = TypeVar("U")

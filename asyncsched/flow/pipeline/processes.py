@@ -28,7 +28,7 @@ from multiprocessing.util import Finalize
 from threading import Thread
 from typing import Any
 
-from ..._core.exception_copies import built_in_of
+from ..._core.failure import built_in_of
 from ...errors import add_note
 from ...runtime.threads import yield_to_streams
 from .functions import ThreadStage, checked

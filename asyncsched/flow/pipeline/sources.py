@@ -24,8 +24,7 @@ import anyio
 
 from ...errors import passable
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
-from .links import Link
-from .marks import marked
+from .links import Link, marked
 from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position
 from .stages import EntryQueue, Stage

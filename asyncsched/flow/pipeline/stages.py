@@ -1,27 +1,30 @@
-"""The base of a pipeline's stages: links on either side, how stages fail, and how results keep their order.
+"""The base of a pipeline's stages: links on either side, and how stages fail.
 
 A stage takes items from one link and puts its results into the next. An error of its function ends its output: behind
 the results of the items before it, and with nothing after it.
+
+The parts of a pipeline, and how many items it gives.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Coroutine, Iterable
 from math import inf
 from time import perf_counter
 from traceback import TracebackException
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from ..._core.exception_copies import copied
+from ..._core.failure import copied
 from ..._log import log
 from ...errors import add_note, notes_of, passable
 from ...runtime.threads import ended
-from .links import DROPPED, Link
-from .position import Origin, Position, brief, describe
+from .links import Link
+from .order import Shard, arranged, is_in_memory, is_iterable, is_map, of_epoch
+from .position import EPOCH, Origin, Position, brief, describe
 
 T = TypeVar("T")
 _FAILURES_KEPT: Final = 16
@@ -114,10 +117,6 @@ class Stage:
             self.source.end()
             self.out.lift_bound()
 
-    def failed_first(self, call: Call) -> None:
-        """Of several calls the first in the order of the items counts, whichever failed first."""
-        self.error, self.failed_at, self.failed_on = call.error, call.origin, call.item
-
     def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
         """Whether an item is left out for this error; then it is told of."""
         if not isinstance(error, self.skips):
@@ -192,59 +191,6 @@ def _alone(error: BaseException) -> BaseException:
     return error
 
 
-@dataclass(slots=True, eq=False)
-class Call:
-    """One call of a stage's function, and its result or error."""
-
-    origin: Origin
-    item: Any  # the argument, then the result; after an error the argument in brief
-    error: BaseException | None = None
-    seconds: float = 0.0
-    given: bool = True  # to the function: an array that was overwritten is no error of it
-    done: bool = False
-
-
-class CallingStage(Stage):
-    """The base of stages that call a function for each item. Results of several workers are passed on in the order in
-    which the items were taken, if the stage is ordered."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._entered: deque[Call] = deque()  # in order, what was not passed on
-
-    def _enter(self, origin: Origin, item: Any) -> Call:
-        """A call that is about to begin."""
-        call = Call(origin, item)
-        if self.ordered:
-            self._entered.append(call)
-        return call
-
-    def _leave(self, call: Call) -> None:
-        """Pass on its result, and the results that waited for it."""
-        call.done = True
-        if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
-            call.item, call.error = DROPPED, None
-        if call.error is not None:
-            self.fail(call.origin, call.error, call.item)
-        elif not self.ordered:
-            self.pass_on(call.origin, call.item)
-        while self._entered and self._entered[0].done:
-            first = self._entered.popleft()
-            if first.error is None:
-                try:
-                    self.out.put(first.origin, first.item)
-                    continue
-                except BaseException as error:  # as `pass_on`
-                    first.item, first.error = brief(first.item), error
-                    self.fail(first.origin, error)
-            self.failed_first(first)
-            self._entered.clear()
-
-    def _finish(self) -> None:
-        self._entered.clear()  # what nobody took, where the stage was left
-        super()._finish()
-
-
 class EntryQueue(Generic[T]):
     """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
 
@@ -292,3 +238,85 @@ class EntryQueue(Generic[T]):
                 self._failed((), error)
                 if isinstance(error, KeyboardInterrupt | SystemExit):
                     raise
+
+
+_UNKNOWN = "the length of this pipeline is not known"
+
+
+class Plan(NamedTuple):
+    """A source, how many items may be read ahead of the first stage, and how many bytes, and the stages."""
+
+    source: Any
+    buffer: tuple[int, int | None]
+    order: Any = None
+    shards: tuple[Shard, ...] = ()
+    stages: tuple[StagePlan, ...] = ()
+    epochs: int | None = 1  # that are read in one `open()`; None for no end
+    repeated: int = 0  # how many of the stages stand before the `repeat`, and see each epoch end
+    most: int = sys.maxsize  # items that are read in each epoch: enough for each `take`
+    takes: tuple[tuple[int, int], ...] = ()  # behind how many of the stages each `take` stands, and of how many items
+
+    def labels(self) -> list[str]:
+        """The names of its parts, in order."""
+        labels = [stage.label for stage in self.stages]
+        if self.epochs != 1:
+            labels.insert(self.repeated, "repeat" if self.epochs is None else f"repeat {self.epochs}")
+        for place, count in reversed(self.takes):  # they stand before the `repeat`
+            labels.insert(place, f"take {count}")
+        return [f"shard {shard.index} of {shard.count}" for shard in self.shards] + labels
+
+    def read(self, epoch: int) -> Any:
+        """The source and order of an epoch, where they are functions of its number. Raises TypeError if the result
+        cannot be read."""
+        return arranged(of_epoch(self.source, epoch, self.order), self.order, self.shards, epoch)
+
+    def check_position(self, iterable: Any, position: Position) -> None:
+        """Raise ValueError for a position behind the end of a source that is read by index: it is of another
+        pipeline."""
+        now = position.now()
+        received = max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])
+        by_index = is_in_memory(iterable) or is_map(iterable)
+        if received and by_index and received > (count := len(iterable)):
+            raise ValueError(
+                f"the loaded position is behind {received} items, and the source has {count}: load the `state_dict()`"
+                " of a pipeline with the same source"
+            )
+
+    def readable(self, epoch: int) -> Any:
+        """As `read`, if that does not take making a source, which may wait. Raises TypeError if it does."""
+        if not is_iterable(self.source):
+            raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
+        return self.read(epoch)
+
+    def length(self, iterable: Any, position: Position) -> int:
+        """How many items this iterable gives from a position on, as if all epochs were as long as this one.
+
+        Raises TypeError if that is not known.
+        """
+        if self.epochs is None:
+            raise TypeError(f"{_UNKNOWN}: `repeat()` goes on for ever; `repeat(epochs)` does not")
+        try:
+            count = len(iterable)
+        except TypeError as error:
+            raise TypeError(f"{_UNKNOWN}: its source has none ({error})") from None
+        count = min(count, self.most)
+        now = position.now()
+        received = Counter(number // EPOCH for number in now.ahead)
+        received[0] += now.taken
+        before, behind = self.stages[: self.repeated], self.stages[self.repeated :]
+        whole = _through(before, count)
+        total = whole * (self.epochs - now.epoch % self.epochs)
+        total -= sum(whole - _through(before, max(0, count - taken)) for taken in received.values())
+        return _through(behind, total)
+
+
+def _through(stages: Iterable[StagePlan], count: int) -> int:
+    """How many items these stages make of `count` items."""
+    for stage in stages:
+        count = stage.length(count)
+    return count
+
+
+def unknown_after(label: str, items: int) -> int:
+    """The length behind a filter."""
+    raise TypeError(f"{_UNKNOWN}: `{label}` decides as it goes which items it keeps")

@@ -5,8 +5,25 @@ An argument that may be given by position has the same position in PyTorch. Othe
 
 from ... import _instead
 from ...tensors.functions import tanh
-from .activations import gelu, leaky_relu, log_softmax, relu, sigmoid, silu, softmax, softplus
-from .layers import conv1d, conv2d, dropout, embedding, linear, scaled_dot_product_attention
+from .layers import (
+    adaptive_avg_pool2d,
+    avg_pool2d,
+    conv1d,
+    conv2d,
+    dropout,
+    embedding,
+    gelu,
+    leaky_relu,
+    linear,
+    log_softmax,
+    max_pool2d,
+    relu,
+    scaled_dot_product_attention,
+    sigmoid,
+    silu,
+    softmax,
+    softplus,
+)  # fmt: skip
 from .losses import (
     binary_cross_entropy_with_logits,
     cross_entropy,
@@ -18,7 +35,6 @@ from .losses import (
     smooth_l1_loss,
 )  # fmt: skip
 from .normalization import batch_norm, group_norm, layer_norm, rms_norm
-from .pooling import adaptive_avg_pool2d, avg_pool2d, max_pool2d
 
 __all__ = [
     "adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "binary_cross_entropy_with_logits", "conv1d", "conv2d",

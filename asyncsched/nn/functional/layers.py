@@ -1,15 +1,22 @@
-"""Linear maps, convolutions, rows by number, dropout, attention."""
+"""Linear maps, convolutions, rows by number, dropout, attention.
+
+Functions of each element, and the softmax along an axis.
+
+The largest or the mean of windows on images.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
 from operator import index
-from typing import Any
+from typing import Any, Literal
 
 from ..._instead import naming_arguments
-from ...tensors.functions import concat, expand_dims, pad, squeeze
-from ...tensors.functions._common import op
+from ...tensors.functions import concat, expand_dims, moveaxis, pad, squeeze, stack
+from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .common import Padding, Size, check_padding, pair, single
+from .common import Padding, Size, check_padding, check_tensors, constant, pair, same_dtype, single
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -159,3 +166,190 @@ def mask_operand(mask: Tensor | None) -> Any:
     if isinstance(mask, Tensor) and mask.requires_grad:
         raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
     return mask
+
+
+def relu(x: Tensor) -> Tensor:
+    """The larger of each element and 0. The gradient at 0 is 0.
+
+    >>> x = await s.put(np.array([-1.0, 2.0]))
+    >>> await nn.relu(x)
+    array([0., 2.])
+    """
+    return op("relu", x)
+
+
+def gelu(x: Tensor, approximate: Literal["none", "tanh"] = "none") -> Tensor:
+    """x Phi(x), with the normal distribution function Phi, or its approximation by tanh.
+
+    Exact to rounding. In float32 on the CPU exact to 1e-6 at |x| < 10, unless it is issued `with asc.exact():`. D.
+    Hendrycks and K. Gimpel, "Gaussian Error Linear Units" (2016), has both formulas.
+
+    >>> x = await s.put(np.array([-1.0, 0.0, 1.0]))
+    >>> await nn.gelu(x)
+    array([-0.15865525,  0.        ,  0.84134475])
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate={approximate!r} must be 'none' or 'tanh'")
+    return op("gelu", x, approximate=approximate)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)).
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.sigmoid(x)
+    array([0.5       , 0.88079708])
+    """
+    return op("sigmoid", x)
+
+
+def silu(x: Tensor) -> Tensor:
+    """x sigmoid(x).
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.silu(x)
+    array([0.        , 1.76159416])
+    """
+    return x * sigmoid(x)
+
+
+def leaky_relu(x: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """Each element where it is positive, else `negative_slope` times it. The gradient at 0 is `negative_slope`.
+
+    >>> x = await s.put(np.array([-1.0, 2.0]))
+    >>> await nn.leaky_relu(x)
+    array([-0.01,  2.  ])
+    """
+    return op("leaky_relu", x, negative_slope=float(negative_slope))
+
+
+def softplus(x: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta x)) / beta, and x itself where beta x is above `threshold`.
+
+    >>> x = await s.put(np.array([0.0, 2.0]))
+    >>> await nn.softplus(x)
+    array([0.69314718, 2.12692801])
+    """
+    return op("softplus", x, beta=float(beta), threshold=float(threshold))
+
+
+@naming_arguments
+def softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """exp(x) over its sum along an axis, without overflow.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> await nn.softmax(x)
+    array([0.5, 0.5])
+    """
+    return _along(x, axis, log=False)
+
+
+@naming_arguments
+def log_softmax(x: Tensor, axis: int = -1) -> Tensor:
+    """The logarithm of `softmax`, without overflow or underflow.
+
+    >>> x = await s.put(np.array([0.0, 0.0]))
+    >>> await nn.log_softmax(x)
+    array([-0.69314718, -0.69314718])
+    """
+    return _along(x, axis, log=True)
+
+
+def _along(x: Tensor, axis: int, *, log: bool) -> Tensor:
+    check_tensors("log_softmax" if log else "softmax", x)
+    if axis in (-1, x.ndim - 1):
+        return op("softmax", x, log=log)
+    return moveaxis(op("softmax", moveaxis(x, axis, -1), log=log), -1, axis)
+
+
+_FEW = 256  # elements of a window that are summed at once. Larger windows sum up their columns first, for less rounding
+
+
+def max_pool2d(x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0) -> Tensor:
+    """The largest element of each window on (..., height, width); by default the windows do not overlap.
+
+    The gradient goes to the first of equal elements. `padding` adds values below any element.
+
+    >>> nn.max_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 4, 4)
+    """
+    kernel = pair(kernel_size)
+    steps = kernel if stride is None else pair(stride)
+    return op("max_pool2d", x, kernel=kernel, stride=steps, padding=pair(padding))
+
+
+def avg_pool2d(
+    x: Tensor, kernel_size: Size, stride: Size | None = None, padding: Size = 0, *,
+    count_include_pad: bool = True, divisor_override: int | None = None,
+) -> Tensor:  # fmt: skip
+    """The mean of each window on (..., height, width): a convolution with equal weights.
+
+    >>> nn.avg_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 4, 4)
+
+    Args:
+        x: images.
+        kernel_size, stride, padding: one number, or one for rows and one for columns; by default the windows do not
+            overlap. The padding is of zeros.
+        count_include_pad: whether the padding counts.
+        divisor_override: divide by this number instead of the number of elements.
+    """
+    same_dtype("avg_pool2d", x)
+    kernel, (*lead, height, width) = pair(kernel_size), _images("avg_pool2d", x)
+    steps, around = kernel if stride is None else pair(stride), pair(padding)
+    if any(2 * p > k for p, k in zip(around, kernel, strict=True)):
+        raise ValueError(f"avg_pool2d: padding {around} must be at most half of the kernel {kernel}")
+
+    def sums(images: Tensor, weight: float) -> Tensor:
+        if prod(kernel) <= _FEW:
+            return conv2d(images, constant(x, (1, 1, *kernel), weight), stride=steps, padding=around)
+        rows, columns = kernel  # means first, since half precision may not hold the sums
+        down, across = constant(x, (1, 1, rows, 1), 1 / rows), constant(x, (1, 1, 1, columns), weight * rows)
+        images = conv2d(images, down, stride=(steps[0], 1), padding=(around[0], 0))
+        return conv2d(images, across, stride=(1, steps[1]), padding=(0, around[1]))
+
+    images = x.reshape(prod(lead), 1, height, width)
+    if count_include_pad or divisor_override is not None:
+        means = sums(images, 1 / (prod(kernel) if divisor_override is None else divisor_override))
+    else:
+        means = sums(images, 1) / sums(constant(x, (1, 1, height, width), 1), 1)
+    return means.reshape(*lead, *means.shape[-2:])
+
+
+def adaptive_avg_pool2d(x: Tensor, output_size: int | Sequence[int | None] | None) -> Tensor:
+    """The means of windows that are laid so that (..., height, width) gives `output_size` rows and columns.
+
+    Window i of n on a length m reaches from floor(i m / n) to ceil((i + 1) m / n).
+
+    >>> nn.adaptive_avg_pool2d(asc.ones((1, 3, 8, 8)), 2).shape
+    (1, 3, 2, 2)
+
+    Args:
+        x: images.
+        output_size: one number, or one for rows and one for columns; None for as many as there are.
+    """
+    same_dtype("adaptive_avg_pool2d", x)
+    _images("adaptive_avg_pool2d", x)
+    rows, columns = output_size if isinstance(output_size, Sequence) else (output_size, output_size)
+    return _averaged(_averaged(x, x.ndim - 1, columns), x.ndim - 2, rows)
+
+
+def _images(name: str, x: Tensor) -> tuple[int, ...]:
+    if x.ndim < 2:
+        raise ValueError(f"{name}: shape {x.shape} must be (..., height, width)")
+    return known_shape(x, name)
+
+
+def _averaged(x: Tensor, axis: int, count: int | None) -> Tensor:
+    """The means of `count` parts of an axis."""
+    shape = known_shape(x, "adaptive_avg_pool2d")
+    length = shape[axis]
+    if count is None or count == length:
+        return x
+    if count < 1:
+        raise ValueError(f"adaptive_avg_pool2d: output_size={count} must be at least 1 in each direction, or None")
+    if length % count == 0:
+        return x.reshape(*shape[:axis], count, length // count, *shape[axis + 1 :]).mean(axis=axis + 1)
+    ends = [(i * length // count, -(-(i + 1) * length // count)) for i in range(count)]
+    before = (slice(None),) * axis
+    return stack([x[(*before, slice(start, end))].mean(axis=axis) for start, end in ends], axis=axis)

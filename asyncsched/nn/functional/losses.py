@@ -11,8 +11,8 @@ from ...tensors.functions import abs as magnitude
 from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, square, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .activations import log_softmax, softplus
 from .common import Reduction, check_tensors, reduced, same_dtype
+from .layers import log_softmax, softplus
 
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:

@@ -36,7 +36,7 @@ from ..cost_model import MULTIPLICATION_SECONDS
 from ..declare import Inferred, Op, Operand, Options, Shared, meta, with_products
 from ..rules import Known, as_meta, copies, floats
 from . import on_card
-from .scratch import scratch
+from .blocks import scratch
 from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, covered, even, tile_size, tiles
 
 _SUMS = 8  # in which the gradient of a weight is added up

@@ -1,4 +1,7 @@
-"""Counts of elements: by value, or by bin."""
+"""Counts of elements: by value, or by bin.
+
+The operations that only `cov` and `corrcoef` need.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Inferred, Meta, Op, Operand, Options, meta
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
 from ..op import resolve
 from ..packed import packed_op
 from ..rules import INTP, as_meta, cast_bytes, lengths, sample
 from . import releasing_gil
 from .checks import require_true
+from .elementwise import copy_rule
 
 LEAST_COUNTS = 8192  # 64 KiB, charged however few elements there are: small numbers need no `maxlength`
 _BLOCK = 65_536  # elements that NumPy's histogram reads at a time
@@ -192,8 +196,43 @@ def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:
 
 
 _HISTOGRAM = "The number of elements in each bin, and the edges of the bins."
+
+
+def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
+    """One weight for each observation: the product of the given weights, which are checked."""
+    found = weights[0].astype(np.float64)
+    if names[0] == "fweights":
+        require_true(xp, xp.all(found == xp.rint(found)), TypeError, "fweights must be integer")
+    for given, name in zip(weights, names, strict=True):
+        require_true(xp, ~xp.any(given < 0), ValueError, f"{name} cannot be negative")
+    for more in weights[1:]:
+        found *= more
+    require_true(xp, xp.sum(found) != 0, ZeroDivisionError, "Weights sum to zero, can't be normalized")
+    return found
+
+
+def clip_parts(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """Complex numbers with both parts limited to the range from -1 to 1."""
+    out = xp.empty_like(x) if out is None else out
+    xp.clip(x.real, -1, 1, out=out.real)
+    xp.clip(x.imag, -1, 1, out=out.imag)
+    return out
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+def observation_weights_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A float64 number for each observation. Workspace: masks, and rounded frequencies."""
+    result = meta(lengths(operands[0]), np.dtype(np.float64))
+    rounded = result.nbytes if "fweights" in options["names"] else 0
+    return Inferred(result, rounded + result.bound[0])
+
+
 OPS = (
     Op("bincount", bincount, bincount_rule, doc="How often each number occurs."),
     Op("digitize", digitize, digitize_rule, checks=True, doc="The bin that each element falls into."),
     packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
+    Op("observation_weights", observation_weights, observation_weights_rule, checks=True, doc="The weights of `cov`."),
+    with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
 )

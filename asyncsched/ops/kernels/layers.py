@@ -11,12 +11,11 @@ from .. import parallel
 from ..declare import Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
 from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
-from .accurate_sum import product_over_rows, rows_per_piece, weighted_rows
-from .blocks import as_matrix, as_rows, long_blocks, sums, totals, unbuffered
+from .blocks import as_matrix, as_rows, long_blocks, scratch, sums, totals, unbuffered
 from .elementwise import into
 from .products import vecdot
+from .reduce import product_over_rows, rows_per_piece, weighted_rows
 from .releasing_gil import matmul
-from .scratch import scratch
 
 _SMALL = 8192  # elements: of fewer most of the time is Python's
 _FAR = 64  # the square of the mean over the variance; up to this, the mean is accurate enough

@@ -11,11 +11,10 @@ import numpy as np
 from ..declare import Blas, Inferred, Op, Operand, Options, bounded, meta, with_products
 from ..rules import as_meta, block_bytes, floats, like
 from . import compiled
-from .blocks import long_blocks, sums, unbuffered
+from .attention import log_softmax_rows, log_sums, softmax_rows
+from .blocks import long_blocks, scratch, sums, unbuffered
 from .checks import require_below
 from .elementwise import kept
-from .scratch import scratch
-from .softmax import log_softmax_rows, log_sums, softmax_rows
 
 
 def cross_entropy(xp: Any, logits: Any, target: Any, *, label_smoothing: float, **options: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import parallel
-from .scratch import scratch
+from .blocks import scratch
 
 COLUMNS = 524_288  # elements of the columns, or of the result, per tile: as many as fit a processor's caches
 SPARE = 16  # elements between rows of columns: rows a power of two apart would evict each other from the cache

@@ -6,13 +6,12 @@
 # ruff: noqa: F403  (each module's __all__ says what the stars import; nothing here uses it)
 from typing import TYPE_CHECKING
 
-from . import creation, dtypes, elementwise, manipulation, reductions, searching, signal, statistics
+from . import creation, dtypes, elementwise, manipulation, reductions, signal, statistics
 from .creation import *
 from .dtypes import *
 from .elementwise import *
 from .manipulation import *
 from .reductions import *
-from .searching import *
 from .signal import *
 from .statistics import *
 
@@ -23,5 +22,5 @@ if TYPE_CHECKING:
 
 # Type checkers follow the stars, but not every one of them follows a computed __all__.
 if not TYPE_CHECKING:
-    _modules = (creation, dtypes, elementwise, manipulation, reductions, searching, signal, statistics)
+    _modules = (creation, dtypes, elementwise, manipulation, reductions, signal, statistics)
     __all__ = [name for module in _modules for name in module.__all__]

@@ -15,8 +15,8 @@ from ..tensor import Scalar, Tensor, apply, as_now
 from ._common import Axis, Operand, ShapeLike, known_shape, lengths, op
 from .creation import empty_like
 from .elementwise import equal
+from .manipulation import where
 from .reductions import all, diff, sum
-from .searching import where
 
 
 def erf(x: Operand, /) -> Tensor:

@@ -18,8 +18,7 @@ from ..tensor import Tensor, listed
 from . import elementwise, linalg, reductions
 from ._common import Axis, Dtype, await_all, known_shape, op, refuse_tracked, several
 from .creation import zeros
-from .manipulation import concat, expand_dims, squeeze
-from .searching import where
+from .manipulation import concat, expand_dims, squeeze, where
 
 Method: TypeAlias = Literal[
     "inverted_cdf", "averaged_inverted_cdf", "closest_observation", "interpolated_inverted_cdf", "hazen", "weibull",
