@@ -11,9 +11,8 @@ default the numbers cannot be repeated), `device` and `scheduler`.
 
 # ruff: noqa: F403 (the stars import each module's __all__, and nothing here uses the names)
 from .. import _instead
-from . import containers, functional, layers, parameterless, utils
+from . import functional, layers, parameterless, utils
 from . import rules as _rules  # noqa: F401  # makes the functions differentiable
-from .containers import *
 from .functional import *
 from .layers import *
 from .module import Module
@@ -21,7 +20,6 @@ from .parameterless import *
 from .utils import *
 
 __all__ = ["Module"]
-__all__ += containers.__all__
 __all__ += functional.__all__
 __all__ += layers.__all__
 __all__ += parameterless.__all__

@@ -7,8 +7,7 @@ from contextlib import ExitStack, suppress
 
 from ..flow.scope import Scope
 from ..runtime.context import ambient
-from .cancelling import Cancelling
-from .client import Client, Disconnected
+from .client import Cancelling, Client, Disconnected
 from .door import Inside
 from .http import App, BodyRefused, Exchange, Problem, Receive, ShuttingDown, find_problem
 from .service import Service
