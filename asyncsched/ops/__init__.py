@@ -5,9 +5,8 @@ from .exactly import exact
 from .index_keys import Key, encode_key
 from .kernels.elementwise import power_op
 from .meta import Meta, Shape, meta
-from .op import Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
+from .op import Blas, Bound, Cut, Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
 from .table import TABLE
-from .traits import Blas, Bound, Cut
 
 __all__ = [
     "SMALL_BYTES", "TABLE", "Blas", "Bound", "Cut", "Key", "Meta", "Op", "Operand", "Options", "Plan", "Shape",

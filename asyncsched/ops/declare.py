@@ -7,8 +7,7 @@ from typing import Any
 
 from .cost_model import Cost
 from .meta import Meta, meta
-from .op import Inferred, Kernel, Op, Operand, Options, Shared
-from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
+from .op import Blas, Bound, Cut, Inferred, Kernel, Op, Operand, Options, ScalarCode, Shared, UfuncCall
 
 __all__ = [
     "PRODUCT_BOUND", "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options",
