@@ -7,9 +7,10 @@ The functions are of each element, the softmax, and losses. A loss takes predict
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from inspect import signature
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self, overload
+from typing import Any, ClassVar, Literal, Self, dataclass_transform, overload
 
 from .._instead import naming_arguments
 from ..tensors.tensor import Tensor
@@ -42,14 +43,17 @@ __all__ = [
 ]  # fmt: skip
 
 
+@dataclass_transform(eq_default=False, field_specifiers=(field,))
 class _Function(Module):
-    """A function of one tensor. Its options are attributes, by the same names."""
+    """A function of one tensor. Its options are the arguments of the constructor, and attributes, by the same names."""
 
     _function: Callable[..., Tensor]
     _options: Collection[str]
 
     def __init_subclass__(cls, function: Callable[..., Tensor] | None = None) -> None:
         if function is not None:
+            dataclass(cls, eq=False, repr=False)
+            setattr(cls, "__init__", naming_arguments(cls.__init__))  # noqa: B010  # verified types
             cls._function = staticmethod(function)
             cls._options = signature(function).parameters.keys() - {"x", "logits", "target"}
 
@@ -60,8 +64,11 @@ class _Function(Module):
         return self._of(x)
 
 
+@dataclass(eq=False, repr=False)
 class _Loss(_Function):
     """A function of predictions and a target."""
+
+    reduction: Reduction = field(default="mean", kw_only=True)
 
     def forward(self, x: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
         return self._of(x, target)
@@ -84,8 +91,7 @@ class GELU(_Function, function=F.gelu):
     array([0.        , 0.84134475])
     """
 
-    def __init__(self, approximate: Literal["none", "tanh"] = "none") -> None:
-        self.approximate = approximate
+    approximate: Literal["none", "tanh"] = "none"
 
 
 class Sigmoid(_Function, function=F.sigmoid):
@@ -123,8 +129,7 @@ class LeakyReLU(_Function, function=F.leaky_relu):
     array([-0.1,  2. ])
     """
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        self.negative_slope = negative_slope
+    negative_slope: float = 0.01
 
 
 class Softplus(_Function, function=F.softplus):
@@ -135,9 +140,8 @@ class Softplus(_Function, function=F.softplus):
     array([0.69314718, 2.12692801])
     """
 
-    def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
-        self.beta = beta
-        self.threshold = threshold
+    beta: float = 1.0
+    threshold: float = 20.0
 
 
 class Softmax(_Function, function=F.softmax):
@@ -148,9 +152,7 @@ class Softmax(_Function, function=F.softmax):
     array([0.5, 0.5])
     """
 
-    @naming_arguments
-    def __init__(self, axis: int = -1) -> None:
-        self.axis = axis
+    axis: int = -1
 
 
 class LogSoftmax(_Function, function=F.log_softmax):
@@ -161,9 +163,7 @@ class LogSoftmax(_Function, function=F.log_softmax):
     array([-0.69314718, -0.69314718])
     """
 
-    @naming_arguments
-    def __init__(self, axis: int = -1) -> None:
-        self.axis = axis
+    axis: int = -1
 
 
 class MSELoss(_Loss, function=F.mse_loss):
@@ -175,9 +175,6 @@ class MSELoss(_Loss, function=F.mse_loss):
     2.5
     """
 
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        self.reduction = reduction
-
 
 class L1Loss(_Loss, function=F.l1_loss):
     """The absolute differences between x and the target.
@@ -187,9 +184,6 @@ class L1Loss(_Loss, function=F.l1_loss):
     >>> await nn.L1Loss()(x, y).item()
     1.5
     """
-
-    def __init__(self, *, reduction: Reduction = "mean") -> None:
-        self.reduction = reduction
 
 
 class SmoothL1Loss(_Loss, function=F.smooth_l1_loss):
@@ -201,9 +195,7 @@ class SmoothL1Loss(_Loss, function=F.smooth_l1_loss):
     0.8125
     """
 
-    def __init__(self, *, reduction: Reduction = "mean", beta: float = 1.0) -> None:
-        self.reduction = reduction
-        self.beta = beta
+    beta: float = field(default=1.0, kw_only=True)
 
 
 class HuberLoss(_Loss, function=F.huber_loss):
@@ -215,9 +207,7 @@ class HuberLoss(_Loss, function=F.huber_loss):
     0.8125
     """
 
-    def __init__(self, *, reduction: Reduction = "mean", delta: float = 1.0) -> None:
-        self.reduction = reduction
-        self.delta = delta
+    delta: float = field(default=1.0, kw_only=True)
 
 
 class BCEWithLogitsLoss(_Loss, function=F.binary_cross_entropy_with_logits):
@@ -229,12 +219,8 @@ class BCEWithLogitsLoss(_Loss, function=F.binary_cross_entropy_with_logits):
     0.6931471805599453
     """
 
-    def __init__(
-        self, weight: Tensor | None = None, *, reduction: Reduction = "mean", pos_weight: Tensor | None = None
-    ) -> None:
-        self.weight = weight
-        self.pos_weight = pos_weight
-        self.reduction = reduction
+    weight: Tensor | None = None
+    pos_weight: Tensor | None = field(default=None, kw_only=True)
 
 
 class KLDivLoss(_Loss, function=F.kl_div):
@@ -246,9 +232,8 @@ class KLDivLoss(_Loss, function=F.kl_div):
     0.0
     """
 
-    def __init__(self, *, reduction: Reduction | Literal["batchmean"] = "mean", log_target: bool = False) -> None:
-        self.reduction = reduction
-        self.log_target = log_target
+    reduction: Reduction | Literal["batchmean"] = field(default="mean", kw_only=True)  # type: ignore[assignment]
+    log_target: bool = field(default=False, kw_only=True)
 
 
 class NLLLoss(_Loss, function=F.nll_loss):
@@ -260,12 +245,8 @@ class NLLLoss(_Loss, function=F.nll_loss):
     1.0
     """
 
-    def __init__(
-        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean"
-    ) -> None:
-        self.weight = weight
-        self.ignore_index = ignore_index
-        self.reduction = reduction
+    weight: Tensor | None = None
+    ignore_index: int = field(default=-100, kw_only=True)
 
 
 class CrossEntropyLoss(_Loss, function=F.cross_entropy):
@@ -277,14 +258,9 @@ class CrossEntropyLoss(_Loss, function=F.cross_entropy):
     0.6931471805599453
     """
 
-    def __init__(
-        self, weight: Tensor | None = None, *, ignore_index: int = -100, reduction: Reduction = "mean",
-        label_smoothing: float = 0.0,
-    ) -> None:  # fmt: skip
-        self.weight = weight
-        self.ignore_index = ignore_index
-        self.reduction = reduction
-        self.label_smoothing = label_smoothing
+    weight: Tensor | None = None
+    ignore_index: int = field(default=-100, kw_only=True)
+    label_smoothing: float = field(default=0.0, kw_only=True)
 
 
 class _Numbered(Module):

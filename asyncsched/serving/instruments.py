@@ -16,9 +16,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from .._blocks import contextmanager
-from ..flow.batcher.batcher import BatcherStatistics
-from ..flow.batcher.stepper import StepperStatistics
-from ..runtime.statistics import Statistics
 from .http import Exchange, route_of
 from .service import Service
 
@@ -214,22 +211,6 @@ class Row(NamedTuple):
         return metric
 
 
-def _tasks(s: Statistics) -> Mapping[str, float | None]:
-    return {"completed": s.tasks_completed, "failed": s.tasks_failed, "cancelled": s.tasks_cancelled}
-
-
-def _bytes(s: Statistics) -> Mapping[str, float | None]:
-    return {"in_flight": s.bytes_in_flight, "retained": s.bytes_retained}
-
-
-def _items(s: BatcherStatistics) -> Mapping[str, float | None]:
-    return {"answered": s.answered, "dropped": s.dropped, "refused": s.refused}
-
-
-def _members(s: StepperStatistics) -> Mapping[str, float | None]:
-    return {"admitting": s.admitting, "stepping": s.stepping, "waiting": s.waiting, "paused": s.paused}
-
-
 SERVER: Final = (
     Row("requests_in_progress", "Requests let in whose work has not ended.", False, lambda s: len(s.limiter)),
     Row("requests_adopted", "Requests among these that were cut short and answered, as by the deadline.", False,
@@ -245,10 +226,13 @@ SERVER: Final = (
     Row("ready", "1 while requests are taken, else 0.", False, lambda s: int(s.ready)),
 )  # fmt: skip
 SCHEDULER: Final = (
-    Row("tasks", "Tasks ended, by outcome.", True, _tasks, "outcome"),
+    Row("tasks", "Tasks ended, by outcome.", True,
+        lambda s: {"completed": s.tasks_completed, "failed": s.tasks_failed, "cancelled": s.tasks_cancelled},
+        "outcome"),
     Row("tasks_pending", "Tasks in the backlog.", False, lambda s: s.tasks_pending),
     Row("tasks_in_flight", "Tasks admitted and not ended.", False, lambda s: s.tasks_in_flight),
-    Row("tracked_bytes", "Tracked bytes.", False, _bytes, "state"),
+    Row("tracked_bytes", "Tracked bytes.", False,
+        lambda s: {"in_flight": s.bytes_in_flight, "retained": s.bytes_retained}, "state"),
     Row("tracked_bytes_peak", "The most tracked bytes there ever were.", False, lambda s: s.peak_bytes),
     Row("tracked_bytes_limit", "The limit on tracked bytes.", False, lambda s: s.max_bytes),
     Row("reserved_bytes", "Bytes that open scopes have reserved.", False, lambda s: s.bytes_reserved),
@@ -274,15 +258,18 @@ SUMMARY: Final = (
         lambda s: {operation.name: operation.count for operation in s.operations()}, "operation"),
 )  # fmt: skip
 BATCHERS: Final = (
-    Row("batcher_items", "Items, by outcome.", True, _items, "outcome"),
+    Row("batcher_items", "Items, by outcome.", True,
+        lambda s: {"answered": s.answered, "dropped": s.dropped, "refused": s.refused}, "outcome"),
     Row("batcher_batches", "Batches computed.", True, lambda s: s.batches),
     Row("batcher_retries", "Parts of failed batches that were computed again.", True, lambda s: s.retries),
     Row("batcher_items_waiting", "Items in the queue.", False, lambda s: s.waiting),
     Row("batcher_cost_waiting", "The cost of the items in the queue.", False, lambda s: s.waiting_cost),
-)
+)  # fmt: skip
 STEPPERS: Final = (
     Row("stepper_outputs", "Outputs of members.", True, lambda s: s.outputs),
-    Row("stepper_members", "Members, by state.", False, _members, "state"),
+    Row("stepper_members", "Members, by state.", False,
+        lambda s: {"admitting": s.admitting, "stepping": s.stepping, "waiting": s.waiting, "paused": s.paused},
+        "state"),
     Row("stepper_joined", "Members that joined.", True, lambda s: s.joined),
     Row("stepper_failed", "Members that an exception ended.", True, lambda s: s.failed),
     Row("stepper_steps", "Steps computed.", True, lambda s: s.steps),

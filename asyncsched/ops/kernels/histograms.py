@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, with_out
-from ..op import resolve
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, resolve, with_out
 from ..packed import pack_found, packed_op
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, sample
 from . import releasing_gil

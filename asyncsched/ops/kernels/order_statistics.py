@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
 from ..halves import reducing
-from ..op import resolve
 from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
 from .checks import require_true
 from .reduce import (

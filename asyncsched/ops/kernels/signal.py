@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
-from ..op import resolve
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
 from ..rules import Known, as_meta, no_axis, sample, shrunk, view_rule
 from .create import constant
 
