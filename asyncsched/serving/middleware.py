@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from contextlib import ExitStack, suppress
 
-from ..flow.scope import Scope
 from ..runtime.context import ambient
 from .client import Cancelling, Client, Disconnected
-from .door import Inside
 from .http import App, BodyRefused, Exchange, Problem, Receive, ShuttingDown, find_problem
 from .service import Service
 
@@ -65,7 +63,24 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
         whose, weight = _NOBODY, len(service.limiter)
     scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
     inside, cancelling = service.door.let_in(exchange, name, seconds, client.end), Cancelling()
-    work = asyncio.create_task(_in_scope(service, inside, room, scope, cancelling, app, exchange, client))
+
+    async def in_scope() -> None:
+        ambient.set(None)  # a server starts a pipelined request within the last one
+        scope._takes_turn = scope._cancels = False
+        with cancelling:
+            if room:
+                await service.body_room.claim(room)
+            try:
+                async with scope:
+                    service.door.entered(exchange, inside, scope._core())
+                    client.begin()
+                    exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                    await app(exchange.scope, client.receive, exchange.send)
+            finally:
+                if room:
+                    service.body_room.release(room)
+
+    work = asyncio.create_task(in_scope())
     try:
         await client.attend(work, cancelling, seconds)
     finally:
@@ -73,32 +88,6 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
             service.adopt(exchange, scope, work)
         service.door.leave(exchange, inside)
         del work  # avoids a cycle: its exception holds this frame
-
-
-async def _in_scope(
-    service: Service,
-    inside: Inside,
-    room: int,
-    scope: Scope,
-    cancelling: Cancelling,
-    app: App,
-    exchange: Exchange,
-    client: Client,
-) -> None:
-    ambient.set(None)  # a server starts a pipelined request within the last one
-    scope._takes_turn = scope._cancels = False
-    with cancelling:
-        if room:
-            await service.body_room.claim(room)
-        try:
-            async with scope:
-                service.door.entered(exchange, inside, scope._core())
-                client.begin()
-                exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-                await app(exchange.scope, client.receive, exchange.send)
-        finally:
-            if room:
-                service.body_room.release(room)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
