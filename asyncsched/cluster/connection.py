@@ -20,8 +20,7 @@ from .._core.model import Task, Value
 from ..errors import AsyncSchedError
 from ..ops.op import Op
 from ..ops.program import ref
-from .card import RESOURCE, look
-from .work import NUMBERS, Work, describe, over, perform
+from .work import NUMBERS, RESOURCE, Work, describe, look, over, perform
 
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name

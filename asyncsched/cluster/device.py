@@ -14,11 +14,10 @@ from .._core.model import Lane, Task
 from ..devices.contract import RemoteDevice
 from ..ops.program import Program, ref
 from ..runtime.loops import answered, ask_async
-from .card import on_host
 from .connection import Choice, Connection, Workers, load
 from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
 from .stream import DaskStream, Durations
-from .work import Fused, Work, copied, view_of
+from .work import Fused, Work, copied, on_host, view_of
 
 # The share of the workers' memory if no max_bytes is given. The rest is for untracked memory: copies that Dask makes on
 # other workers, work in progress, Python.

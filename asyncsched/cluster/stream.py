@@ -49,10 +49,9 @@ from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.program import ref
 from ..runtime.threads import in_thread
-from .card import OnCard
 from .connection import Call, Connection
 from .memory import DaskMemory, Remote, standing
-from .work import Item, Step, Work, failed_at, hold, is_captured, view_of
+from .work import Item, OnCard, Step, Work, failed_at, hold, is_captured, view_of
 
 SMALL, MOST_TOGETHER = 1024, 32  # most bytes of a small result, and most results that go as one call; guesses
 DEEPEST = 128  # with a chain of so many results behind it, a result is brought here and put anew

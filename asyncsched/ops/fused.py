@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from . import cut, parallel
-from .exactly import asked
 from .kernels import compiled
 from .kernels.blocks import scratch
 from .meta import Meta
-from .op import NO_OPTIONS, Kernel, Op, fixed_kernel
+from .op import NO_OPTIONS, Kernel, Op, asked, fixed_kernel
 from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing

@@ -5,8 +5,9 @@ The traits that an operation may state beside its kernel and its rule, see the f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, reduce
@@ -15,6 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._blocks import contextmanager
+from .._generators import Mark
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
 
@@ -390,3 +393,50 @@ def _merge(largest: Meta, other: Meta) -> Meta:
     shape = tuple([a if a == b else None for a, b in zip(largest.shape, other.shape, strict=True)])
     bound = largest.bound if None in shape else None
     return meta(shape, largest.dtype, largest.contiguous and other.contiguous, bound)
+
+
+# -- switching to the bits of the plain kernels ------------------------------------------------------------------------
+
+_exactly: ContextVar[tuple[Mark, ...]] = ContextVar("asyncsched.exact", default=())
+
+# Those that the current context is inside of: true if there is one.
+asked: Callable[[], tuple[Mark, ...]] = _exactly.get
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Make operations issued inside the block give the bits of the plain kernels: `with asc.exact():`.
+
+    Outside of it
+
+    - a few operations of networks in float32 have a faster kernel: gelu by a quotient; softmax, layer_norm and
+      cross_entropy by loops that numba compiles, if it is installed, once they are compiled. `TABLE["gelu"].bound` says
+      how far results may differ, as for each operation;
+    - large matrix products are cut into parts for several streams, which may change their last bits;
+    - a matrix decomposition that runs alone uses all BLAS threads, whose number may change its last bits; inside it
+      uses those of one stream;
+    - numba compiles float32 runs of a captured step with an exp and a tanh of its own (`TABLE["exp"].scalar_code`). On
+      CUDA such runs are kernels made from CuPy's own expressions (`devices.cuda.fused`). To prevent both, capture the
+      step inside. (On CUDA, an operation of several elementwise steps is such a kernel everywhere, with the bits of its
+      steps.)
+
+    All other operations are always exact.
+
+    It holds only for this context: for the coroutine that uses it, and for tasks created inside. Derivatives are exact
+    if `backward()` is called inside. It waits for nothing.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones((2, 2), np.float32))
+    ...         with asc.exact():
+    ...             return await asc.nn.softmax(x)
+    >>> asc.run(main)
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    """
+    mark = Mark(_exactly)
+    mark.enter()
+    try:
+        yield
+    finally:
+        mark.leave()
