@@ -227,20 +227,17 @@ class Metrics:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry."""
-        for row in SERVER:
-            yield row.read_from({(): self._service})
-        for row in SCHEDULER if self._service.is_open else ():
-            yield row.read_from({(): self._service.scheduler.statistics()})
-        for row in ROOM if self._service.is_open else ():
-            yield row.read_from({(): self._service.scheduler._runtime.room.read()})
-        for row in SUMMARY if self._service.summary is not None else ():
-            yield row.read_from({(): self._service.summary})
-        for kind, rows, things in (
-            ("batcher", BATCHERS, self._service.batchers),
-            ("stepper", STEPPERS, self._service.steppers),
-        ):
-            for row in rows if things else ():
-                yield row.read_from({(name,): one.statistics() for name, one in things.items()}, kind)
+        service, found = self._service, list[tuple[tuple[Row, ...], str, Mapping[tuple[str, ...], Any]]]()
+        found.append((SERVER, "", {(): service}))
+        if service.is_open:
+            found.append((SCHEDULER, "", {(): service.scheduler.statistics()}))
+            found.append((ROOM, "", {(): service.scheduler._runtime.room.read()}))
+        if service.summary is not None:
+            found.append((SUMMARY, "", {(): service.summary}))
+        for rows, kind, things in (BATCHERS, "batcher", service.batchers), (STEPPERS, "stepper", service.steppers):
+            if things:
+                found.append((rows, kind, {(name,): one.statistics() for name, one in things.items()}))
+        return (row.read_from(sources, kind) for rows, kind, sources in found for row in rows)
 
 
 class _Values:

@@ -19,13 +19,12 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
-from ..halves import reducing
 from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
+from . import reduce as plain
 from .checks import require_true
 from .reduce import (
     arg_reduction_rule,
     argsort,
-    averaging,
     count_reduced,
     mean_rule,
     nothing,
@@ -256,13 +255,14 @@ def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
 
 _PARTITION = "The indices that move the k-th elements to their sorted place."
 
+_PLAIN = {op.name: op for op in plain.OPS}  # the same, with NaN
+
 
 def filling(name: str, fill: float) -> Kernel:
     """The reduction of that name, applied to a copy with `fill` in place of NaN."""
 
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
-        function = reducing(xp, name) if name in ("sum", "prod") else getattr(xp, name)
-        return function(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
+        return resolve(_PLAIN[name], xp)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
 
     return reduce
 
@@ -298,19 +298,19 @@ def arg_extreme(name: str, fill: float) -> Kernel:
 def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
     """The sum of the elements that are not NaN, over their number."""
     if x.dtype.kind not in "fc":
-        return averaging("mean")(xp, x, axis=axis, keepdims=keepdims, out=out)
+        return resolve(_PLAIN["mean"], xp)(x, axis=axis, keepdims=keepdims, out=out)
     count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
-    return _quotient(xp, reducing(xp, "sum")(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
+    return _quotient(xp, resolve(_PLAIN["sum"], xp)(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
 
 
 def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
     """The sum of squared deviations without NaN, over the number of elements less the correction."""
     if x.dtype.kind not in "fc":
-        return averaging("var")(xp, x, axis=axis, correction=correction, keepdims=keepdims, out=out)
+        return resolve(_PLAIN["var"], xp)(x, axis=axis, correction=correction, keepdims=keepdims, out=out)
     missing = xp.isnan(x)
     deviations = _filled(xp, x, 0)
     count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)
-    total = reducing(xp, "sum")
+    total = resolve(_PLAIN["sum"], xp)
     mean = _quotient(xp, total(deviations, axis=axis, keepdims=True), count)
     xp.subtract(deviations, mean, out=deviations, casting="unsafe")
     xp.copyto(deviations, 0, where=missing)
