@@ -162,15 +162,11 @@ def _placed(op: Op, kernel: Kernel, out: Any, *args: Any) -> Any:
 
 def _apply(program: Program, run: Run, steps: range, slots: dict[int, Any], place: Place | None) -> list[Any]:
     """The results of a run that are read outside of it. Computes them together or, if that fails, step by step."""
-    place = place or _no_place
+    place = place or (lambda slot: None)
     if not run.apply(slots, place):
         for i in steps:
             slots[program.inputs + i] = program.apply(i, np, slots, place(program.inputs + i))
     return [slots[slot] for slot in run.writes]
-
-
-def _no_place(slot: int) -> None:
-    return None
 
 
 class Run:
