@@ -47,7 +47,7 @@ from .errors import (
 )
 from .flow.learned import LearnedCost
 from .flow.scope import Scope
-from .ops.exactly import exact
+from .ops.op import exact
 from .runtime.loops import run
 from .scheduler import Scheduler, current_scheduler
 from .scheduler import open as open

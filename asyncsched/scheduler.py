@@ -417,7 +417,7 @@ class Scheduler(Submitter, OnlyAsync):
         return repr(self._runtime)
 
     def _repr_html_(self) -> str:
-        from .pictures.tables import table, used
+        from .pictures.record import table, used
 
         engine, runtime = self._runtime.engine, self._runtime
         ledger = engine.ledger

@@ -14,8 +14,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.__main__ import main
-from asyncsched.cluster.card import CardOutOfMemory
 from asyncsched.cluster.connection import ResultLost
+from asyncsched.cluster.work import CardOutOfMemory
 from asyncsched.errors import LimitTooSmall
 
 NEVER_RAISED = LimitTooSmall.__name__  # those derived from it are

@@ -43,7 +43,6 @@ _CURES = (  # the cures in errors of tensors, and those here
     (r"use a Tensor,", "use an Array,"),
     (r"(index|boolean) tensors", r"\1 arrays"),
 )
-_PAUSES = (0, 0.0003, 0.001, 0.003, 0.01, 0.03)  # seconds between tries to write to a held array; a guess
 _SHOWN = 1000  # arrays with at most so many elements show them in `repr`
 
 kept: Final = Kept("array_api")  # the scheduler behind this namespace

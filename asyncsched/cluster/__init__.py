@@ -6,15 +6,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .card import CardOutOfMemory as CardOutOfMemory
     from .compute import get as get
     from .compute import statistics as statistics
     from .compute import using as using
     from .connection import ResultLost as ResultLost
     from .device import DaskDevice as DaskDevice
+    from .work import CardOutOfMemory as CardOutOfMemory
 
 _WHEN_USED = {
-    "CardOutOfMemory": ".card",
+    "CardOutOfMemory": ".work",
     "DaskDevice": ".device",
     "ResultLost": ".connection",
     "get": ".compute",

@@ -20,8 +20,7 @@ from .._core.model import Task, Value
 from ..errors import AsyncSchedError
 from ..ops.op import Op
 from ..ops.program import ref
-from .card import RESOURCE, look
-from .work import NUMBERS, Work, describe, over, perform
+from .work import NUMBERS, RESOURCE, Durations, Work, describe, look, over, perform
 
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name
@@ -160,6 +159,7 @@ class Connection:
 
     Attributes:
         gpu: whether tasks run on the workers' cards.
+        durations: of the tasks of the whole cluster.
     """
 
     client: Any
@@ -167,6 +167,7 @@ class Connection:
 
     def __init__(self, given: Any) -> None:
         self._given = given
+        self.durations: Durations = Durations()
         self._addresses: dict[Any, str] = {}  # the present or last address of each chosen worker, by name
         self._calls: list[Call] = []  # calls submitted in this turn of the loop
         self._sent: asyncio.Event  # of those

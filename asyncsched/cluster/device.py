@@ -14,11 +14,9 @@ from .._core.model import Lane, Task
 from ..devices.contract import RemoteDevice
 from ..ops.program import Program, ref
 from ..runtime.loops import answered, ask_async
-from .card import on_host
 from .connection import Choice, Connection, Workers, load
-from .memory import CARDS_GRANULE, DaskMemory, Remote, standing
-from .stream import DaskStream, Durations
-from .work import Fused, Work, copied, view_of
+from .stream import CARDS_GRANULE, DaskMemory, DaskStream, Remote, standing
+from .work import Fused, Work, copied, on_host, view_of
 
 # The share of the workers' memory if no max_bytes is given. The rest is for untracked memory: copies that Dask makes on
 # other workers, work in progress, Python.
@@ -134,7 +132,7 @@ class DaskDevice(RemoteDevice):
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
         self.memory: DaskMemory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
-        shared, names = (self.connection, self.memory, Durations()), list(self._workers)
+        shared, names = (self.connection, self.memory), list(self._workers)
         self.streams = [
             DaskStream(f"{self.name} worker {name}", *shared, [name], self._most, self._chunksize) for name in names
         ]

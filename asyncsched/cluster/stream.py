@@ -24,6 +24,8 @@ each other, and would be called twice.
 Dask runs tasks in the order in which they are sent, but a worker with several threads runs them side by side. So the
 tasks of a stream do not end in order. The count of ended tasks, for which other devices' streams wait, counts up to the
 oldest unfinished one.
+
+The object in this process for an array on a worker is a `Remote`; of these is the memory of the device.
 """
 
 from __future__ import annotations
@@ -38,64 +40,36 @@ from typing import Any
 
 import numpy as np
 
+from .._core.completions import Completions
 from .._core.failure import Failure
 from .._core.model import Lease, Task, Value, failure_above, new_value
 from .._core.ownership import sole
 from ..devices import execution
 from ..devices.contract import Point
 from ..devices.counter import Counter
+from ..devices.memory import Memory
 from ..errors import TaskCancelled
-from ..ops.meta import meta
+from ..ops.meta import Meta, meta
 from ..ops.op import Op
 from ..ops.program import ref
 from ..runtime.threads import in_thread
-from .card import OnCard
 from .connection import Call, Connection
-from .memory import DaskMemory, Remote, standing
-from .work import Item, Step, Work, failed_at, hold, is_captured, view_of
+from .work import Item, OnCard, Step, Work, failed_at, hold, is_captured, view_of
 
 SMALL, MOST_TOGETHER = 1024, 32  # most bytes of a small result, and most results that go as one call; guesses
 DEEPEST = 128  # with a chain of so many results behind it, a result is brought here and put anew
-_SECONDS_PER_TASK = 1e-3  # a guess
-_LATEST = 0.3  # the weight of the last task of a name in the estimate for the next
-_NAMES = 4096
-
-
-class Durations:
-    """How long the tasks of one cluster take on their workers, by name."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    def expected(self, name: str) -> float:
-        """Seconds that a task of this name takes on its worker."""
-        return self._seconds.get(name, _SECONDS_PER_TASK)
-
-    def took(self, name: str, seconds: float) -> None:
-        """Note the seconds that a task of this name took, the way there and back included."""
-        if len(self._seconds) >= _NAMES:
-            self._seconds.clear()
-        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
 
 class DaskStream:
     """The tasks of one worker. Or of several workers in turn: tasks that put arrays.
 
     Args:
-        durations: of the tasks of the whole cluster.
         most: how many tasks Dask has at a time.
         chunksize: how many functions may go as one call.
     """
 
     def __init__(
-        self,
-        name: str,
-        connection: Connection,
-        memory: DaskMemory,
-        durations: Durations,
-        workers: Sequence[Any],
-        most: int,
-        chunksize: int = 1,
+        self, name: str, connection: Connection, memory: DaskMemory, workers: list[Any], most: int, chunksize: int = 1
     ) -> None:
         self.name = name
         self.worker: Any = workers[0]
@@ -103,7 +77,7 @@ class DaskStream:
         self.finished: Counter = Counter()
         self.expected: float = 0.0  # seconds until it has done all launched tasks
         self._ran_dry = 0.0  # when its last task ended
-        self._connection, self._memory, self._durations = connection, memory, durations
+        self._connection, self._memory, self._durations = connection, memory, connection.durations
         self._turns = itertools.cycle(workers)
         self._slots = asyncio.Semaphore(most)
         self._chunksize = chunksize if chunksize > 1 else 0
@@ -378,3 +352,70 @@ async def _operand(value: Value) -> Any:
 
 def _for_card(found: Any) -> Any:
     return OnCard(found) if isinstance(found, np.ndarray) else found
+
+
+CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
+
+
+class Remote:
+    """A result on a worker. It stays there while this is held: for Dask the future of its call is the holder.
+
+    A task's value has one from its launch on, as its `block`, so that others can be sent to Dask before the result is
+    there. Once it is there, this is the value's `array`, too.
+
+    Attributes:
+        call: the call for Dask, once it is submitted.
+        number: of the work in the call that makes this.
+        views: the steps from Dask's result to this value, which may be a view of it.
+        home: the worker where it is, or will be, as far as known: Dask may have moved it.
+        nbytes: of Dask's result.
+        depth: the length of the chain of results that Dask would compute again, if all were lost.
+        form: with all lengths, once a result is there whose shape depends on data.
+        sent: set when others may read it: `call` is there, or never will be.
+        over: set when its task has ended.
+    """
+
+    __slots__ = ("call", "depth", "form", "home", "nbytes", "number", "over", "sent", "views")
+
+    def __init__(self, home: Any) -> None:
+        self.home: Any = home
+        self.call: Call | None = None
+        self.number: int = 0
+        self.views: tuple[Step | Item, ...] = ()
+        self.nbytes: int = 0
+        self.depth: int = 0
+        self.form: Meta | None = None
+        self.sent: asyncio.Event = asyncio.Event()
+        self.over: asyncio.Event = asyncio.Event()
+
+    @property
+    def kept(self) -> bool:
+        """Whether it stays on the worker: if not, only the next work of its call reads it."""
+        return self.call is None or self.call.small or self.number == self.call.last
+
+    def become(self, other: Remote, step: Step) -> None:
+        """Become a view of another result."""
+        self.call, self.number, self.home = other.call, other.number, other.home
+        self.nbytes, self.depth = other.nbytes, other.depth
+        self.views = (*other.views, step)
+
+
+def standing(value: Value) -> Any:
+    """The object of a cluster's value: a `Remote`; or the array, if that is here."""
+    return value.block if value.array is None else value.array
+
+
+class DaskMemory(Memory):
+    """The memory of a cluster's workers. No array of it ever escapes, since arrays leave as copies."""
+
+    xp: Any = np
+    arrays: tuple[type, ...] = (Remote,)
+
+    def __init__(self, completions: Completions, granule: int) -> None:
+        super().__init__(completions)
+        self.granule = granule
+
+    def reclaim(self, value: Value) -> None:
+        value.array = value.block = None  # on any thread, since a future tells the client's loop that it is dropped
+        if value.charge:
+            self.completions.dropped(value)

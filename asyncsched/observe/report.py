@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from .._arguments import counted, format_bytes, format_seconds, printable
 from .._files import write_text
-from ..pictures.tables import Table
+from ..pictures.record import Table
 from ..runtime.runtime import INLINE_STREAM
 from .analysis import Analysis, Group, analyse, memory_curve
 from .recording import PHASES, Recording

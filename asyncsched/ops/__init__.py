@@ -1,13 +1,11 @@
 """The operations as plain data: one table, with a kernel, a shape rule and byte costs for each."""
 
 from .cost_model import SMALL_BYTES
-from .exactly import exact
 from .index_keys import Key, encode_key
 from .kernels.elementwise import power_op
 from .meta import Meta, Shape, meta
-from .op import Op, Operand, Options, Plan, check_int_bounds, plan, plan_key, resolve
+from .op import Blas, Bound, Cut, Op, Operand, Options, Plan, check_int_bounds, exact, plan, plan_key, resolve
 from .table import TABLE
-from .traits import Blas, Bound, Cut
 
 __all__ = [
     "SMALL_BYTES", "TABLE", "Blas", "Bound", "Cut", "Key", "Meta", "Op", "Operand", "Options", "Plan", "Shape",

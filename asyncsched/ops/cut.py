@@ -23,9 +23,8 @@ from . import parallel
 from .cost_model import has_blas, product_seconds
 from .kernels.blocks import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .kernels.compiled import compiled
-from .op import Kernel, Op
+from .op import PRODUCTS, Cut, Kernel, Op
 from .parallel import equal, number, ranges, rounds, seconds_of, threads
-from .traits import PRODUCTS, Cut
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and the place of its result

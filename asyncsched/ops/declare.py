@@ -7,12 +7,12 @@ from typing import Any
 
 from .cost_model import Cost
 from .meta import Meta, meta
-from .op import Inferred, Kernel, Op, Operand, Options, Shared
-from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
+from .op import Blas, Bound, Cut, Inferred, Kernel, Op, Operand, Options, ScalarCode, Shared, UfuncCall, resolve
 
 __all__ = [
     "PRODUCT_BOUND", "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options",
-    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "meta", "product", "with_out", "with_products",
+    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "meta", "product", "resolve", "with_out",
+    "with_products",
 ]  # fmt: skip
 
 PRODUCT_BOUND = Bound(3e-6, 3e-5)  # for sums of some thousand products; in double precision much smaller

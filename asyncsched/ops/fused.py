@@ -21,11 +21,10 @@ from typing import Any
 import numpy as np
 
 from . import cut, parallel
-from .exactly import asked
 from .kernels import compiled
 from .kernels.blocks import scratch
 from .meta import Meta
-from .op import NO_OPTIONS, Kernel, Op, fixed_kernel
+from .op import NO_OPTIONS, Kernel, Op, asked, fixed_kernel
 from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing
@@ -163,15 +162,11 @@ def _placed(op: Op, kernel: Kernel, out: Any, *args: Any) -> Any:
 
 def _apply(program: Program, run: Run, steps: range, slots: dict[int, Any], place: Place | None) -> list[Any]:
     """The results of a run that are read outside of it. Computes them together or, if that fails, step by step."""
-    place = place or _no_place
+    place = place or (lambda slot: None)
     if not run.apply(slots, place):
         for i in steps:
             slots[program.inputs + i] = program.apply(i, np, slots, place(program.inputs + i))
     return [slots[slot] for slot in run.writes]
-
-
-def _no_place(slot: int) -> None:
-    return None
 
 
 class Run:

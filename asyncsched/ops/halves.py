@@ -8,7 +8,6 @@ ends at 65,504. NumPy adds halves up in single precision, too, except in sums al
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +20,6 @@ def reduction(function: Function, x: Any, *, dtype: Any = None, **options: Any) 
     if x.dtype != np.float16 or (dtype is not None and dtype != np.float16):
         return function(x, dtype=dtype, **options)
     return function(x, dtype=np.float32, **options).astype(np.float16, copy=False)
-
-
-def reducing(xp: Any, name: str) -> Function:
-    """The `sum` or `prod` of an array namespace."""
-    function: Function = getattr(xp, name)
-    return function if xp is np else partial(reduction, function)
 
 
 def matmul(function: Function, x: Any, y: Any, **options: Any) -> Any:

@@ -1,19 +1,25 @@
-"""The classes of the table of operations: an `Op` for each operation, and the `Plan` it makes for given operands."""
+"""The classes of the table of operations: an `Op` for each operation, and the `Plan` it makes for given operands.
+
+The traits that an operation may state beside its kernel and its rule, see the fields of `Op`, come first.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from enum import Enum
 from functools import partial, reduce
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._blocks import contextmanager
+from .._generators import Mark
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
-from .traits import Blas, Bound, Cut, ScalarCode, UfuncCall
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
@@ -25,6 +31,51 @@ _NUMBERS = 64  # per plan
 _LARGE = (720_720, 720_721)  # lengths: the first is a multiple of all numbers up to 16
 # The Python types that NumPy promotes weakly. (bool is not weak, but has a type of its own, too.)
 _PYTHON_SCALARS = frozenset((bool, int, float, complex))
+
+
+class Cut(Enum):
+    """Where an operation may be cut into parts for several threads. Each part is the operation, applied to slices."""
+
+    WHOLE = "nowhere"
+    BY_ELEMENTS = "anywhere: an element of the result depends only on the elements at its own place"
+    BY_ROWS = "between rows of the last axis"
+    BY_WEIGHT_ROWS = "between rows; a row is as many last axes as the second operand, a weight, has"
+    # Products, named as in BLAS: N is for an operand as it is, T for a transposed one.
+    PRODUCT_NN = "x1 x2: along rows of x1 and columns of x2"
+    PRODUCT_NT = "x1 x2^T and perhaps a bias: along rows of x1 and rows of x2"
+    PRODUCT_TN = "x1^T x2: along columns of both"
+
+
+PRODUCTS = (Cut.PRODUCT_NN, Cut.PRODUCT_NT, Cut.PRODUCT_TN)
+
+
+class Blas(Enum):
+    """Whether an operation uses BLAS. If so, the number of BLAS threads is set before the operation is launched."""
+
+    NONE = "no product inside"
+    INSIDE = "small products among other work, none of which is worth several threads"
+    PRODUCT = "the operation is a product"
+
+
+class Bound(NamedTuple):
+    """How far results may be off: `relative` times the exact result, and `absolute` times the largest operand, or 1."""
+
+    relative: float
+    absolute: float
+
+
+class UfuncCall(NamedTuple):
+    """A universal function with the operation's bits, if it is given the operands and then these arguments."""
+
+    ufunc: str  # its name in NumPy
+    arguments: tuple[Any, ...] = ()
+
+
+class ScalarCode(NamedTuple):
+    """The operation's effect on one float32 element, in a loop that numba compiles for a captured step."""
+
+    expression: str  # of the operands {0} and {1}
+    bound: Bound | None = None  # of the difference to NumPy; None: the bits are NumPy's
 
 
 class Shared(NamedTuple):
@@ -342,3 +393,50 @@ def _merge(largest: Meta, other: Meta) -> Meta:
     shape = tuple([a if a == b else None for a, b in zip(largest.shape, other.shape, strict=True)])
     bound = largest.bound if None in shape else None
     return meta(shape, largest.dtype, largest.contiguous and other.contiguous, bound)
+
+
+# -- switching to the bits of the plain kernels ------------------------------------------------------------------------
+
+_exactly: ContextVar[tuple[Mark, ...]] = ContextVar("asyncsched.exact", default=())
+
+# Those that the current context is inside of: true if there is one.
+asked: Callable[[], tuple[Mark, ...]] = _exactly.get
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Make operations issued inside the block give the bits of the plain kernels: `with asc.exact():`.
+
+    Outside of it
+
+    - a few operations of networks in float32 have a faster kernel: gelu by a quotient; softmax, layer_norm and
+      cross_entropy by loops that numba compiles, if it is installed, once they are compiled. `TABLE["gelu"].bound` says
+      how far results may differ, as for each operation;
+    - large matrix products are cut into parts for several streams, which may change their last bits;
+    - a matrix decomposition that runs alone uses all BLAS threads, whose number may change its last bits; inside it
+      uses those of one stream;
+    - numba compiles float32 runs of a captured step with an exp and a tanh of its own (`TABLE["exp"].scalar_code`). On
+      CUDA such runs are kernels made from CuPy's own expressions (`devices.cuda.fused`). To prevent both, capture the
+      step inside. (On CUDA, an operation of several elementwise steps is such a kernel everywhere, with the bits of its
+      steps.)
+
+    All other operations are always exact.
+
+    It holds only for this context: for the coroutine that uses it, and for tasks created inside. Derivatives are exact
+    if `backward()` is called inside. It waits for nothing.
+
+    >>> async def main():
+    ...     async with asc.Scheduler("cpu") as s:
+    ...         x = await s.put(np.ones((2, 2), np.float32))
+    ...         with asc.exact():
+    ...             return await asc.nn.softmax(x)
+    >>> asc.run(main)
+    array([[0.5, 0.5],
+           [0.5, 0.5]], dtype=float32)
+    """
+    mark = Mark(_exactly)
+    mark.enter()
+    try:
+        yield
+    finally:
+        mark.leave()

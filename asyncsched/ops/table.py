@@ -40,11 +40,8 @@ from importlib import import_module
 from .op import Op
 
 _THEMES = (
-    "elementwise", "reduce", "products", "matrices", "fourier", "shapes", "index", "create", "random",
-    "erf", "signal",
-    "nan_reductions", "order_statistics", "histograms",
-    "gradients", "optim", "activation", "layers", "losses", "attention", "conv",
-    "pool",
+    "elementwise", "reduce", "products", "matrices", "shapes", "index", "create", "erf", "signal",
+    "order_statistics", "histograms", "gradients", "activation", "layers", "attention", "conv", "pool",
 )  # fmt: skip
 _MODULES = [import_module(f".kernels.{theme}", __package__) for theme in _THEMES]
 TABLE: dict[str, Op] = {op.name: op for module in _MODULES for op in module.OPS}

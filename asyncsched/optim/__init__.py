@@ -27,8 +27,7 @@ classes of the same names.
 
 from .. import _instead
 from . import schedules
-from .optimizer import Group, Optimizer
-from .optimizers import SGD, Adam, AdamW, RMSprop
+from .optimizer import SGD, Adam, AdamW, Group, Optimizer, RMSprop
 
 __all__ = ["SGD", "Adam", "AdamW", "Group", "Optimizer", "RMSprop", "schedules"]
 

@@ -1,7 +1,7 @@
 """Serving models over HTTP: ASGI middleware, with no framework but yours."""
 
-from .frameworks import ANSWERED
 from .http import Exchange, Instrument, Problem
+from .middleware import ANSWERED
 from .server import Serving
 
 __all__ = ["ANSWERED", "Exchange", "Instrument", "Problem", "Serving"]

@@ -1,16 +1,23 @@
-"""The layers through which a request passes on its way to the application."""
+"""The layers through which a request passes on its way to the application, and the frameworks inside.
+
+A framework turns an exception that it does not know into a 500, before `Serving` sees it. So it is told of those that
+`Serving` answers, by the framework's own way to register handlers: Starlette and FastAPI (also where they are mounted
+in another application), Quart. Others are named when the server starts, with what to write. What the application has
+registered itself stays.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from typing import Any, Final
 
-from ..flow.scope import Scope
+from .._log import Log
 from ..runtime.context import ambient
-from .cancelling import Cancelling
-from .client import Client, Disconnected
-from .door import Inside
-from .http import App, BodyRefused, Exchange, Problem, Receive, ShuttingDown, find_problem
+from .client import Cancelling, Client, Disconnected
+from .http import TABLE, App, ASGIScope, BodyRefused, Exchange, Problem, Receive, Send, ShuttingDown, find_problem
 from .service import Service
 
 _NOBODY = "no tenant"
@@ -66,7 +73,24 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
         whose, weight = _NOBODY, len(service.limiter)
     scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
     inside, cancelling = service.door.let_in(exchange, name, seconds, client.end), Cancelling()
-    work = asyncio.create_task(_in_scope(service, inside, room, scope, cancelling, app, exchange, client))
+
+    async def in_scope() -> None:
+        ambient.set(None)  # a server starts a pipelined request within the last one
+        scope._takes_turn = scope._cancels = False
+        with cancelling:
+            if room:
+                await service.body_room.claim(room)
+            try:
+                async with scope:
+                    service.door.entered(exchange, inside, scope._core())
+                    client.begin()
+                    exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                    await app(exchange.scope, client.receive, exchange.send)
+            finally:
+                if room:
+                    service.body_room.release(room)
+
+    work = asyncio.create_task(in_scope())
     try:
         await client.attend(work, cancelling, seconds)
     finally:
@@ -74,32 +98,6 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
             service.adopt(exchange, scope, work)
         service.door.leave(exchange, inside)
         del work  # avoids a cycle: its exception holds this frame
-
-
-async def _in_scope(
-    service: Service,
-    inside: Inside,
-    room: int,
-    scope: Scope,
-    cancelling: Cancelling,
-    app: App,
-    exchange: Exchange,
-    client: Client,
-) -> None:
-    ambient.set(None)  # a server starts a pipelined request within the last one
-    scope._takes_turn = scope._cancels = False
-    with cancelling:
-        if room:
-            await service.body_room.claim(room)
-        try:
-            async with scope:
-                service.door.entered(exchange, inside, scope._core())
-                client.begin()
-                exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-                await app(exchange.scope, client.receive, exchange.send)
-        finally:
-            if room:
-                service.body_room.release(room)
 
 
 async def _told(service: Service, exchange: Exchange, error: Exception) -> bool:
@@ -131,3 +129,62 @@ async def _discard(receive: Receive) -> None:
         async with asyncio.timeout(_LINGERS):
             while (await receive()).get("more_body"):
                 pass
+
+
+ANSWERED: Final[tuple[type[Exception], ...]] = (Problem, *[row.error for row in TABLE], ExceptionGroup)
+"""The exceptions that `Serving` answers, if they leave a handler. A group only if all of its parts are among them."""
+
+_TOLD: Final = (
+    "%s answers exceptions itself, so a Problem or QueueFull in a handler becomes a 500: register a handler of its for"
+    " `asyncsched.serving.ANSWERED` that returns what `serving.answer(error)` gives: the status, the headers, the body"
+)
+_logger: Final = Log("asyncsched.serving")
+
+
+def register(service: Service, app: Any) -> None:
+    """Have the applications in `app` answer the exceptions of the library."""
+
+    async def in_starlette(request: Any, error: Exception) -> Any:
+        problem = find_problem(error, service.estimated_wait)
+        if problem is None:
+            raise error
+
+        async def answer(scope: ASGIScope, receive: Receive, send: Send) -> None:
+            await problem.answer(Exchange(scope, receive, send))
+
+        return answer
+
+    async def in_quart(error: Exception) -> tuple[bytes, int, dict[str, str]]:
+        status, headers, body = answer_to(service, error)
+        return body, status, headers
+
+    starlette: Any = getattr(sys.modules.get("starlette.applications"), "Starlette", ())
+    for one in _applications(app):
+        if isinstance(one, starlette):
+            for kind in ANSWERED:
+                if kind not in one.exception_handlers:
+                    one.add_exception_handler(kind, in_starlette)
+        elif (framework := type(one).__module__.partition(".")[0]) == "quart":
+            for kind in ANSWERED:
+                one.register_error_handler(kind, in_quart)
+        elif framework == "litestar" and type(one).__name__ == "Litestar":
+            _logger.warning(_TOLD, "Litestar")
+
+
+def answer_to(service: Service, error: Exception) -> tuple[int, dict[str, str], bytes]:
+    """The status, headers and body with which an exception is answered. Raises the exception if it is none of them."""
+    problem = find_problem(error, service.estimated_wait)
+    if problem is None:
+        raise error
+    return problem.rendered()
+
+
+def _applications(app: Any) -> Iterator[Any]:
+    """An application, and those in it: in middleware, or mounted."""
+    todo, seen = [app], set[int]()
+    for one in todo:
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            routes = getattr(one, "routes", None)
+            todo += [getattr(one, "app", None), *(routes if isinstance(routes, list | tuple) else ())]

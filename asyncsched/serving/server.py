@@ -14,13 +14,11 @@ from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
 from ..flow.scope import check_wait
 from ..scheduler import Scheduler
-from .endpoints import ENDPOINTS
-from .frameworks import answer_to, register
+from .endpoints import BUCKETS, ENDPOINTS, Metrics
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send
-from .instruments import BUCKETS, Metrics
 from .lifespan import run_lifespan
 from .limiter import Limiter
-from .middleware import handle
+from .middleware import answer_to, handle, register
 from .service import Options, Service
 
 Endpoint = Callable[["Serving", Exchange], Awaitable[None]]

@@ -28,11 +28,10 @@ from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.cost_model import INLINE_SECONDS
 from ..ops.meta import Meta, meta
-from ..ops.op import NO_OPTIONS, Op, Plan
+from ..ops.op import NO_OPTIONS, Blas, Op, Plan
 from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.program import Program, Ref, Step, ref
 from ..ops.table import TABLE
-from ..ops.traits import Blas
 from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 from .handles import Donated

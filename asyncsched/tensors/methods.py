@@ -88,7 +88,7 @@ class Methods(Unread):
         return f"Tensor(shape={self.shape}, dtype={self.dtype}, device={self.device.name}, {self._status()})"
 
     def _repr_html_(self) -> str:
-        from ..pictures.tables import preview, table
+        from ..pictures.record import preview, table
 
         self.done()  # takes in completions
         value, state = self._value, self._status()

@@ -11,10 +11,9 @@ import numpy as np
 from .._core.model import Lease, Task, Value, failure_above
 from .._instead import naming_arguments
 from ..devices.untracked import enter
-from ..ops.exactly import asked
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
-from ..ops.op import NO_OPTIONS, Op, plan
+from ..ops.op import NO_OPTIONS, Op, asked, plan
 from ..ops.program import ref
 from ..ops.table import TABLE
 from ..runtime.context import find

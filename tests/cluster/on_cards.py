@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.cluster.card import CardOutOfMemory
+from asyncsched.cluster.work import CardOutOfMemory
 
 A = np.arange(12.0).reshape(3, 4)
 

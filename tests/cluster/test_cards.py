@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.cluster import card
+from asyncsched.cluster import work
 from asyncsched.cluster.device import DaskDevice
 from tests.fake_cupy import fake_cupy
 
@@ -92,9 +92,9 @@ async def test_bytes_are_those_of_the_cards(mortals):
 @pytest.mark.parametrize(("found", "told"), [(123, 123), (None, 1 << 20)], ids=["driver", "no driver"])
 def test_the_driver_is_asked_for_free_bytes(monkeypatch, found, told):
     """CuPy's own call holds the GIL while it waits for the driver."""
-    monkeypatch.setattr(card.driver, "free_bytes", lambda: found)
+    monkeypatch.setattr(work.driver, "free_bytes", lambda: found)
     with fake_cupy(memory=1 << 20), ThreadPoolExecutor(1) as thread:  # a thread keeps its stream
-        assert thread.submit(card._look).result()["bytes"] == told
+        assert thread.submit(work._look).result()["bytes"] == told
 
 
 @pytest.mark.parametrize("program", [mapped, trained] if SWEEP else [mapped])
@@ -140,4 +140,4 @@ async def test_a_worker_without_a_card_is_told_of(mortals, monkeypatch):
 
 async def test_where_there_is_no_cupy_it_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
-    assert "CuPy" in (await card.look())["lacks"]
+    assert "CuPy" in (await work.look())["lacks"]

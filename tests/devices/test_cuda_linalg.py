@@ -10,7 +10,7 @@ import pytest
 from numpy.linalg import LinAlgError
 
 import asyncsched as asc
-from asyncsched.ops.kernels.fourier import PLAN_BYTES
+from asyncsched.ops.kernels.signal import PLAN_BYTES
 from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan, resolve
 from asyncsched.ops.table import TABLE

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.ops.exactly import asked
+from asyncsched.ops.op import asked
 from asyncsched.runtime.context import Ambient, ambient, current_scope, deadline
 
 from ..waiting import turns, until

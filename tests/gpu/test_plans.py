@@ -12,9 +12,9 @@ import asyncsched as asc
 from asyncsched.gpu_check import libraries
 from asyncsched.gpu_check.arguments import arguments
 from asyncsched.gpu_check.telling import Report
-from asyncsched.ops.kernels.fourier import PLAN_BYTES
+from asyncsched.ops.kernels.signal import PLAN_BYTES
+from asyncsched.ops.op import Blas
 from asyncsched.ops.table import TABLE
-from asyncsched.ops.traits import Blas
 
 from .cases import absent, groups
 from .conftest import NONE

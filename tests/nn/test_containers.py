@@ -7,7 +7,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
-from asyncsched.nn import containers
+from asyncsched.nn import parameterless
 
 pytestmark = pytest.mark.one_loop
 
@@ -58,11 +58,11 @@ class Loud(nn.ReLU):
 async def test_pools_come_before_relu_where_nobody_sees_it():
     relu, pool, last = nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     assert list(nn.Sequential(relu, pool, last)) == [relu, pool, last]  # as they were given
-    assert containers._with_pools_first([relu, pool, relu, pool, last]) == [pool, relu, pool, relu, last]
+    assert parameterless._with_pools_first([relu, pool, relu, pool, last]) == [pool, relu, pool, relu, last]
     patched = nn.ReLU()
     patched.forward = lambda x: x  # type: ignore[method-assign]
     for modules in ([pool, relu], [Loud(), pool], [patched, pool], [relu, nn.MaxPool2d(3, 1, 1)], [relu, last], []):
-        assert containers._with_pools_first(modules) == modules
+        assert parameterless._with_pools_first(modules) == modules
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])

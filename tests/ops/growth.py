@@ -33,7 +33,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, meta, plan
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.kernels import compiled
-from asyncsched.ops.traits import PRODUCTS, Cut
+from asyncsched.ops.op import PRODUCTS, Cut
 from asyncsched.tensors.tensor import apply
 from tests.declared import ARITIES
 

@@ -13,7 +13,7 @@ import asyncsched
 from asyncsched.ops import TABLE, Blas, Cut, Op, cut, meta, parallel, plan, resolve
 from asyncsched.ops.declare import elementwise
 from asyncsched.ops.kernels.elementwise import by_sample_rule
-from asyncsched.ops.traits import PRODUCTS
+from asyncsched.ops.op import PRODUCTS
 
 PACKAGE = Path(asyncsched.__file__).parent
 # Where names of operations may be listed, and why.

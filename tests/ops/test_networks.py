@@ -21,7 +21,6 @@ from asyncsched.ops.kernels import (
     compiled,
     conv,
     layers,
-    losses,
     pool,
     windows,
 )
@@ -45,7 +44,7 @@ NAMES = list(cases("f4", 1))
 
 
 def test_every_row_has_a_case():
-    themes = (activation, layers, losses, attention, conv, pool)
+    themes = (activation, layers, attention, conv, pool)
     declared = {op.name for theme in themes for op in theme.OPS} - {"class_numbers"}
     declared |= {"accurate_sum", "embedding", "dropout", "uniform", "normal"}
     assert declared - set(ARITIES) <= set(NAMES) <= declared

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
-from asyncsched.serving import Serving, draining
-from asyncsched.serving.draining import SIGNALS, Drain, drain_on_signals
+from asyncsched.serving import Serving, service
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
+from asyncsched.serving.service import SIGNALS, Drain, drain_on_signals
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, reply, returns, serving
@@ -308,7 +308,7 @@ async def test_a_signal_drains_first_and_is_passed_on(number: int, received: lis
 async def test_requests_are_refused_once_the_server_has_had_time_to_close_its_socket(
     number: int, received: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(draining, "_CLOSING", 0)
+    monkeypatch.setattr(service, "_CLOSING", 0)
     middleware = Serving(echo, lambda: asc.Scheduler("cpu"))
     async with middleware.open():
         signal.raise_signal(number)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from asyncsched.serving import Serving, draining
+from asyncsched.serving import Serving, service
 from asyncsched.serving.http import ASGIScope, Receive, Send
 from tests.waiting import until
 
@@ -45,7 +45,7 @@ class Asked:
 
 @pytest.fixture
 def middleware(monkeypatch: pytest.MonkeyPatch) -> Serving:
-    monkeypatch.setattr(draining, "_LOOKS", 10**6)
+    monkeypatch.setattr(service, "_LOOKS", 10**6)
     held = Held()
 
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:

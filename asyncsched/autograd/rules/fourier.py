@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...ops.kernels.fourier import places_of
-from ...ops.kernels.signal import gathered_from, is_gathered
+from ...ops.kernels.signal import gathered_from, is_gathered, places_of
 from ...tensors import functions as f
 from ...tensors.functions._common import op
 from ...tensors.handles import runtime_of

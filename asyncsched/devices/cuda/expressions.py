@@ -18,9 +18,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from ...ops.op import Op, bind
+from ...ops.op import Cut, Op, bind
 from ...ops.program import Ref, Step
-from ...ops.traits import Cut
 from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
 
 

@@ -29,9 +29,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..._log import Log
-from ...ops.exactly import asked
 from ...ops.meta import Meta, meta
-from ...ops.op import Op
+from ...ops.op import Op, asked
 from ...ops.program import Program, Ref, Step, ref
 from .cupy_internals import NotElementwise, private
 from .expressions import Expression, expression, goes_by_elements, number_as

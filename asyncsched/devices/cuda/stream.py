@@ -57,7 +57,7 @@ from typing import Any, Final
 
 from ..._core.failure import Failure
 from ..._core.model import Task
-from ...ops.kernels.fourier import forget_all_plans
+from ...ops.kernels.signal import forget_all_plans
 from .. import execution
 from ..contract import Job, Point, stream_thread
 from ..counter import Counter

@@ -24,9 +24,8 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from ..._core.model import Task
-from ...ops.op import Op
+from ...ops.op import Blas, Op
 from ...ops.parallel import Part
-from ...ops.traits import Blas
 from ..counter import Counter
 from . import blas
 

@@ -18,6 +18,11 @@ from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
 from .common import Padding, Size, check_padding, check_tensors, constant, pair, same_dtype, single
 
+__all__ = [
+    "adaptive_avg_pool2d", "avg_pool2d", "conv1d", "conv2d", "dropout", "embedding", "gelu", "leaky_relu", "linear",
+    "log_softmax", "max_pool2d", "relu", "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "softplus",
+]  # fmt: skip
+
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x weight^T + bias: x is (..., in), the weight (out, in), the bias (out,), the result (..., out).

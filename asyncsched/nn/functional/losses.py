@@ -14,6 +14,11 @@ from ...tensors.tensor import Tensor
 from .common import Reduction, check_tensors, reduced, same_dtype
 from .layers import log_softmax, softplus
 
+__all__ = [
+    "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss",
+    "smooth_l1_loss",
+]  # fmt: skip
+
 
 def mse_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean") -> Tensor:
     """The squared differences of two tensors of one shape: their mean, their sum, or each.

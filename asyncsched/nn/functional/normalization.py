@@ -17,6 +17,8 @@ from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
 from .common import constant, same_dtype
 
+__all__ = ["batch_norm", "group_norm", "layer_norm", "rms_norm"]
+
 
 def layer_norm(
     x: Tensor, normalized_shape: int | Sequence[int | None], weight: Tensor | None = None, bias: Tensor | None = None,

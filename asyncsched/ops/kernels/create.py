@@ -1,15 +1,21 @@
-"""Arrays made from numbers only."""
+"""Arrays made from numbers only: given, or drawn at random.
+
+NumPy's random numbers come from a generator's state, which is returned, or from a seed; CuPy's from a seed.
+"""
 
 from __future__ import annotations
 
+import threading
 from itertools import repeat
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
-from ..rules import as_meta, broadcast, int_bounds, lengths, sample
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..packed import packed_op
+from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
+from .blocks import blocks, flat
 from .elementwise import into
 
 
@@ -27,10 +33,10 @@ def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
     """Numbers that are known one by one. On a GPU they are a kernel's arguments, so a capture copies no host array."""
     if xp is np:
         return np.array(numbers, dtype).reshape(shape)
-    flat = xp.empty(len(numbers), dtype)
+    found = xp.empty(len(numbers), dtype)
     for i, number in enumerate(numbers):
-        flat[i] = number
-    return flat.reshape(shape)
+        found[i] = number
+    return found.reshape(shape)
 
 
 def constant(value: int) -> Kernel:
@@ -106,6 +112,164 @@ def eye_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
     return Inferred(meta(shape, np.dtype(options["dtype"])))
 
 
+_DEVICE_STATES = 65_536  # of a generator on a GPU, which draw in parallel: equal numbers on every card
+_here = threading.local()
+
+
+def words(generator: np.random.Generator) -> tuple[int, ...]:
+    """The state of a generator, as words."""
+    state: Any = generator.bit_generator.state
+    numbers = state["state"]["state"], state["state"]["inc"]
+    halves = [word for number in numbers for word in (number & (2**64 - 1), number >> 64)]
+    return (*halves, state["has_uint32"], state["uinteger"])
+
+
+def draw(xp: Any, *arrays: Any, start: Any, method: str, tensors: Any, named: Any, shape: Any, dtype: Any) -> Any:
+    """The state after a draw, and the drawn numbers. The state before is `start`, or else the first array."""
+    state, operands = (start, arrays) if start is not None else (arrays[0], arrays[1:])
+    generator = _generator([int(word) for word in state])
+    found = getattr(generator, method)(**dict(named), **dict(zip(tensors, operands, strict=True)))
+    return np.asarray(words(generator), np.uint64), np.asarray(found).astype(dtype, copy=False)
+
+
+def draw_seeded(
+    xp: Any, seed: int, *operands: Any, method: str, tensors: Any, named: Any, shape: Any, dtype: Any
+) -> Any:
+    """A draw from a generator made for it, on devices where no state is kept."""
+    generator, given, arrays = seeded(xp, seed), dict(named), dict(zip(tensors, operands, strict=True))
+    if method in ("permutation", "choice"):
+        return (_permutation if method == "permutation" else _choice)(xp, generator, arrays, shape=shape, **given)
+    if method == "normal":
+        found = generator.standard_normal(shape) * given["scale"] + given["loc"]
+    elif method == "integers":
+        found = generator.integers(given["low"], given["high"], size=shape, dtype=dtype, endpoint=given["endpoint"])
+    else:
+        given.pop("dtype", None)
+        found = getattr(generator, method)(**{**given, "size": shape})
+    return xp.asarray(found).astype(dtype, copy=False)
+
+
+def _permutation(xp: Any, generator: Any, arrays: Any, *, shape: Any, x: int | None = None, axis: int = 0) -> Any:
+    order = xp.argsort(generator.random(shape[axis]))
+    return order if x is not None else xp.take(arrays["x"], order, axis=axis)
+
+
+def _choice(
+    xp: Any, generator: Any, arrays: Any, *, shape: Any, size: Any, replace: bool, axis: int = 0,
+    shuffle: bool = True, a: int | None = None,
+) -> Any:  # fmt: skip
+    count = arrays["a"].shape[axis] if a is None else a
+    wanted = prod(size)
+    if "p" in arrays:
+        ends = xp.cumsum(arrays["p"])
+        if replace:
+            places = xp.searchsorted(ends / ends[-1], generator.random(wanted), side="right")
+        else:  # the largest of u ** (1 / p), by Efraimidis and Spirakis
+            places = xp.argsort(-xp.log(generator.random(count)) / arrays["p"])[:wanted]
+    elif replace:
+        places = generator.integers(0, count, size=wanted)
+    else:
+        places = xp.argsort(generator.random(count))[:wanted]
+    places = places.reshape(size)
+    return places if a is not None else xp.take(arrays["a"], places, axis=axis)
+
+
+def _generator(state: list[int]) -> np.random.Generator:
+    """This thread's generator, set to a state. To make a new one takes longer than to draw."""
+    if not hasattr(_here, "generator"):
+        _here.generator = np.random.Generator(np.random.PCG64(0))
+    generator: np.random.Generator = _here.generator
+    generator.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": state[0] | state[1] << 64, "inc": state[2] | state[3] << 64},
+        "has_uint32": state[4],
+        "uinteger": state[5],
+    }
+    return generator
+
+
+def dropout(xp: Any, x: Any, seed: int, *, p: float, out: Any = None) -> Any:
+    """Zero with probability p, otherwise x / (1 - p). The same seed drops the same elements."""
+    out, result, values = flat(xp, out, x)
+    generator = seeded(xp, seed)
+    for block in blocks(xp, x.size):
+        v = values[block]
+        keep = generator.random(v.size, dtype=xp.float32) >= p
+        xp.multiply(v, keep, out=result[block])
+        result[block] *= 1 / (1 - p) if p < 1 else 0
+    return out
+
+
+def uniform(xp: Any, seed: int, *, shape: Any, dtype: Any, low: float, high: float, out: Any = None) -> Any:
+    """Numbers drawn evenly from low to high."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = seeded(xp, seed).random(shape, dtype=_drawn(xp, dtype))
+    out *= high - low
+    out += low
+    return out
+
+
+def normal(xp: Any, seed: int, *, shape: Any, dtype: Any, out: Any = None) -> Any:
+    """Numbers drawn from the standard normal distribution."""
+    out = xp.empty(shape, dtype) if out is None else out
+    out[...] = seeded(xp, seed).standard_normal(shape, dtype=_drawn(xp, dtype))
+    return out
+
+
+def seeded(xp: Any, seed: int) -> Any:
+    """A generator that counts. (CuPy's default one takes 13 MB and a slow kernel to set up.)"""
+    if xp is np:
+        return np.random.default_rng(seed)
+    return xp.random.Generator(xp.random.Philox4x3210(seed, size=_DEVICE_STATES))
+
+
+def _drawn(xp: Any, dtype: Any) -> Any:
+    return xp.float64 if dtype == xp.float64 else xp.float32
+
+
+# -- rules -------------------------------------------------------------------------------------------------------------
+
+
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and an unused half of a word.
+_WORDS = 6
+_STATE = meta((_WORDS,), np.dtype(np.uint64))
+
+
+def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
+    """The state of the generator after the draw, and the drawn numbers."""
+    return [_STATE, meta(options["shape"], options["dtype"])], _scratch(operands, options)
+
+
+def draw_seeded_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The drawn numbers only."""
+    result = meta(options["shape"], options["dtype"], False)
+    return Inferred(result, _scratch(operands, options) + result.nbytes)
+
+
+def _scratch(operands: tuple[Operand, ...], options: Options) -> int:
+    """Bytes of the positions that are permuted or chosen, and of float64 numbers that are converted."""
+    drawn: int = prod(options["shape"])
+    if options["method"] in ("permutation", "choice"):
+        return 16 * (sum(prod(lengths(operand)) for operand in operands) + 2 * drawn)
+    return 0 if options["dtype"].itemsize == 8 else 8 * drawn
+
+
+def dropout_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """`dropout` of x, with a seed."""
+    if not 0 <= options["p"] <= 1:
+        raise ValueError(f"dropout: p={options['p']} must be a probability, from 0 to 1")
+    return blockwise_rule(op, operands, options)
+
+
+def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Random numbers, drawn in their dtype, or in single precision."""
+    dtype = np.dtype(options["dtype"])
+    if dtype.kind != "f":
+        raise TypeError(f"{op.name}: dtype {dtype} is no floating-point dtype: draw in one, and use `astype`")
+    result = meta(options["shape"], dtype)
+    return Inferred(result, result.nbytes * max(4, dtype.itemsize) // dtype.itemsize)
+
+
 OPS = (
     with_out(constant(0), filled_rule, "Zeros.", Cost.SHORT, name="zeros", launches=1),
     with_out(constant(1), filled_rule, "Ones.", Cost.SHORT, name="ones", launches=1),
@@ -115,4 +279,9 @@ OPS = (
     Op("arange", "arange", arange_rule, launches=1, doc="Evenly spaced by a step."),
     Op("linspace", "linspace", linspace_rule, doc="A number of evenly spaced values."),
     Op("eye", eye, eye_rule, launches=2, doc="Ones on a diagonal."),
+    packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
+    Op("draw_seeded", draw_seeded, draw_seeded_rule, doc="Random numbers from a seed."),
+    with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", inplace=True),
+    with_out(uniform, random_rule, "Evenly distributed random numbers."),
+    with_out(normal, random_rule, "Normally distributed random numbers."),
 )

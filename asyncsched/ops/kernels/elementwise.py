@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Bound, Cost, Cut, Inferred, Meta, Op, Operand, Options, ScalarCode, elementwise, meta
-from ..op import resolve
+from ..declare import Bound, Cost, Cut, Inferred, Meta, Op, Operand, Options, ScalarCode, elementwise, meta, resolve
 from ..rules import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
 from ..index_keys import (
     TENSOR,
     Key,
@@ -28,7 +28,6 @@ from ..index_keys import (
     without_slices,
 )
 from ..meta import Shape
-from ..op import resolve
 from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, copies, int_bounds, lengths, sample, viewed
 from .checks import require, require_below, require_key, require_within
 from .elementwise import into

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve
 from ..halves import in_single
-from ..op import resolve
 from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
 from .reduce import reduced, reduced_axes

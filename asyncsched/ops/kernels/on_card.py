@@ -135,23 +135,24 @@ def unfold(xp: Any, windows: Windows, x: Any, rows: slice, across: int) -> Any:
     """Some rows of windows, each `across` long, on all images: (inputs of a window, windows)."""
     count = rows.stop - rows.start
     out = xp.empty((x.shape[1] * windows.kernel[0] * windows.kernel[1], len(x) * count * across), x.dtype)
-    _run(xp, "unfold", windows, (x,), out, x.shape, rows, across)
+    _run(xp, "unfold", windows, (x,), out, (*x.shape, count, across, rows.start))
     return out
 
 
 def fold(xp: Any, windows: Windows, parts: Any, rows: slice, across: int, out: Any) -> None:
     """Add columns at their positions on C-contiguous images `out`; the first columns overwrite `out`."""
-    _run(xp, "fold", windows, (parts, int(rows.start > 0)), out, out.shape, rows, across)
+    form = (*out.shape, rows.stop - rows.start, across, rows.start)
+    _run(xp, "fold", windows, (parts, int(rows.start > 0)), out, form)
 
 
 def max_pool2d(xp: Any, windows: Windows, x: Any, out: Any) -> None:
     """The largest element of each window of images (..., height, width), in a C-contiguous array."""
-    _run(xp, "pool", windows, (x,), out, _planes(x), slice(0, out.shape[-2]), out.shape[-1])
+    _run(xp, "pool", windows, (x,), out, (*_planes(x), *out.shape[-2:], 0))
 
 
 def max_pool2d_backward(xp: Any, windows: Windows, x: Any, y: Any, grad: Any, out: Any) -> None:
     """The gradient of each window, given to the element that was chosen from it."""
-    _run(xp, "pool_backward", windows, (x, y, grad), out, _planes(x), slice(0, y.shape[-2]), y.shape[-1])
+    _run(xp, "pool_backward", windows, (x, y, grad), out, (*_planes(x), *y.shape[-2:], 0))
 
 
 def _planes(x: Any) -> tuple[int, int, int, int]:
@@ -159,22 +160,15 @@ def _planes(x: Any) -> tuple[int, int, int, int]:
     return x.size // max(1, height * width), 1, height, width
 
 
-def _run(
-    xp: Any,
-    name: str,
-    windows: Windows,
-    reads: tuple[Any, ...],
-    out: Any,
-    images: tuple[int, ...],
-    rows: slice,
-    across: int,
-) -> None:
-    """Launch a kernel that writes to all of a C-contiguous array; no launch for an array without elements."""
+def _run(xp: Any, name: str, windows: Windows, reads: tuple[Any, ...], out: Any, form: tuple[int, ...]) -> None:
+    """Launch a kernel that writes to all of a C-contiguous array; no launch for an array without elements.
+
+    `form` has the first numbers of `_FORM`: the shape of the images, and which rows of windows there are.
+    """
     if not out.size:
         return
     flat = [xp.ascontiguousarray(a).reshape(-1) if isinstance(a, xp.ndarray) else a for a in reads]
     short = max(out.size, *[a.size for a in flat if isinstance(a, xp.ndarray)]) < _SHORT
-    form = (*images, rows.stop - rows.start, across, rows.start)
     _kernel(xp, name, short, out.dtype == np.float16)(
         *flat, *form, *[n for pair in windows for n in pair], out.reshape(-1)
     )

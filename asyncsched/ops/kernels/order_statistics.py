@@ -1,25 +1,37 @@
-"""Order statistics without a full sort: medians, quantiles, the largest few.
+"""Statistics: the largest few, medians, quantiles, and reductions without NaN.
 
-On a GPU all elements are sorted: CuPy's partition takes no NaN, and its quantiles support few of the methods.
+On a GPU all elements are sorted for an order statistic: CuPy's partition takes no NaN, and its quantiles support few of
+the methods.
 
-Set functions: unique elements and membership.
+Reductions without NaN take the same steps as NumPy's, so that the bits are its own. If no element is left, NumPy's
+functions warn, and CuPy's wait for the device to do so; these do neither. Integers have no NaN, and go to the plain
+reduction.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from math import ceil, floor, nan, prod
+from math import ceil, floor, inf, nan, prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Inferred, Meta, Op, Operand, Options, meta
-from ..op import resolve
-from ..packed import pack_found
-from ..rules import INTP, Known, as_meta, axis_of, copies, lengths, no_axis, shrunk
-from .reduce import argsort, count_reduced, nothing, reduced
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
+from . import reduce as plain
+from .checks import require_true
+from .reduce import (
+    arg_reduction_rule,
+    argsort,
+    count_reduced,
+    mean_rule,
+    nothing,
+    reduced,
+    reduction_rule,
+    variance_rule,
+)
 
 # Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
 # n sorted numbers is at position n q + alpha + q (1 - alpha - beta), counted from 1.
@@ -243,120 +255,126 @@ def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
 
 _PARTITION = "The indices that move the k-th elements to their sorted place."
 
-
-def unique_values(xp: Any, x: Any) -> Any:
-    """The unique elements; each NaN counts as different."""
-    return np.unique_values(x) if xp is np else xp.unique(x, equal_nan=False)
+_PLAIN = {op.name: op for op in plain.OPS}  # the same, with NaN
 
 
-def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) -> Any:
-    """The unique elements, the inverse indices, the first indices and the counts: packed."""
-    kinds = {"return_index": index, "return_inverse": inverse, "return_counts": counts}
-    values, *others = xp.unique(x, equal_nan=False, **kinds)
-    if inverse:
-        others.insert(0, others.pop(index))
-    wide = values.dtype.itemsize > others[0].dtype.itemsize
-    return pack_found(xp, [values, *others] if wide else [*others, values])
+def filling(name: str, fill: float) -> Kernel:
+    """The reduction of that name, applied to a copy with `fill` in place of NaN."""
+
+    def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
+        return resolve(_PLAIN[name], xp)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
+
+    return reduce
 
 
-def isin(xp: Any, x: Any, y: Any, *, invert: bool) -> Any:
-    """Whether each element of `x` is among those of `y`."""
-    return xp.isin(xp.asarray(x), xp.asarray(y), invert=invert)
+def extreme(name: str, fill: float) -> Kernel:
+    """`max` or `min`, by the universal function that prefers the number to a NaN. CuPy cannot reduce by it."""
+    ufunc = getattr(np, f"f{name}")
+
+    def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        if xp is np:
+            return ufunc.reduce(x, axis=axis, keepdims=keepdims, out=out)
+        found = getattr(xp, name)(_filled(xp, x, fill), axis=axis, keepdims=keepdims)
+        if found.dtype.kind in "fc":
+            xp.copyto(found, nan, where=xp.all(xp.isnan(x), axis=axis, keepdims=keepdims))
+        return found
+
+    return reduce
+
+
+def arg_extreme(name: str, fill: float) -> Kernel:
+    """`argmax` or `argmin`. It raises for a line with nothing but NaN, which has no index."""
+    reduce = filling(name, fill)
+
+    def find(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+        if x.dtype.kind in "fc":
+            text = "All-NaN slice encountered: fill such slices first, by `asc.where`"
+            require_true(xp, xp.all(xp.any(~xp.isnan(x), axis=axis)), ValueError, text)
+        return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
+
+    return find
+
+
+def nanmean(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None) -> Any:
+    """The sum of the elements that are not NaN, over their number."""
+    if x.dtype.kind not in "fc":
+        return resolve(_PLAIN["mean"], xp)(x, axis=axis, keepdims=keepdims, out=out)
+    count = xp.sum(~xp.isnan(x), axis=axis, dtype=xp.intp, keepdims=keepdims)
+    return _quotient(xp, resolve(_PLAIN["sum"], xp)(_filled(xp, x, 0), axis=axis, keepdims=keepdims, out=out), count)
+
+
+def nanvar(xp: Any, x: Any, *, axis: Any = None, correction: float = 0, keepdims: bool = False, out: Any = None) -> Any:
+    """The sum of squared deviations without NaN, over the number of elements less the correction."""
+    if x.dtype.kind not in "fc":
+        return resolve(_PLAIN["var"], xp)(x, axis=axis, correction=correction, keepdims=keepdims, out=out)
+    missing = xp.isnan(x)
+    deviations = _filled(xp, x, 0)
+    count = xp.sum(~missing, axis=axis, dtype=xp.intp, keepdims=True)
+    total = resolve(_PLAIN["sum"], xp)
+    mean = _quotient(xp, total(deviations, axis=axis, keepdims=True), count)
+    xp.subtract(deviations, mean, out=deviations, casting="unsafe")
+    xp.copyto(deviations, 0, where=missing)
+    conjugate = deviations.conj() if x.dtype.kind == "c" else deviations
+    squares = xp.multiply(deviations, conjugate, out=deviations).real
+    found = total(squares, axis=axis, keepdims=keepdims, out=out)
+    free = count.reshape(found.shape) - correction
+    found = _quotient(xp, found, free)
+    xp.copyto(found, nan, where=free <= 0)
+    return found
+
+
+def nanstd(xp: Any, x: Any, **options: Any) -> Any:
+    """The root of the variance."""
+    variance = xp.asarray(nanvar(xp, x, **options))
+    return xp.sqrt(variance, out=variance)
+
+
+def _filled(xp: Any, x: Any, fill: float) -> Any:
+    if x.dtype.kind not in "fc":
+        return x
+    filled = x.copy(order="K")
+    xp.copyto(filled, fill, where=xp.isnan(x))
+    return filled
+
+
+def _quotient(xp: Any, total: Any, count: Any) -> Any:
+    total = xp.asarray(total)
+    return xp.divide(total, count, out=total, casting="unsafe")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-_BYTES = np.dtype(np.uint8)
+def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """A reduction of a copy, made under a mask."""
+    return _copied(reduction_rule(op, operands, options), operands[0])
 
 
-def unique_values_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The unique elements; as many as there may be."""
-    array, elements, most = _flat(operands[0])
-    result, used = meta((None,), array.dtype, True, (most,)), _found_bytes(array)
-    # CuPy sorts in a copy of the copy.
-    on_card = max(used - result.nbytes, elements * (2 * array.dtype.itemsize + 1))
-    return Inferred(result, used - result.nbytes, on_card=on_card)
+def nanmean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """The same, after counting the elements that are not NaN."""
+    found = _copied(mean_rule(op, operands, options), operands[0])
+    return found._replace(workspace=found.workspace + prod(found.meta.bound) * 8)
 
 
-def _found_bytes(array: Meta) -> int:
-    """The most bytes of NumPy's unique elements: a copy of all, and a hash table, or the copy sorted and two masks.
-
-    A table has a node for each unique element, and one or two places in a list. NumPy has none for floating-point
-    numbers, before 2.3 none at all, and before 2.4 none for complex numbers: the larger is charged.
-    """
-    array, elements, most = _flat(array)
-    nodes = _nodes_bytes(array)
-    table = nodes + most * 2 * 8 if nodes else 0
-    found = most * array.dtype.itemsize
-    return elements * array.dtype.itemsize + max(table + found, elements + max(found, elements))
+def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """Workspace: the deviations, two masks, and the conjugates of complex numbers. For integers as `var`."""
+    array = as_meta(operands[0])
+    if array.dtype.kind not in "fc":
+        return variance_rule(op, operands, options)
+    found = mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
+    each = array.dtype.itemsize * (2 if array.dtype.kind == "c" else 1) + 2
+    return found._replace(workspace=prod(array.bound) * each + prod(found.meta.bound) * 40)
 
 
-def _nodes_bytes(array: Meta) -> int:
-    """The most bytes of the nodes of NumPy's hash table: an element, two pointers, and what the allocator adds."""
-    return 0 if array.dtype.kind == "f" else _flat(array)[2] * 16 * -(-(array.dtype.itemsize + 24) // 16)
+def arg_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
+    """An index, found in a copy."""
+    return _copied(arg_reduction_rule(op, operands, options), operands[0])
 
 
-def unique_packed_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The unique elements, the inverse indices, the first indices and the counts: packed."""
-    array, elements, most = _flat(operands[0])
-    itemsize, others = array.dtype.itemsize, options["index"] + options["counts"]
-    fixed = elements * INTP.itemsize if options["inverse"] else 0  # bytes; and bytes for each unique element:
-    width = itemsize + others * INTP.itemsize
-
-    def part(start: int, before: int, shape: Known | None, dtype: np.dtype[Any]) -> Options:
-        return {"fixed": fixed, "width": width, "start": start, "before": before, "shape": shape, "dtype": dtype}
-
-    wide = itemsize if itemsize > INTP.itemsize else 0  # the values come first in the buffer
-    parts = [part(fixed, wide + place * INTP.itemsize, None, INTP) for place in range(others)]
-    if options["inverse"]:
-        parts.insert(options["index"], part(0, wide, array.bound, INTP))
-    values = part(0, 0, None, array.dtype) if wide else part(fixed, others * INTP.itemsize, None, array.dtype)
-    nbytes = fixed + most * width
-    used = _sorted_bytes(elements, most, itemsize, **options)
-    workspace, result = max(used, 2 * nbytes) - nbytes, meta((None,), _BYTES, True, (nbytes,))
-    on_card = max(workspace, elements * (2 * itemsize + 3 * INTP.itemsize + 1))
-    return Inferred(result, workspace, parts=[values, *parts], on_card=on_card)
-
-
-def _sorted_bytes(elements: int, most: int, itemsize: int, *, index: bool, inverse: bool, counts: bool) -> int:
-    """The most bytes of NumPy's `unique` with indices or counts: a copy, a mask of the first ones, and its results."""
-    used = elements * (itemsize + 1) + max(most * itemsize, elements)  # the mask is made of another one
-    if index or inverse:  # the order, and the elements in order
-        used += elements * (INTP.itemsize + itemsize)
-    wide = most * (index + 2 * counts) + elements * 2 * inverse  # with the numbers of all, and where the first ones are
-    return used + wide * INTP.itemsize
-
-
-def isin_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """A bool for each element of the first operand. NumPy sorts both operands, and then both as one.
-
-    Of a hash table of the second the allocator keeps the nodes, which are too small and too many to be given back.
-    Booleans it looks up in a table, by their places and three masks. (Integers, too, if they are close together: this
-    takes less.)
-    """
-    (first, count, _), (second, others, _) = map(_flat, operands)
-    most, rest = [min(prod(one.bound), 1 << 8 * one.dtype.itemsize) for one in (first, second)]  # NaNs are equal here
-    result, itemsize = meta(first.bound, np.dtype(bool)), np.result_type(first.dtype, second.dtype).itemsize
-    if first.dtype == second.dtype == bool:
-        used = others + 4 * count + max(others, count) * (1 + INTP.itemsize)
-        return Inferred(result, copies(operands) + used)
-    unique = _sorted_bytes(count, most, first.dtype.itemsize, index=False, inverse=True, counts=False)
-    kept = most * first.dtype.itemsize + count * INTP.itemsize
-    together = rest * second.dtype.itemsize + (most + rest) * (2 * itemsize + INTP.itemsize + 3)
-    later = max(_found_bytes(second), _nodes_bytes(second) + together)
-    return Inferred(result, copies(operands) + max(unique, kept + later))
-
-
-def _flat(operand: Operand) -> tuple[Meta, int, int]:
-    """An operand, its elements, and how many of them may differ. (Each NaN counts as different.)"""
+def _copied(found: Inferred, operand: Operand) -> Inferred:
     array = as_meta(operand)
-    elements, small = prod(array.bound), array.dtype.kind in "biu" and array.dtype.itemsize < 4
-    differing = 2 if array.dtype == bool else 1 << 8 * array.dtype.itemsize
-    return array, elements, min(elements, differing) if small else elements
-
-
-_PACKED = "The unique elements, their first indices, the inverse indices and the counts, packed."
+    copied = array.nbytes + prod(array.bound) if array.dtype.kind in "fc" else 0
+    return found._replace(workspace=found.workspace + copied)
 
 
 OPS = (
@@ -364,7 +382,23 @@ OPS = (
     Op("quantile", quantile, quantile_rule, doc="The sorted elements at fractions of the way, along the axes."),
     Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
     Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
-    Op("unique_values", unique_values, unique_values_rule, doc="The unique elements."),
-    Op("unique_packed", unique_packed, unique_packed_rule, doc=_PACKED),
-    Op("isin", isin, isin_rule, doc="Whether each element is among others."),
+    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum", launches=4),
+    with_out(
+        filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod", launches=4
+    ),
+    with_out(
+        extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax", launches=7
+    ),
+    with_out(
+        extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin", launches=7
+    ),
+    with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION, launches=8),
+    with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION, launches=16),
+    with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION, launches=17),
+    with_out(
+        arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", name="nanargmax", checks=True
+    ),
+    with_out(
+        arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", name="nanargmin", checks=True
+    ),
 )

@@ -27,10 +27,10 @@ from ..declare import (
     bounded,
     meta,
     product,
+    resolve,
     with_out,
     with_products,
 )  # fmt: skip
-from ..op import resolve
 from ..parallel import threads
 from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, proxy, sample
 from . import releasing_gil

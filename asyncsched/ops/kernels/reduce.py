@@ -18,8 +18,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from .. import halves
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out, with_products
-from ..op import resolve
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out, with_products
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into

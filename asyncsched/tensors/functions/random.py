@@ -25,7 +25,7 @@ from numpy.typing import DTypeLike
 
 from ... import _instead
 from ...devices.contract import Device
-from ...ops.kernels.random import words
+from ...ops.kernels.create import words
 from ...runtime.context import find
 from ...runtime.runtime import Runtime
 from ..arguments import dtype_of
