@@ -20,7 +20,6 @@ from types import coroutine
 from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
-from .awaiting import awaits
 from .runtime import Runtime
 from .threads import to_its_end
 
@@ -28,7 +27,6 @@ from .threads import to_its_end
 ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
-_AGAIN: Final = 0.05  # seconds between two looks whether an async generator goes on, after its deadline
 
 
 @dataclass(slots=True, eq=False)
@@ -50,48 +48,6 @@ class Waiter:
         if (self.count <= 0 or (self.eager and task.failure is not None)) and not self.future.done():
             self.future.set_result(None)
         return True
-
-
-class Timeout:
-    """Cancels the body of a block in this asyncio task after some seconds, as `asyncio.timeout` does, with one
-    difference: a body that stands at a `yield` of an async generator is cancelled when it goes on. Until then the task
-    is its consumer's.
-
-    Args:
-        stop: called once, if they pass while the body stands there.
-
-    Attributes:
-        passed: whether they have passed.
-        generator: the identity of the frame of the innermost async generator that the block is in, if there is one.
-    """
-
-    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline is for a block in an asyncio task")
-        self.passed = False
-        self.generator: int | None = None
-        self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
-        self._timer = task.get_loop().call_later(seconds, self._pass)
-
-    def lift(self) -> None:
-        """Do nothing from now on."""
-        self._timer.cancel()
-
-    def end(self) -> bool:
-        """The block is left. Returns whether its body was cancelled, by nobody else."""
-        self._timer.cancel()
-        return self._cancelled and self._task.uncancel() <= self._cancelling
-
-    def _pass(self) -> None:
-        first, self.passed = not self.passed, True
-        if self.generator is None or awaits(self._task, self.generator):
-            self._cancelled = self._task.cancel()
-            return
-        if first:
-            self._stop()
-        if not self._task.done():
-            self._timer = self._task.get_loop().call_later(_AGAIN, self._pass)
 
 
 def wait(
