@@ -27,14 +27,16 @@ from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
-from .pool import GRANULE, PrivatePool
+from .pool import GRANULE, PrivatePool, Spare
 from .staging import Staging, without_gaps
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
 _MOST_MARKS = 8  # so many stay in a plan. Then all are forgotten
-_POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
+# The block of a value that owns its memory: where its array is kept for later results. This one keeps none.
+_DROPPED = Spare()
+_DROPPED.end()
 _SLOW = 0.1  # if the first call of a kind takes more seconds, it was compiling
 _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
@@ -123,7 +125,7 @@ class CUDAMemory(Memory):
         for read in _operands(task):
             arrays.append(read.array)
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
-            if read.block is not _POOLED and not read.array.flags.c_contiguous:
+            if type(read.block) is not Spare and not read.array.flags.c_contiguous:
                 launches = None
             del read  # this frame may last longer than the task
         launch = None if launches is None else launches[task.args]
@@ -132,10 +134,14 @@ class CUDAMemory(Memory):
             return
         form = value.meta
         reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
-        if reused is None:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
-            out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
+        if reused is None:
+            spare = task.lane.stream.spares[form]
+            try:
+                out = spare.pop()
+            except IndexError:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
+                out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
         else:
-            out = reused.array
+            out, spare = reused.array, reused.block
         given = (*arrays, out, *launch.numbers)
         try:
             launch.function(launch.size, given)
@@ -144,7 +150,9 @@ class CUDAMemory(Memory):
                 raise
             self._with_more_room(launch.function, launch.size, given)
         if task.failure is None:  # it was not cancelled meanwhile
-            value.block = _POOLED
+            if reused is not None:
+                reused.block = None
+            value.block = spare
             execution.finish(task, value, out, launch.charge)
 
     def _apply(self, task: Task, value: Value) -> None:
@@ -170,12 +178,15 @@ class CUDAMemory(Memory):
             if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
-        self._finish(task, value, array, None if op.out else execution.source_of(task, array))
+        source, block = None if op.out else execution.source_of(task, array), _DROPPED
+        if array is out:
+            block, reused.block = reused.block, None
+        self._finish(task, value, array, source, block)
 
     @staticmethod
     def _fits(value: Value, form: Any) -> bool:
         """Whether a result of this form may be written over a value's array, which must have memory of its own."""
-        return value.block is _POOLED and execution.fits(value, form)
+        return type(value.block) is Spare and execution.fits(value, form)
 
     def _computed(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
@@ -195,10 +206,12 @@ class CUDAMemory(Memory):
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
 
-    def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
+    def _finish(
+        self, task: Task, value: Value, array: Any, source: Value | None = None, block: Spare = _DROPPED
+    ) -> None:
         if value.failure is None:  # it was not cancelled meanwhile
             value.base = None if source is None else Lease(source)
-            value.block = _POOLED if source is None else None
+            value.block = block if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_share_an_event(self, task: Task) -> bool:
@@ -334,9 +347,15 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
-        if not value.escaped:
-            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
-        super().reclaim(value)
+        if value.escaped:
+            super().reclaim(value)
+            return
+        array, value.array = value.array, None  # the memory first, its bytes second: the loop may be waiting for them
+        if array is not None and type(value.block) is Spare:
+            value.block.keep(array)
+        del array
+        if value.charge:
+            self.completions.dropped(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array. The collector sees the array, but not the block, and never ends it early. If a
