@@ -49,22 +49,20 @@ def call_site(skip: int = 2) -> CallSite | None:
         skip: how many frames up to begin; the frames below are known to be the package's.
     """
     frame = sys._getframe(skip)
-    found = _known.get((id(frame.f_code), frame.f_lasti))  # most often the line is known already
-    if found is not None:
-        return found
     while True:
         code = frame.f_code
         if id(code) not in _inside:
+            key = id(code), frame.f_lasti
+            found = _known.get(key)  # most often the line is known already
+            if found is not None:
+                return found
             if not code.co_filename.startswith(_BETWEEN):
                 break
             _inside[id(code)] = code
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    key = id(frame.f_code), frame.f_lasti
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        found = _known[key] = frame.f_code, frame.f_lasti
+    if len(_known) >= _MOST_KNOWN:
+        _known.clear()
+    found = _known[key] = code, frame.f_lasti
     return found

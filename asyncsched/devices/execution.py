@@ -5,7 +5,7 @@ The device's memory runs operations its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -171,12 +171,11 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
         fail(task, old.failure.passed_to(task.name, task.site))
         return
     del old
-    sole = reusable(task, True, lambda found: found is task.inputs[place])
-    if sole is not None:
-        value.block, sole.block = sole.block, None
-        finish(task, value, sole.array, sole.charge)
-        return
     old = task.inputs[place]
+    if _may_be_written_over(old, task.inputs):
+        value.block, old.block = old.block, None
+        finish(task, value, old.array, old.charge)
+        return
     value.base = Lease(old.owner)
     finish(task, value, old.array, 0)
 
@@ -200,21 +199,27 @@ def fits(value: Value, form: Meta) -> bool:
     return array.shape == form.shape and array.dtype == form.dtype and bool(array.flags.c_contiguous)
 
 
-def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
-    """The input whose buffer the output may take: only this task holds it, and it is one of those `wanted`.
+def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | None:
+    """The input whose buffer the output may take: only this task holds it, and it has a block of this kind.
 
     A ufunc may write over any of its inputs; other operations only over the first.
-
-    The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
-    meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
     inputs = task.inputs
     if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):
+        if type(value.block) is kind and _may_be_written_over(value, inputs) and fits(value, form):
             return value
     return None
+
+
+def _may_be_written_over(value: Value, inputs: Sequence[Value]) -> bool:
+    """Whether only the task with these inputs holds a value.
+
+    The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
+    meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
+    """
+    return sole(value, inputs.count(value)) and not value.escaped and value.base is None
 
 
 def _decided(task: Task) -> bool:

@@ -71,8 +71,8 @@ def issue(
         nbytes = device.memory.footprint(nbytes)
         cost = nbytes + device.memory.workspace(plan)
     value = new_value(scope.account, device, plan.meta, nbytes, site)
-    if not inline or plan.meta.shape is not plan.meta.bound:  # a card writes over any; the size is not known yet
-        value.holders = []
+    if value.holders is None and (not inline or plan.meta.shape is not plan.meta.bound):
+        value.holders = []  # a card writes over any; the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)

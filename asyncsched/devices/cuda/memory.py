@@ -133,7 +133,7 @@ class CUDAMemory(Memory):
             self._apply(task, value)
             return
         form = value.meta
-        reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
+        reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
         if reused is None:
             spare = task.lane.stream.spares[form]
             try:
@@ -161,8 +161,7 @@ class CUDAMemory(Memory):
         kernel = resolve(op, self.xp)
         reused = None
         if op.inplace:
-            any_input = isinstance(kernel, self.xp.ufunc)
-            reused = execution.reusable(task, any_input, lambda v: self._fits(v, form))
+            reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), Spare, form)
         out = None if reused is None else reused.array
         array = self.with_room(self._steps.run, op, args, options, form, out) if fusible(op) else None
         if array is None:
@@ -182,11 +181,6 @@ class CUDAMemory(Memory):
         if array is out:
             block, reused.block = reused.block, None
         self._finish(task, value, array, source, block)
-
-    @staticmethod
-    def _fits(value: Value, form: Any) -> bool:
-        """Whether a result of this form may be written over a value's array, which must have memory of its own."""
-        return type(value.block) is Spare and execution.fits(value, form)
 
     def _computed(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]

@@ -16,7 +16,6 @@ from ..._core.free_threading import FREE_THREADED, merge, merged_at_birth
 from ..._core.model import Lease, Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
-from ...ops.meta import Meta
 from ...ops.op import NO_OPTIONS, Op, Plan, resolve
 from ...ops.program import Program, ref
 from .. import execution
@@ -151,7 +150,7 @@ class HostMemory(Memory):
         if not pools or not (form.contiguous or all(map(_contiguous, args))):
             self._finish(task, np.asarray(kernel(*args, **options)), None)
             return
-        reused = self._reusable(task, form, isinstance(kernel, np.ufunc)) if op.inplace else None
+        reused = execution.reusable(task, isinstance(kernel, np.ufunc), np.ndarray, form) if op.inplace else None
         if reused is None:
             block = self.pool.take(nbytes)
         else:
@@ -166,11 +165,6 @@ class HostMemory(Memory):
             if task.value is None or task.value.block is not block:
                 self.pool.give(block)
             raise
-
-    @staticmethod
-    def _reusable(task: Task, form: Meta, any_input: bool) -> Value | None:
-        """An input that only this task holds, and whose buffer fits the output exactly."""
-        return execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))
 
     def _finish(self, task: Task, array: Array, block: Block | None) -> None:
         value = task.value
