@@ -170,7 +170,7 @@ class Engine:
             task.value.seq = task.seq
             ledger.observer.task_submitted(task)
         if fits and failed is None and not hold and not task.blockers and ledger.idle:
-            if task.plan.small:
+            if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
@@ -299,9 +299,11 @@ class Engine:
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
-        if task.plan.small and (lane := self._host.loop_lane(task)) is not None and not self._host.quiet_in_use():
-            ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
-            queued = True
+        if task.plan.small and task.lanes[0].loop is not None:
+            lane = self._host.loop_lane(task)
+            if lane is not None and not self._host.quiet_in_use():
+                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+                queued = True
         if elsewhere is not None:
             self._launch(elsewhere, queued)
         return ran

@@ -204,7 +204,8 @@ def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | Non
 
     A ufunc may write over any of its inputs; other operations only over the first.
     """
-    inputs = task.inputs
+    reads = task.reads
+    inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
     if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:

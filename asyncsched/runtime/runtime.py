@@ -200,10 +200,10 @@ class Runtime(OnOneLoop, Host):
         """Add a lane for each stream of an open device."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        loop = Lane(device, LoopStream())
+        loop = Lane(device, LoopStream()) if device.inline else None
         compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
-        copy = [Lane(device, device.copier, copies=True)]
+        copy = [Lane(device, device.copier, copies=True, loop=loop)]
         self.lanes[device] = Lanes(compute, serial, copy)
 
     def _allow_inline(self) -> None:

@@ -77,12 +77,14 @@ class CUDAMemory(Memory):
     def run_op(self, task: Task) -> None:
         value = task.value
         assert value is not None
-        if task.lane is not None and task.lane.copies:
+        assert task.lane is not None
+        if task.lane.copies:
             source = task.inputs[0] if task.inputs else task.args[0]
             self._finish(task, value, self.with_room(self.bring, source, task.lane.stream.cuda))
             return
-        if self.compiled(task):
-            self._run(task, value, task.plan.compiled_in.get(self._mark))  # type: ignore[attr-defined]
+        plan: Any = task.plan
+        if self._mark in plan.compiled_in or self.compiled(task):
+            self._run(task, value, plan.compiled_in.get(self._mark))
             return
         form = self._form(task)
         # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
@@ -194,8 +196,9 @@ class CUDAMemory(Memory):
             self.deferred_errors.raised(task, value, task.lane.stream, found)
         return array
 
-    def workspace(self, plan: Plan) -> int:
-        return plan.on_card
+    def needs(self, plan: Plan) -> tuple[int, int]:
+        nbytes = plan.nbytes + -plan.nbytes % GRANULE  # `footprint`, written out: each operation comes here
+        return nbytes, nbytes + plan.on_card
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
@@ -215,12 +218,11 @@ class CUDAMemory(Memory):
 
         Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
-        op, plan, lane = task.call, task.plan, task.lane
-        if not isinstance(op, Op) or op.checks or task.move is not None:
+        op, plan = task.call, task.plan
+        if type(op) is not Op or (op.launches is None and not op.view) or op.checks or task.move is not None:
             return False
-        if op.launches is None and not op.view:
-            return False
-        return not (lane is not None and lane.copies) and self._mark in plan.compiled_in  # type: ignore[attr-defined]
+        assert task.lane is not None
+        return not task.lane.copies and self._mark in plan.compiled_in  # type: ignore[attr-defined]
 
     def may_run_on_the_loop(self, task: Task) -> bool:
         """Whether the task may be issued from the event loop's thread.
@@ -410,8 +412,9 @@ class CUDAMemory(Memory):
 
 def _operands(task: Task) -> Sequence[Value]:
     """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
-    inputs = task.inputs
-    return inputs if task.args is None else [inputs[arg.slot] for arg in task.args if type(arg) is Ref]
+    reads, args = task.reads, task.args
+    inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
+    return inputs if args is None else [inputs[arg.slot] for arg in args if type(arg) is Ref]
 
 
 def _kind(arg: Any) -> Hashable:

@@ -131,8 +131,9 @@ class HostMemory(Memory):
         self.threads: int = 1  # that share the work of one operation
         self.give: Callable[[Any], None] = self.pool.give  # type: ignore[assignment]
 
-    def workspace(self, plan: Plan) -> int:
-        return plan.workspace + plan.helper * min(plan.helpers, self.threads - 1)
+    def needs(self, plan: Plan) -> tuple[int, int]:
+        helpers = min(plan.helpers, self.threads - 1)
+        return plan.nbytes, plan.nbytes + plan.workspace + plan.helper * helpers
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray
