@@ -320,7 +320,10 @@ class Engine:
             if self.ledger.drop_observer is None:
                 completions.immediate_thread = get_ident()
             while task is not None and lane is not None:
-                self._admit(task, queued)
+                task.state = LAUNCHED
+                if queued:
+                    self._leave_queue(task)
+                self.ledger.charge(task)
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
@@ -337,11 +340,14 @@ class Engine:
 
     def _launch(self, task: Task, queued: bool) -> None:
         """Put the next task on a lane."""
-        above = failure_above(task.inputs) if queued else None
+        above = failure_above(task.reads) if queued else None
         if above is not None and task.move is None:  # the producer's completion is still on its way
             self._endings.settle(task, above.passed_to(task.name, task.site))
             return
-        self._admit(task, queued)
+        task.state = LAUNCHED
+        if queued:
+            self._leave_queue(task)
+        self.ledger.charge(task)
         observer = self.ledger.observer
         if task.lanes:
             task.lane = lane = soonest(task, self._host.clock()) if task.lanes[0].hop else choose(task)
@@ -359,14 +365,11 @@ class Engine:
         if task.waiters is not None:
             self._endings.notices.append(task)
 
-    def _admit(self, task: Task, queued: bool) -> None:
-        """Take a task out of its queue, if it is in one, and give it its slot and its bytes."""
-        task.state = LAUNCHED  # the queue only drops tasks that are not pending
-        if queued:
-            self.admission.remove(task)
-            if task.readers is not None:
-                task.unblock_dependents()
-        self.ledger.charge(task)
+    def _leave_queue(self, task: Task) -> None:
+        """Take a task that is launched out of its queue, which only drops tasks that are not pending."""
+        self.admission.remove(task)
+        if task.readers is not None:
+            task.unblock_dependents()
 
     # -- ending -----------------------------------------------------------------------------------------------------
 

@@ -334,9 +334,9 @@ class Task:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
 
 
-def failure_above(inputs: Sequence[Value]) -> Failure | None:
-    """The first failure among the producers of these values."""
-    for value in inputs:
+def failure_above(reads: Any) -> Failure | None:
+    """The first failure among the producers of a value, or of several."""
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.failure is not None:
             return producer.failure

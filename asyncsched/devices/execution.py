@@ -67,7 +67,7 @@ def run(task: Task, memory: Memory) -> None:
         if task.move is not None and not moves(task, task.move, memory):
             return
         is_op = isinstance(task.call, Op)
-        upstream = failure_above(task.inputs) if is_op else memory.certain(task.inputs)
+        upstream = failure_above(task.reads) if is_op else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
@@ -172,7 +172,7 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
         return
     del old
     old = task.inputs[place]
-    if _may_be_written_over(old, task.inputs):
+    if sole(old, task.inputs.count(old)) and not old.escaped and old.base is None:
         value.block, old.block = old.block, None
         finish(task, value, old.array, old.charge)
         return
@@ -203,24 +203,20 @@ def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | Non
     """The input whose buffer the output may take: only this task holds it, and it has a block of this kind.
 
     A ufunc may write over any of its inputs; other operations only over the first.
+
+    The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
+    meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
     reads = task.reads
     inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
     if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        if type(value.block) is kind and _may_be_written_over(value, inputs) and fits(value, form):
+        if type(value.block) is not kind or not sole(value, inputs.count(value)):
+            continue
+        if not value.escaped and value.base is None and fits(value, form):
             return value
     return None
-
-
-def _may_be_written_over(value: Value, inputs: Sequence[Value]) -> bool:
-    """Whether only the task with these inputs holds a value.
-
-    The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
-    meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
-    """
-    return sole(value, inputs.count(value)) and not value.escaped and value.base is None
 
 
 def _decided(task: Task) -> bool:

@@ -407,10 +407,11 @@ class Runtime(OnOneLoop, Host):
             if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
-        for reader in task.after or ():
-            if reader.state == LAUNCHED and reader.lane is not lane:
-                assert reader.lane is not None
-                points = (*points, (reader.lane.stream, reader.number))
+        if task.after is not None:
+            for reader in task.after:
+                if reader.state == LAUNCHED and reader.lane is not lane:
+                    assert reader.lane is not None
+                    points = (*points, (reader.lane.stream, reader.number))
         task.number = lane.stream.launch(task, points)
 
     def on_wake(self) -> None:

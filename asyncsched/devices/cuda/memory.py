@@ -77,14 +77,15 @@ class CUDAMemory(Memory):
     def run_op(self, task: Task) -> None:
         value = task.value
         assert value is not None
-        assert task.lane is not None
-        if task.lane.copies:
+        lane = task.lane
+        assert lane is not None
+        if lane.copies:
             source = task.inputs[0] if task.inputs else task.args[0]
-            self._finish(task, value, self.with_room(self.bring, source, task.lane.stream.cuda))
+            self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
         plan: Any = task.plan
         if self._mark in plan.compiled_in or self.compiled(task):
-            self._run(task, value, plan.compiled_in.get(self._mark))
+            self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
         form = self._form(task)
         # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
@@ -93,7 +94,7 @@ class CUDAMemory(Memory):
             launches = self._launches(task)
             if launches is not None:
                 self.with_room(launches.__getitem__, task.args)  # compiles and loads the kernel
-            self._run(task, value, launches)
+            self._run(task, value, launches, lane.stream)
             seconds = perf_counter() - began
         if known and seconds > _SLOW:
             _log.info(_COMPILED, task.name, seconds, self._context.name)
@@ -122,7 +123,7 @@ class CUDAMemory(Memory):
         forms = [*[read.meta for read in _operands(task)], plan.meta]
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
-    def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
+    def _run(self, task: Task, value: Value, launches: Launches | None, stream: Any) -> None:
         arrays = []
         for read in _operands(task):
             arrays.append(read.array)
@@ -137,7 +138,7 @@ class CUDAMemory(Memory):
         form = value.meta
         reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
         if reused is None:
-            spare = task.lane.stream.spares[form]
+            spare = stream.spares[form]
             try:
                 out = spare.pop()
             except IndexError:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
@@ -180,7 +181,7 @@ class CUDAMemory(Memory):
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
         source, block = None if op.out else execution.source_of(task, array), _DROPPED
-        if array is out:
+        if reused is not None and array is out:
             block, reused.block = reused.block, None
         self._finish(task, value, array, source, block)
 
