@@ -133,18 +133,11 @@ class CUDAMemory(Memory):
             del read  # this frame may last longer than the task
         launch = None if launches is None else launches[task.args]
         if launch is None:
-            self._apply(task, value)
+            self._apply(task, value, stream)
             return
         form = value.meta
         reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
-        if reused is None:
-            spare = stream.spares[form]
-            try:
-                out = spare.pop()
-            except IndexError:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
-                out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
-        else:
-            out, spare = reused.array, reused.block
+        out, spare = self._new(form, stream) if reused is None else (reused.array, reused.block)
         given = (*arrays, out, *launch.numbers)
         try:
             launch.function(launch.size, given)
@@ -158,21 +151,32 @@ class CUDAMemory(Memory):
             value.block = spare
             execution.finish(task, value, out, launch.charge)
 
-    def _apply(self, task: Task, value: Value) -> None:
+    def _new(self, form: Any, stream: Any) -> tuple[Any, Spare]:
+        """An array for a stream's result of a form, and where it is kept once nobody holds it."""
+        spare: Spare = stream.spares[form]
+        try:
+            return spare.pop(), spare
+        except IndexError:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
+            return self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes)), spare
+
+    def _apply(self, task: Task, value: Value, stream: Any) -> None:
         op, options, form = task.call, task.options or {}, value.meta
         args = execution.arguments(task.args, [read.array for read in task.inputs])
         kernel = resolve(op, self.xp)
-        reused = None
+        single, reused, out, block = isinstance(kernel, self.xp.ufunc), None, None, _DROPPED
         if op.inplace:
-            reused = execution.reusable(task, isinstance(kernel, self.xp.ufunc), Spare, form)
-        out = None if reused is None else reused.array
+            reused = execution.reusable(task, single, Spare, form)
+        if reused is not None:
+            out, block = reused.array, reused.block
+        elif single and op.out and form.known and form.contiguous and form.nbytes:
+            out, block = self._new(form, stream)
         array = self.with_room(self._steps.run, op, args, options, form, out) if fusible(op) else None
         if array is None:
             if out is not None:
                 options = {**options, "out": out}
             compute = partial(self._computed, task, value, kernel, args, options)
             # A single kernel that fails has not run. Several may have written over an input by then.
-            again = (out is None or isinstance(kernel, self.xp.ufunc)) and not task.takes
+            again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
         if array is not out:
             if not isinstance(array, self.xp.ndarray):
@@ -180,9 +184,11 @@ class CUDAMemory(Memory):
             if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
-        source, block = None if op.out else execution.source_of(task, array), _DROPPED
-        if reused is not None and array is out:
-            block, reused.block = reused.block, None
+        source = None if op.out else execution.source_of(task, array)
+        if array is not out:
+            block = _DROPPED
+        elif reused is not None:
+            reused.block = None
         self._finish(task, value, array, source, block)
 
     def _computed(
