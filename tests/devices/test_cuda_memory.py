@@ -536,3 +536,46 @@ async def test_what_goes_back_to_the_pool_is_poisoned_in_the_order_of_its_stream
         await s.barrier()
         await until(lambda: (seen.view(np.uint8) == 0xDB).all())
     assert fake.races == []
+
+
+# -- spare arrays ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_holds_is_the_next_result_of_its_form(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make an array takes about as long as to launch a kernel."""
+    asked, malloc = list[int](), PrivatePool.malloc
+
+    def counted(self: PrivatePool, nbytes: int) -> Any:
+        asked.append(nbytes)
+        return malloc(self, nbytes)
+
+    monkeypatch.setattr(PrivatePool, "malloc", counted)
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        y = x + 1
+        await s.barrier()
+        place = pointer(y)
+        asked.clear()
+        del y
+        for i in range(5):
+            z = x + i
+            await s.barrier()
+            assert pointer(z) == place
+            del z
+        assert asked == []
+        kept = await (x + 1)  # it has left, and is nobody's next result
+        assert [(await (x + i).numpy()).max() for i in range(3)] == [1, 2, 3]
+        assert (await asyncio.to_thread(kept.get)).max() == 2
+
+
+async def test_a_result_that_is_dropped_after_the_close_goes_back_too(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        y, _ = x + 1, x + 2
+        await s.barrier()
+        pool = s.devices[0].memory.pool
+    del x, _
+    gc.collect()
+    assert pool.reserved()
+    del y
+    await until(lambda: pool.reserved() == 0)
