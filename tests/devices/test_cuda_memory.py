@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.heap import Heap
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
 from tests.fake_cupy import Fake, fake_cupy
+from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_ledgers_zero, checked, ended, finished, issued, opened
@@ -579,3 +581,19 @@ async def test_a_result_that_is_dropped_after_the_close_goes_back_too(fake: Fake
     assert pool.reserved()
     del y
     await until(lambda: pool.reserved() == 0)
+
+
+async def test_the_spares_of_a_lost_device_keep_no_pool(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        _ = x + 1
+        await s.barrier()
+        pool = weakref.ref(s.devices[0].memory.pool)
+        del _
+        fake.fail()
+        with pytest.raises(CUDARuntimeError):
+            await (x + 2)
+        del x
+    del s
+    await ended()
+    await until(lambda: gc.collect() >= 0 and pool() is None)
