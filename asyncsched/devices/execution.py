@@ -170,8 +170,6 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
     if old.failure is not None:  # there is no version before to hand on
         fail(task, old.failure.passed_to(task.name, task.site))
         return
-    del old
-    old = task.inputs[place]
     if sole(old, task.inputs.count(old)) and not old.escaped and old.base is None:
         value.block, old.block = old.block, None
         finish(task, value, old.array, old.charge)
