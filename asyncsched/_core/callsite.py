@@ -6,7 +6,7 @@ import contextlib
 import os
 import sys
 from functools import lru_cache
-from types import CodeType
+from types import CodeType, FrameType
 
 CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, resolved only for messages
 
@@ -48,23 +48,18 @@ def call_site(skip: int = 2) -> CallSite | None:
     Args:
         skip: how many frames up to begin; the frames below are known to be the package's.
     """
-    frame = sys._getframe(skip)
-    found = _known.get((id(frame.f_code), frame.f_lasti))  # most often the line is known already
-    if found is not None:
-        return found
-    while True:
-        code = frame.f_code
-        if id(code) not in _inside:
+    frame: FrameType | None = sys._getframe(skip)
+    while frame is not None:
+        number = id(code := frame.f_code)
+        if number not in _inside:
+            found = _known.get((number, frame.f_lasti))  # most often the line is known already
+            if found is not None:
+                return found
             if not code.co_filename.startswith(_BETWEEN):
-                break
-            _inside[id(code)] = code
-        if frame.f_back is None:
-            return None
+                if len(_known) >= _MOST_KNOWN:
+                    _known.clear()
+                found = _known[number, frame.f_lasti] = code, frame.f_lasti
+                return found
+            _inside[number] = code
         frame = frame.f_back
-    key = id(frame.f_code), frame.f_lasti
-    found = _known.get(key)
-    if found is None:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        found = _known[key] = frame.f_code, frame.f_lasti
-    return found
+    return None

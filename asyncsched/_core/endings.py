@@ -87,7 +87,8 @@ class Endings:
         lane = task.lane
         assert lane is not None
         lane.load -= 1
-        lane.done_until, lane.done_at = task.due, self._host.clock()
+        if lane.hop:
+            lane.done_until, lane.done_at = task.due, self._host.clock()
         if lane.tail is task:
             lane.tail = None
         self.ended(task)

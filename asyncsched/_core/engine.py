@@ -168,7 +168,7 @@ class Engine:
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
         if self.ledger.join(task, fits and failed is None and not hold and not task.blockers):
-            if task.plan.small:
+            if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
@@ -299,9 +299,11 @@ class Engine:
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
-        if task.plan.small and (lane := self._host.loop_lane(task)) is not None and not self._host.quiet_in_use():
-            ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
-            queued = True
+        if task.plan.small and task.lanes[0].loop is not None:
+            lane = self._host.loop_lane(task)
+            if lane is not None and not self._host.quiet_in_use():
+                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
+                queued = True
         if elsewhere is not None:
             self._launch(elsewhere, queued)
         return ran
@@ -336,7 +338,7 @@ class Engine:
 
     def _launch(self, task: Task, queued: bool) -> None:
         """Put the next task on a lane."""
-        above = failure_above(task.inputs) if queued else None
+        above = failure_above(task.reads) if queued else None
         if above is not None and task.move is None:  # the producer's completion is still on its way
             self._endings.settle(task, above.passed_to(task.name, task.site))
             return

@@ -333,9 +333,9 @@ class Task:
         return f"<{self.name} #{self.seq} {STATE_NAMES[self.state]}>"
 
 
-def failure_above(inputs: Sequence[Value]) -> Failure | None:
-    """The first failure among the producers of these values."""
-    for value in inputs:
+def failure_above(reads: Any) -> Failure | None:
+    """The first failure among the producers of a value, or of several."""
+    for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.failure is not None:
             return producer.failure
@@ -354,7 +354,8 @@ class Lane:
     stream: Any = None
     copies: bool = False  # carries only host-to-device copies
     place: Callable[[Task], Lane] | None = None  # the device's own choice among a task's lanes
-    loop: Lane | None = None  # the lane to report for a task that ran on the event loop's thread instead
+    # If quick tasks may run on the event loop's thread instead: what is reported for those.
+    loop: Lane | None = None
     hop: float = 0.0  # seconds that an idle or waiting lane needs to begin; 0 if negligible
     booked_until: float = 0.0  # when everything launched so far ends
     done_until: float = 0.0  # when the last ended task was estimated to end

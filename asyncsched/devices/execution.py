@@ -5,7 +5,7 @@ The device's memory runs operations its own way; a user's callable runs the same
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -68,7 +68,7 @@ def run(task: Task, memory: Memory) -> None:
             return
         is_op, upstream = isinstance(task.call, Op), None
         if task.reads:
-            upstream = failure_above(task.inputs) if is_op else memory.certain(task.inputs)
+            upstream = failure_above(task.reads) if is_op else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))
         elif not task.cancelled:
@@ -169,13 +169,10 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
     if old.failure is not None:  # there is no version before to hand on
         fail(task, old.failure.passed_to(task.name, task.site))
         return
-    del old
-    sole = reusable(task, True, lambda found: found is task.inputs[place])
-    if sole is not None:
-        value.block, sole.block = sole.block, None
-        finish(task, value, sole.array, sole.charge)
+    if sole(old, task.inputs.count(old)) and not old.escaped and old.base is None:
+        value.block, old.block = old.block, None
+        finish(task, value, old.array, old.charge)
         return
-    old = task.inputs[place]
     value.base = Lease(old.owner)
     finish(task, value, old.array, 0)
 
@@ -199,19 +196,22 @@ def fits(value: Value, form: Meta) -> bool:
     return array.shape == form.shape and array.dtype == form.dtype and bool(array.flags.c_contiguous)
 
 
-def reusable(task: Task, any_input: bool, wanted: Callable[[Value], bool]) -> Value | None:
-    """The input whose buffer the output may take: only this task holds it, and it is one of those `wanted`.
+def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | None:
+    """The input whose buffer the output may take: only this task holds it, and it has a block of this kind.
 
     A ufunc may write over any of its inputs; other operations only over the first.
 
     The holders are counted first, and `escaped` is read second. The loop's thread, which may be handing the array out
     meanwhile, sets `escaped` first and drops its lease second: so whichever comes later sees the other.
     """
-    inputs = (task.reads,) if type(task.reads) is Value else task.reads
+    reads = task.reads
+    inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
     if _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        if sole(value, inputs.count(value)) and not value.escaped and value.base is None and wanted(value):
+        if type(value.block) is not kind or not sole(value, inputs.count(value)):
+            continue
+        if not value.escaped and value.base is None and fits(value, form):
             return value
     return None
 

@@ -99,9 +99,10 @@ class Memory:
         """The bytes that an array of `nbytes` really takes."""
         return nbytes + -nbytes % self.granule
 
-    def workspace(self, plan: Plan) -> int:
-        """Bytes of temporary memory that an operation takes."""
-        return plan.workspace
+    def needs(self, plan: Plan) -> tuple[int, int]:
+        """Bytes that an operation's result takes, and those with its temporary memory."""
+        nbytes = self.footprint(plan.nbytes)
+        return nbytes, nbytes + plan.workspace
 
     def may_recycle(self, value: Value) -> bool:
         """Whether a result may certainly be written over a value's buffer, once nobody else holds it. The value may be

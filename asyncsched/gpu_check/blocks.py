@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from .._interrupts import finaliser
 from ..devices.cuda import requirements
-from ..devices.cuda.pool import GRANULE, PrivatePool
+from ..devices.cuda.pool import GRANULE, PrivatePool, Spare
 from ..devices.untracked import untracked
 from .telling import NotHere
 
@@ -63,4 +63,8 @@ def one_for_each() -> None:
         block = Block(cupy.cuda, nbytes)
         return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(block.start, nbytes, untracked(block), device), 0)
 
+    def drop(self: Spare, array: Any) -> None:
+        """Keep no array: the next one has a block of its own, too."""
+
     PrivatePool.malloc = malloc  # type: ignore[method-assign]
+    Spare.keep = drop  # type: ignore[method-assign]

@@ -202,10 +202,10 @@ class Runtime(OnOneLoop, Host):
         """Add a lane for each stream of an open device."""
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
-        loop = Lane(device, SimpleNamespace(name=INLINE_STREAM))
+        loop = Lane(device, SimpleNamespace(name=INLINE_STREAM)) if device.inline else None
         compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
-        copy = [Lane(device, device.copier, copies=True)]
+        copy = [Lane(device, device.copier, copies=True, loop=loop)]
         self.lanes[device] = Lanes(compute, serial, copy)
 
     def _allow_inline(self) -> None:
@@ -409,10 +409,11 @@ class Runtime(OnOneLoop, Host):
             if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
-        for reader in task.after or ():
-            if reader.state == LAUNCHED and reader.lane is not lane:
-                assert reader.lane is not None
-                points = (*points, (reader.lane.stream, reader.number))
+        if task.after is not None:
+            for reader in task.after:
+                if reader.state == LAUNCHED and reader.lane is not lane:
+                    assert reader.lane is not None
+                    points = (*points, (reader.lane.stream, reader.number))
         task.number = lane.stream.launch(task, points)
 
     def on_wake(self) -> None:

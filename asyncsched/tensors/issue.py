@@ -66,13 +66,10 @@ def issue(
         scope = current_scope(runtime)
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
-    nbytes, cost = plan.nbytes, plan.cost
-    if not inline or plan.helper:
-        nbytes = device.memory.footprint(nbytes)
-        cost = nbytes + device.memory.workspace(plan)
+    nbytes, cost = device.memory.needs(plan) if not inline or plan.helper else (plan.nbytes, plan.cost)
     value = new_value(scope.account, device, plan.meta, nbytes, site)
-    if not inline or plan.meta.shape is not plan.meta.bound:  # a card writes over any; the size is not known yet
-        value.holders = []
+    if value.holders is None and (not inline or plan.meta.shape is not plan.meta.bound):
+        value.holders = []  # a card writes over any; the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)

@@ -94,7 +94,7 @@ def apply(
     made, lanes = None, None
     if op.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(op.resource, place)
-    elif found.small and first is not None:
+    elif found.small and place.inline and first is not None:
         arrays = [a.array if type(a) is Value else a for a in args]
         a, b = arrays if found.pair else (None, None)
         made = run_at_once(op, found, first, a, b, failure_above(inputs), arrays, options)
@@ -144,8 +144,10 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
     found = op.plans.get((a.meta,))
     if found is None or (op.resource and not a.device.inline):
         return None
-    above = None if a.task is None else a.failure
-    made = run_at_once(op, found, a, None, None, above, (a.array,)) if found.small else None
+    made = None
+    if found.small and a.device.inline:
+        above = None if a.task is None else a.failure
+        made = run_at_once(op, found, a, None, None, above, (a.array,))
     if made is None:
         made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS)
     result = _new(Tensor)  # without calling the class, which takes half as long again
@@ -176,7 +178,8 @@ def _forward(name: str) -> _Operator:
     def forward(self: Tensor, other: Any) -> Tensor:
         nonlocal template
         _entry, a, kind = self._entry, self._value, type(other)  # see `Lease`
-        above = None if a.task is None else a.failure
+        inline = a.device.inline
+        above = None if a.task is None or not inline else a.failure
         if kind is int or kind is float:
             b, found = None, (with_int if kind is int else with_float).get(a.meta)
             second = other if found is None or found.numbers is None else found.numbers[other]
@@ -185,7 +188,7 @@ def _forward(name: str) -> _Operator:
             if a.device is b.device and other._node is None and (exact is None or not asked()):
                 found = plans.get((a.meta, b.meta))
                 second = b.array
-                if b.task is not None and above is None:
+                if inline and b.task is not None and above is None:
                     above = b.failure
         elif isinstance(other, _OPERANDS):
             return apply(op, (self, other))
@@ -193,11 +196,11 @@ def _forward(name: str) -> _Operator:
             return cast(Tensor, declined(other))
         if found is None or self._node is not None:
             return apply(op, (self, other))
-        made = run_at_once(op, found, a, a.array, second, above) if found.small else None
+        made = run_at_once(op, found, a, a.array, second, above) if inline and found.small else None
         if made is None and b is not None:
             made = issue(a.account.runtime, a.device, op, found, (a, b), None, NO_OPTIONS)
         elif made is None:
-            kept, inline = template, a.device.inline  # read once: a scheduler on another thread may be here, too
+            kept = template  # read once: a scheduler on another thread may be here, too
             if kept[0] is not other or kept[1] is not found or kept[2] is not inline:
                 # Arrays of other libraries take NumPy's scalars, and no arrays of NumPy's.
                 number = second if inline or second is other else second[()]

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.heap import Heap
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
 from tests.fake_cupy import Fake, fake_cupy
+from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_ledgers_zero, checked, ended, finished, issued, opened
@@ -536,3 +538,62 @@ async def test_what_goes_back_to_the_pool_is_poisoned_in_the_order_of_its_stream
         await s.barrier()
         await until(lambda: (seen.view(np.uint8) == 0xDB).all())
     assert fake.races == []
+
+
+# -- spare arrays ---------------------------------------------------------------------------------------------------
+
+
+async def test_what_nobody_holds_is_the_next_result_of_its_form(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To make an array takes about as long as to launch a kernel."""
+    asked, malloc = list[int](), PrivatePool.malloc
+
+    def counted(self: PrivatePool, nbytes: int) -> Any:
+        asked.append(nbytes)
+        return malloc(self, nbytes)
+
+    monkeypatch.setattr(PrivatePool, "malloc", counted)
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        y = x + 1
+        await s.barrier()
+        place = pointer(y)
+        asked.clear()
+        del y
+        for i in range(5):
+            z = x + i
+            await s.barrier()
+            assert pointer(z) == place
+            del z
+        assert asked == []
+        kept = await (x + 1)  # it has left, and is nobody's next result
+        assert [(await (x + i).numpy()).max() for i in range(3)] == [1, 2, 3]
+        assert kept.numpy_view().max() == 2
+
+
+async def test_a_result_that_is_dropped_after_the_close_goes_back_too(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        y, _ = x + 1, x + 2
+        await s.barrier()
+        pool = s.devices[0].memory.pool
+    del x, _
+    gc.collect()
+    assert pool.reserved()
+    del y
+    await until(lambda: pool.reserved() == 0)
+
+
+async def test_the_spares_of_a_lost_device_keep_no_pool(fake: Fake) -> None:
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        _ = x + 1
+        await s.barrier()
+        pool = weakref.ref(s.devices[0].memory.pool)
+        del _
+        fake.fail()
+        with pytest.raises(CUDARuntimeError):
+            await (x + 2)
+        del x
+    del s
+    await ended()
+    await until(lambda: gc.collect() >= 0 and pool() is None)

@@ -1,4 +1,4 @@
-"""Operands and options for every operation of the table."""
+"""Operands and options for every operation of the table: those of `gpu-check`, or several in place of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from asyncsched.gpu_check.arguments import ROWS, arguments
 from asyncsched.ops.index_keys import TENSOR, Slice
 from asyncsched.ops.table import TABLE
 from tests.cuda_host.runtime import loaded
@@ -106,6 +107,8 @@ def _cases() -> dict[str, list[Case]]:
         found |= {name: list(cases) for name, cases in part.items()}
     for name, count in ARITIES.items():
         found.setdefault(name, list(of_floats(count)))
+    for name in " ".join(ROWS).split():
+        found.setdefault(name, [Case(*arguments(name))])
     return found
 
 
@@ -198,8 +201,6 @@ def _statistics() -> dict[str, Any]:
         for axis in (0, -1)
         for largest in (False, True)
     ]
-    found["observation_weights"] = [Case((INDEX + 1, Y[0]), {"names": ("fweights", "aweights")})]
-    found["clip_parts"] = [Case((values(3, 4, dtype="c8") * 2,), {})]
     return found
 
 
@@ -295,7 +296,6 @@ def _sets() -> dict[str, Any]:
         "unique_values": [Case((a,), {}) for a in few[:2]],
         "unique_packed": [Case((a,), options) for options in kinds for a in few],
         "isin": [Case((few[0], INDEX), {"invert": invert}) for invert in (False, True)],
-        "repeat_each": [Case((X, np.asarray([2, 0, 3])), {"axis": 0})],
     }
 
 
@@ -434,16 +434,13 @@ def _signals() -> dict[str, Any]:
 
 
 def _updates() -> dict[str, Any]:
-    key, Z = {"shape": (5, 4), "key": (TENSOR,)}, values(3, 4, seed=2)
+    key = {"shape": (5, 4), "key": (TENSOR,)}
     return {
         "scatter": [Case((X, np.asarray([1, 4, 1])), key), Case((X[0],), {"shape": (3, 4), "key": (1,)})],
-        "scatter_along_axis": [Case((X, np.argsort(X, axis=1)), {"shape": (3, 4), "axis": 1})],
         "choice_backward": [Case((X, X, y), {}) for y in (Y, Y.T.copy().T, Y[:1], 0.5, np.where(X > 0.5, X, Y))],
         "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
         "axpby": [Case((X, Y, 0.5, -2.0), {}), Case((0.0, Y, 0.5, -2.0), {})],
-        "axpby_squared": [Case((X, Y, 0.5, -2.0), {})],
         "rms_scaled": [Case((X, Y, 1e-8), {})],
-        "adam_step": [Case((X, Y, Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {})],
     }
 
 

@@ -27,14 +27,16 @@ from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
-from .pool import GRANULE, PrivatePool
+from .pool import GRANULE, PrivatePool, Spare
 from .staging import Staging, without_gaps
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
 _MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
 _MOST_MARKS = 8  # so many stay in a plan. Then all are forgotten
-_POOLED = object()  # the block of a value that owns its memory. A value with a block has `reclaim` called at its end
+# The block of a value that owns its memory: where its array is kept for later results. This one keeps none.
+_DROPPED = Spare()
+_DROPPED.end()
 _SLOW = 0.1  # if the first call of a kind takes more seconds, it was compiling
 _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
@@ -75,12 +77,15 @@ class CUDAMemory(Memory):
     def run_op(self, task: Task) -> None:
         value = task.value
         assert value is not None
-        if task.lane is not None and task.lane.copies:
+        lane = task.lane
+        assert lane is not None
+        if lane.copies:
             source = task.inputs[0] if task.inputs else task.args[0]
-            self._finish(task, value, self.with_room(self.bring, source, task.lane.stream.cuda))
+            self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
-        if self.compiled(task):
-            self._run(task, value, task.plan.compiled_in.get(self._mark))  # type: ignore[attr-defined]
+        plan: Any = task.plan
+        if self._mark in plan.compiled_in or self.compiled(task):
+            self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
         form = self._form(task)
         # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
@@ -89,7 +94,7 @@ class CUDAMemory(Memory):
             launches = self._launches(task)
             if launches is not None:
                 self.with_room(launches.__getitem__, task.args)  # compiles and loads the kernel
-            self._run(task, value, launches)
+            self._run(task, value, launches, lane.stream)
             seconds = perf_counter() - began
         if known and seconds > _SLOW:
             _log.info(_COMPILED, task.name, seconds, self._context.name)
@@ -118,24 +123,21 @@ class CUDAMemory(Memory):
         forms = [*[read.meta for read in _operands(task)], plan.meta]
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
-    def _run(self, task: Task, value: Value, launches: Launches | None) -> None:
+    def _run(self, task: Task, value: Value, launches: Launches | None, stream: Any) -> None:
         arrays = []
         for read in _operands(task):
             arrays.append(read.array)
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
-            if read.block is not _POOLED and not read.array.flags.c_contiguous:
+            if type(read.block) is not Spare and not read.array.flags.c_contiguous:
                 launches = None
             del read  # this frame may last longer than the task
         launch = None if launches is None else launches[task.args]
         if launch is None:
-            self._apply(task, value)
+            self._apply(task, value, stream)
             return
         form = value.meta
-        reused = execution.reusable(task, True, lambda v: self._fits(v, form)) if task.call.inplace else None
-        if reused is None:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
-            out = self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes))
-        else:
-            out = reused.array
+        reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
+        out, spare = self._new(form, stream) if reused is None else (reused.array, reused.block)
         given = (*arrays, out, *launch.numbers)
         try:
             launch.function(launch.size, given)
@@ -144,25 +146,37 @@ class CUDAMemory(Memory):
                 raise
             self._with_more_room(launch.function, launch.size, given)
         if task.failure is None:  # it was not cancelled meanwhile
-            value.block = _POOLED
+            if reused is not None:
+                reused.block = None
+            value.block = spare
             execution.finish(task, value, out, launch.charge)
 
-    def _apply(self, task: Task, value: Value) -> None:
+    def _new(self, form: Any, stream: Any) -> tuple[Any, Spare]:
+        """An array for a stream's result of a form, and where it is kept once nobody holds it."""
+        spare: Spare = stream.spares[form]
+        try:
+            return spare.pop(), spare
+        except IndexError:  # a dtype's letter: CuPy looks dtypes up, and the hash of one takes longer
+            return self.xp.ndarray(form.shape, form.dtype.char, self.pool.malloc(form.nbytes)), spare
+
+    def _apply(self, task: Task, value: Value, stream: Any) -> None:
         op, options, form = task.call, task.options or {}, value.meta
         args = execution.arguments(task.args, [read.array for read in task.inputs])
         kernel = resolve(op, self.xp)
-        reused = None
+        single, reused, out, block = isinstance(kernel, self.xp.ufunc), None, None, _DROPPED
         if op.inplace:
-            any_input = isinstance(kernel, self.xp.ufunc)
-            reused = execution.reusable(task, any_input, lambda v: self._fits(v, form))
-        out = None if reused is None else reused.array
+            reused = execution.reusable(task, single, Spare, form)
+        if reused is not None:
+            out, block = reused.array, reused.block
+        elif single and op.out and form.known and form.contiguous and form.nbytes:
+            out, block = self._new(form, stream)
         array = self.with_room(self._steps.run, op, args, options, form, out) if fusible(op) else None
         if array is None:
             if out is not None:
                 options = {**options, "out": out}
             compute = partial(self._computed, task, value, kernel, args, options)
             # A single kernel that fails has not run. Several may have written over an input by then.
-            again = (out is None or isinstance(kernel, self.xp.ufunc)) and not task.takes
+            again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
         if array is not out:
             if not isinstance(array, self.xp.ndarray):
@@ -170,12 +184,12 @@ class CUDAMemory(Memory):
             if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
-        self._finish(task, value, array, None if op.out else execution.source_of(task, array))
-
-    @staticmethod
-    def _fits(value: Value, form: Any) -> bool:
-        """Whether a result of this form may be written over a value's array, which must have memory of its own."""
-        return value.block is _POOLED and execution.fits(value, form)
+        source = None if op.out else execution.source_of(task, array)
+        if array is not out:
+            block = _DROPPED
+        elif reused is not None:
+            reused.block = None
+        self._finish(task, value, array, source, block)
 
     def _computed(
         self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
@@ -189,16 +203,19 @@ class CUDAMemory(Memory):
             self.deferred_errors.raised(task, value, task.lane.stream, found)
         return array
 
-    def workspace(self, plan: Plan) -> int:
-        return plan.on_card
+    def needs(self, plan: Plan) -> tuple[int, int]:
+        nbytes = plan.nbytes + -plan.nbytes % GRANULE  # `footprint`, written out: each operation comes here
+        return nbytes, nbytes + plan.on_card
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
 
-    def _finish(self, task: Task, value: Value, array: Any, source: Value | None = None) -> None:
+    def _finish(
+        self, task: Task, value: Value, array: Any, source: Value | None = None, block: Spare = _DROPPED
+    ) -> None:
         if value.failure is None:  # it was not cancelled meanwhile
             value.base = None if source is None else Lease(source)
-            value.block = _POOLED if source is None else None
+            value.block = block if source is None else None
             execution.finish(task, value, array, 0 if source is not None else self.footprint(array.nbytes))
 
     def may_share_an_event(self, task: Task) -> bool:
@@ -208,12 +225,11 @@ class CUDAMemory(Memory):
 
         Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
-        op, plan, lane = task.call, task.plan, task.lane
-        if not isinstance(op, Op) or op.checks or task.move is not None:
+        op, plan = task.call, task.plan
+        if type(op) is not Op or (op.launches is None and not op.view) or op.checks or task.move is not None:
             return False
-        if op.launches is None and not op.view:
-            return False
-        return not (lane is not None and lane.copies) and self._mark in plan.compiled_in  # type: ignore[attr-defined]
+        assert task.lane is not None
+        return not task.lane.copies and self._mark in plan.compiled_in  # type: ignore[attr-defined]
 
     def may_run_on_the_loop(self, task: Task) -> bool:
         """Whether the task may be issued from the event loop's thread.
@@ -334,9 +350,15 @@ class CUDAMemory(Memory):
         return bool(array.data.device_id == self.number)
 
     def reclaim(self, value: Value) -> None:
-        if not value.escaped:
-            value.array = None  # the memory first, its bytes second, since the loop may be waiting for them
-        super().reclaim(value)
+        if value.escaped:
+            super().reclaim(value)
+            return
+        array, value.array = value.array, None  # the memory first, its bytes second: the loop may be waiting for them
+        if array is not None and type(value.block) is Spare:
+            value.block.keep(array)
+        del array
+        if value.charge:
+            self.completions.dropped(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array. The collector sees the array, but not the block, and never ends it early. If a
@@ -397,8 +419,9 @@ class CUDAMemory(Memory):
 
 def _operands(task: Task) -> Sequence[Value]:
     """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
-    inputs = task.inputs
-    return inputs if task.args is None else [inputs[arg.slot] for arg in task.args if type(arg) is Ref]
+    reads, args = task.reads, task.args
+    inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
+    return inputs if args is None else [inputs[arg.slot] for arg in args if type(arg) is Ref]
 
 
 def _kind(arg: Any) -> Hashable:

@@ -3,13 +3,15 @@
 Theory of operation. Memory comes from the device in *slabs*. A slab is cut into *pieces*, and a *block* keeps a piece
 for an array.
 
-1. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*: there
+1. The result of an operation, once nobody holds it, is a *spare* array: the stream's next result of that form. To make
+   an array takes as long as to launch a kernel. Wherever a bin is emptied, the stream's spares are dropped first.
+2. A piece that a stream gives back is the stream's own at once, in the order of its work. It goes into a *bin*: there
    is one for each stream and size. The stream's next block of that size comes from there. No lock is taken and no list
    searched.
-2. If the bin is empty, memory comes from the *heap*. There free pieces lie by address, each joined with its free
+3. If the bin is empty, memory comes from the *heap*. There free pieces lie by address, each joined with its free
    neighbours. A piece knows the streams that had it, after whose work it may be used. Before the heap is searched, the
    pieces in the stream's own bins join it. Where the limit binds, the pieces in all bins do.
-3. So memory that is free in one size serves any other, on any stream. The only CUDA calls for that record an event on
+4. So memory that is free in one size serves any other, on any stream. The only CUDA calls for that record an event on
    the streams that had the piece, and have the stream that takes it wait for the event.
 
 In the steady state nothing goes through the device. That matters, since each `cudaFree` waits for all that runs there,
@@ -61,6 +63,35 @@ class Block:
         self.pool.take_back(self)
 
 
+class Spare(list[Any]):
+    """Arrays of one form for the next results of one stream, which come after its work.
+
+    Attributes:
+        over: it keeps no arrays, since the pool empties it no more.
+    """
+
+    over = False
+
+    def keep(self, array: Any) -> None:
+        """Nobody holds an array any more. On any thread, in the middle of anything."""
+        self.append(array)  # first, and a look at `over` second: the pool does it in the other order
+        if self.over:
+            self.clear()
+
+    def end(self) -> None:
+        """Drop all arrays, now and later."""
+        self.over = True
+        self.clear()
+
+
+class Spares(dict[Any, Spare]):
+    """One stream's spare arrays, by their form."""
+
+    def __missing__(self, form: Any) -> Spare:
+        found = self[form] = Spare()
+        return found
+
+
 class PrivatePool:
     """A device's memory. Made on the event loop's thread, where it never blocks.
 
@@ -80,6 +111,7 @@ class PrivatePool:
         self._number = number
         self._follow = follow
         self._loop_thread = threading.get_ident()
+        self._spares: dict[int, Spares] = {}  # by the stream's pointer
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
         self._heap = Heap()
@@ -126,6 +158,10 @@ class PrivatePool:
         if self._tell is not None:
             self._tell()
 
+    def spares_of(self, stream: Any) -> Spares:
+        """The spare arrays of one of the scheduler's streams. Who takes one comes after that stream's work."""
+        return self._spares.setdefault(stream.ptr, Spares())
+
     def reserved(self) -> int:
         """Bytes taken from the device, used or not."""
         return self._reserved
@@ -147,6 +183,7 @@ class PrivatePool:
     def abandon(self) -> None:
         """The device is lost, with all that is reserved on it."""
         self._reserved = 0
+        self._drop_spares(None)
 
     def _find(self, size: int, stream: Any) -> Piece:
         """Memory of a size of which the stream's bin has none."""
@@ -206,6 +243,7 @@ class PrivatePool:
 
     def _gather(self, emptied: Collection[int] | None) -> None:
         """Empty the bins of some streams, or of all, into the heap. The lock is held."""
+        self._drop_spares(emptied)
         for name in list(self._bins) if emptied is None or emptied else ():
             if emptied is None or name[0] in emptied:
                 pieces = self._bins.pop(name)  # first: see `take_back`
@@ -214,6 +252,14 @@ class PrivatePool:
                         self._heap.join(pieces.pop())
         while self._back:
             self._heap.join(self._back.popleft())
+
+    def _drop_spares(self, streams: Collection[int] | None) -> None:
+        """Have the spare arrays of some streams, or of all, give their pieces back."""
+        for pointer in self._spares if streams is None else streams:
+            spares = self._spares.get(pointer)
+            with suppress(KeyError):
+                while spares:
+                    spares.popitem()[1].end()
 
     def _follows(self, stream: Any, others: dict[int, Any]) -> bool:
         """Have a stream wait for all the work that others have by now. Returns whether it does.

@@ -66,6 +66,7 @@ from .clock import Times
 from .context import CUDAContext
 from .deferred_errors import DeferredError
 from .memory import CUDAMemory
+from .pool import Spares
 
 BURST: Final = 32  # tasks at most: half of those in flight by default
 BURST_SECONDS: Final = 1e-4  # a guess: the time for issuing some of them
@@ -104,6 +105,7 @@ class CUDAStream:
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last of the two to end calls `ended`."""
         self._memory = memory
+        self.spares: Spares = memory.pool.spares_of(self.cuda)
         self._ended = ended
         for work, name in zip((self._issue_all, self._watch), self.threads, strict=True):
             threads.run(work, name)

@@ -16,7 +16,6 @@ from ..._core.free_threading import FREE_THREADED, merge, merged_at_birth
 from ..._core.model import Lease, Task, Value
 from ...ops import cut
 from ...ops.fused import FusedProgram
-from ...ops.meta import Meta
 from ...ops.op import NO_OPTIONS, Op, Plan, resolve
 from ...ops.program import Program, ref
 from .. import execution
@@ -132,8 +131,9 @@ class HostMemory(Memory):
         self.threads: int = 1  # that share the work of one operation
         self.give: Callable[[Any], None] = self.pool.give  # type: ignore[assignment]
 
-    def workspace(self, plan: Plan) -> int:
-        return plan.workspace + plan.helper * min(plan.helpers, self.threads - 1)
+    def needs(self, plan: Plan) -> tuple[int, int]:
+        helpers = min(plan.helpers, self.threads - 1)
+        return plan.nbytes, plan.nbytes + plan.workspace + plan.helper * helpers
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray
@@ -152,7 +152,7 @@ class HostMemory(Memory):
         if not pools or not (form.contiguous or all(map(_contiguous, args))):
             self._finish(task, np.asarray(kernel(*args, **options)), None)
             return
-        reused = self._reusable(task, form, isinstance(kernel, np.ufunc)) if op.inplace else None
+        reused = execution.reusable(task, isinstance(kernel, np.ufunc), np.ndarray, form) if op.inplace else None
         if reused is None:
             block = self.pool.take(nbytes)
         else:
@@ -167,11 +167,6 @@ class HostMemory(Memory):
             if task.value is None or task.value.block is not block:
                 self.pool.give(block)
             raise
-
-    @staticmethod
-    def _reusable(task: Task, form: Meta, any_input: bool) -> Value | None:
-        """An input that only this task holds, and whose buffer fits the output exactly."""
-        return execution.reusable(task, any_input, lambda v: type(v.block) is np.ndarray and execution.fits(v, form))
 
     def _finish(self, task: Task, array: Array, block: Block | None) -> None:
         value = task.value
