@@ -25,12 +25,12 @@ from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import thread as executors
-from contextvars import Context
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
+from .holders import is_namespace, leads_on
 from .threads import running_code, under_way, waits_for_work
 from .wakeup import Wakeup
 
@@ -56,8 +56,6 @@ _WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None) 
 _PREFIX: Final = "asyncsched "  # of the names of the package's threads
 _FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
 _MOST: Final = 100_000  # objects looked at
-_ATOMS: Final = (type, types.ModuleType, types.CodeType, types.FrameType, Context, asyncio.AbstractEventLoop)
-_INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler"))
 _PLAIN: Final = (
     list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
     types.CellType, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, asyncio.Future, asyncio.Handle,
@@ -129,8 +127,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
         kind = type(one)  # not `isinstance`, which asks the object, and that may be any object
-        namespace = kind is dict and "__name__" in one and "__spec__" in one
-        if namespace or issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER):
+        if kind is types.FrameType or is_namespace(one) or not leads_on(kind):
             continue
         far -= not issubclass(kind, _PLAIN)
         if 2 * far + ends <= seen.get(id(one), 1) or (kind is asyncio.TaskGroup and not ends):

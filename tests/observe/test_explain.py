@@ -117,7 +117,7 @@ async def test_bytes_that_a_coroutine_holds():
 
 
 async def test_bytes_that_who_asks_holds():
-    """No look for referrers finds what a function holds that runs, nor who awaits the coroutine that does."""
+    """No look at what refers to what shows the variables of a function that runs."""
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
 
         def asks(given: list[asc.Tensor]) -> str:
@@ -134,8 +134,8 @@ async def test_bytes_that_who_asks_holds():
             return first, second
 
         first, second = await asker()
-        assert "(variable 'kept'), which waits at " in first
-        assert "(variable 'given'), which asks at " in second
+        assert "(variable 'kept'), which asks at " in first
+        assert "(variable 'given', list of 1), which asks at " in second
         assert "unseen" not in first + second
 
 
