@@ -139,10 +139,10 @@ class _Case:
         """Judge whether nobody goes on but those in `ended`, which may end at any time, and that lets no task in."""
         found, tasks = set[int](), self.waiting
         self._awaited = {task: awaited_by(task) for task in tasks.difference(ended)}
-        running = [task for task in self._unfinished if task.state != PENDING]
+        pending = [task for task in self._unfinished if task.state == PENDING]
         stay = {one for one, future in self._awaited.items() if one in self._parked or (future and not future.done())}
         while True:
-            self._walk.spread(found, {*(tasks - stay), *running})
+            self._walk.spread(found, {*stay, *pending})
             self.waiting = {task for task in stay if self._stays(task, stay, found)}
             if self.waiting == stay:
                 break
@@ -152,7 +152,7 @@ class _Case:
         for one in self._held:
             if one.number in found or (one.owner is not None and one.owner not in self.waiting):
                 free[one.account] += one.nbytes
-        return not any(task.state == PENDING and _finds_room(task, free) for task in self._unfinished)
+        return not any(_finds_room(task, free) for task in pending)
 
     def _stays(self, waiter: asyncio.Task[Any], others: set[asyncio.Task[Any]], found: set[int]) -> bool:
         """Whether only stuck tasks can wake a waiter: neither those that run nor others than these."""
@@ -199,8 +199,8 @@ class _Case:
         else:
             found[one.owner] = where_it_waits(one.owner)
         pending = sorted([owner for owner in found if isinstance(owner, Task)], key=lambda task: task.seq)
-        free = {owner for owner in found if owner not in self.waiting}.difference(pending)
-        texts = [f"by {found[owner]}, and may go on" for owner in free]
+        free = [owner for owner in found if not (isinstance(owner, Task) or owner in self.waiting)]
+        texts = [f"by {found[one]}{', and may go on' * isinstance(one, asyncio.Task)}" for one in free]
         texts += [f"by {text}" for owner, text in found.items() if owner in self.waiting]
         if pending:
             more = f" and {counted(len(pending) - 1, 'more task')}" if len(pending) > 1 else ""

@@ -4,9 +4,10 @@ Theory of operation. `gc.get_referents` gives the objects that an object refers 
 many references to an object there are. When those found account for the whole count, no holder is unseen. The walk
 begins at the asyncio tasks and at the scheduler's unfinished tasks, and goes through everything that cannot act by
 itself: containers, finished tasks with their results and exceptions, tracebacks and their frames, generators that
-nobody drives. Any other reference comes from *outside*: from a module, a callback of the event loop, a running
-function, from anything not understood, or not reached in time. Outside is the safe answer: it only means that no
-deadlock is reported.
+nobody drives. What is in the variables of the user's modules comes last: it may be much, and may change at any time,
+so it is looked at for its names alone. Any other reference comes from *outside*: from a class, a callback of the event
+loop, a running function, from anything not understood, or not reached in time. Outside is the safe answer: it only
+means that no deadlock is reported.
 
 The walk's own references must not count. One list holds each object once. Everything else is kept by number, or is an
 unfinished task, whose references are not counted.
@@ -29,7 +30,7 @@ from weakref import getweakrefcount
 
 import numpy as np
 
-from .._core.callsite import is_users
+from .._core.callsite import is_users, is_users_file
 from .._core.model import Lease, Task, Value
 from .._core.refcounts import references
 from .awaiting import frame_of, steps_of, variables_of, where_it_waits
@@ -43,7 +44,7 @@ _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.Function
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _WAYS: Final = 10_000  # objects between one and its holders
 
-Owner = asyncio.Task[Any] | Task
+Owner = asyncio.Task[Any] | Task | types.ModuleType
 
 
 def leads_on(kind: type) -> bool:
@@ -58,12 +59,12 @@ def is_namespace(thing: Any) -> bool:
 
 
 class Walk:
-    """What asyncio tasks and the scheduler's unfinished tasks refer to.
+    """What asyncio tasks, the scheduler's unfinished tasks and the user's modules refer to.
 
     Objects have numbers; those that were given have the first.
 
     Attributes:
-        whole: the walk came to its end.
+        whole: all that tasks refer to was seen.
         outside: the numbers of the objects that are referred to from outside.
     """
 
@@ -97,13 +98,12 @@ class Walk:
             self._owners |= {self._number(frame): asker for frame in _running_here()}
         # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
         # lists for each, which would set off collections of all garbage.
-        links, begins = list[int](), [0]
-        while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
-            links += [self._number(part) for part in self._parts(done) if self._leads_on(part)]
-            begins.append(len(links))
-        self.whole: bool = done == len(things)
-        begins += [len(links)] * (len(things) - done)
-        self._links, self._begins = links, begins
+        self._links, self._begins = list[int](), [0]
+        self.whole: bool = self._follow(deadline)
+        self._owners |= {self._number(vars(module)): module for module in self._modules()}
+        self._follow(deadline)
+        links, begins = self._links, self._begins
+        begins += [len(links)] * (len(things) + 1 - len(begins))
         # The same the other way: who refers to each
         to = np.array(links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(begins))
@@ -111,6 +111,21 @@ class Walk:
         self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
         seen_by_others = filter(self._has_others, range(len(things)))
         self.outside: set[int] = {*seen_by_others} - self._owners.keys()
+
+    def _follow(self, deadline: float) -> bool:
+        """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
+        links, begins = self._links, self._begins
+        while (done := len(begins) - 1) < len(self._things) and (done % _AT_A_TIME or thread_time() < deadline):
+            links += [self._number(part) for part in self._parts(done) if self._leads_on(part)]
+            begins.append(len(links))
+        return done == len(self._things)
+
+    def _modules(self) -> Iterable[types.ModuleType]:
+        """The user's modules, without a notebook whose cell waits."""
+        for module in list(sys.modules.values()):
+            users = type(module) is types.ModuleType and is_users_file(str(vars(module).get("__file__", "")))
+            if users and id(vars(module)) not in self._cells:
+                yield module
 
     def _number(self, thing: Any) -> int:
         number = self._numbers.setdefault(id(thing), len(self._things))
@@ -162,9 +177,9 @@ class Walk:
         weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
         return weak and getweakrefcount(self._things[number]) > 0
 
-    def spread(self, found: set[int], free: Collection[Owner]) -> None:
-        """Add to `found` all that can be reached from outside, or by the tasks in `free`."""
-        todo = (self.outside | {number for number, owner in self._owners.items() if owner in free}) - found
+    def spread(self, found: set[int], stay: Collection[Owner]) -> None:
+        """Add to `found` all that can be reached from outside, by the modules, or by tasks that are not in `stay`."""
+        todo = (self.outside | {number for number, owner in self._owners.items() if owner not in stay}) - found
         while todo:
             found |= todo
             below = {one for n in todo for one in self._links[self._begins[n] : self._begins[n + 1]]}
@@ -180,7 +195,7 @@ class Walk:
         return number >= 0 and bool(self._referring(number))
 
     def holders(self, number: int) -> tuple[dict[Owner, str], bool, bool]:
-        """The tasks that hold an object, with the places where; whether others may; whether it lies in a queue."""
+        """Who holds an object, with the places where; whether others may; whether it lies in a queue."""
         found, ways = dict[Owner, str](), {number: number}  # with the object below each
         todo, queued, others = deque(ways), False, False
         while todo and len(ways) < _WAYS:
@@ -202,12 +217,15 @@ class Walk:
             return ""
         thing, what = self._things[holder], self._things[held]
         frame = thing if type(thing) is types.FrameType else frame_of(thing)
-        if frame is None or not is_users(frame.f_code):
+        if isinstance(owner, asyncio.Task) and (frame is None or not is_users(frame.f_code)):
             return where_it_waits(owner)
         if type(what) is types.CellType:
             what = what.cell_contents
-        names = [name for name, value in variables_of(frame, thing) if value is what]
+        variables = list(thing.items()) if frame is None else variables_of(frame, thing)
+        names = [name for name, value in variables if value is what]
         variable = f"variable {names[0]!r}{_size_of(what)}" if names else "an expression"
+        if frame is None or isinstance(owner, types.ModuleType):
+            return f"module {owner.__name__} ({variable})"
         does = "asks" if frame is thing else "waits"
         return (
             f"coroutine {frame.f_code.co_qualname} ({variable}), which {does} at"
