@@ -23,6 +23,7 @@ import types
 from collections import deque
 from collections.abc import Collection, Iterable
 from contextvars import Context
+from itertools import islice
 from threading import get_ident
 from time import thread_time
 from typing import Any, Final
@@ -42,6 +43,7 @@ _GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
 # Weak references to these are no ways to reach them: asyncio's and the package's own
 _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
+_IN_MODULES: Final = 100_000  # objects that are looked at only because the user's modules lead to them, or few more
 _WAYS: Final = 10_000  # objects between one and its holders
 
 Owner = asyncio.Task[Any] | Task | types.ModuleType
@@ -101,7 +103,7 @@ class Walk:
         self._links, self._begins = list[int](), [0]
         self.whole: bool = self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._follow(deadline)
+        self._follow(deadline, len(things) + _IN_MODULES)
         links, begins = self._links, self._begins
         begins += [len(links)] * (len(things) + 1 - len(begins))
         # The same the other way: who refers to each
@@ -112,13 +114,13 @@ class Walk:
         seen_by_others = filter(self._has_others, range(len(things)))
         self.outside: set[int] = {*seen_by_others} - self._owners.keys()
 
-    def _follow(self, deadline: float) -> bool:
+    def _follow(self, deadline: float, most: int = sys.maxsize) -> bool:
         """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
-        links, begins = self._links, self._begins
-        while (done := len(begins) - 1) < len(self._things) and (done % _AT_A_TIME or thread_time() < deadline):
-            links += [self._number(part) for part in self._parts(done) if self._leads_on(part)]
+        things, links, begins = self._things, self._links, self._begins
+        while (done := len(begins) - 1) < len(things) <= most and (done % _AT_A_TIME or thread_time() < deadline):
+            links += [self._number(part) for part in islice(self._parts(done), most) if self._leads_on(part)]
             begins.append(len(links))
-        return done == len(self._things)
+        return done == len(things)
 
     def _modules(self) -> Iterable[types.ModuleType]:
         """The user's modules, without a notebook whose cell waits."""
@@ -216,21 +218,24 @@ class Walk:
         if isinstance(owner, Task):
             return ""
         thing, what = self._things[holder], self._things[held]
+        if isinstance(owner, types.ModuleType):
+            return f"module {owner.__name__} ({_named(what, list(thing.items()))})"
         frame = thing if type(thing) is types.FrameType else frame_of(thing)
-        if isinstance(owner, asyncio.Task) and (frame is None or not is_users(frame.f_code)):
+        if frame is None or not is_users(frame.f_code):
             return where_it_waits(owner)
-        if type(what) is types.CellType:
-            what = what.cell_contents
-        variables = list(thing.items()) if frame is None else variables_of(frame, thing)
-        names = [name for name, value in variables if value is what]
-        variable = f"variable {names[0]!r}{_size_of(what)}" if names else "an expression"
-        if frame is None or isinstance(owner, types.ModuleType):
-            return f"module {owner.__name__} ({variable})"
         does = "asks" if frame is thing else "waits"
         return (
-            f"coroutine {frame.f_code.co_qualname} ({variable}), which {does} at"
+            f"coroutine {frame.f_code.co_qualname} ({_named(what, variables_of(frame, thing))}), which {does} at"
             f" {frame.f_code.co_filename}:{frame.f_lineno} in task {owner.get_name()!r}"
         )
+
+
+def _named(what: Any, variables: Iterable[tuple[str, Any]]) -> str:
+    """The first of these variables that has a value, in words; a closure's has it in a cell."""
+    if type(what) is types.CellType:
+        what = what.cell_contents
+    name = next((name for name, value in variables if value is what), None)
+    return "an expression" if name is None else f"variable {name!r}{_size_of(what)}"
 
 
 def _running_here() -> Iterable[types.FrameType]:

@@ -161,9 +161,16 @@ def _thread_at_work() -> str | None:
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frames.pop(thread.ident or 0, None)
-    unknown = [frame for frame in frames.values() if frame.f_code.co_filename != threading.__file__]  # else it ends
+    unknown = not all(map(_ends, frames.values()))
     frames.clear()
     return "a thread may act" if unknown else None
+
+
+def _ends(frame: types.FrameType) -> bool:
+    """Whether a thread that `threading` no longer lists is one of its own, which ends."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename == threading.__file__
 
 
 def _is_idle_worker(thread: threading.Thread) -> bool:

@@ -73,6 +73,7 @@ NEXT_LOG = 30.0
 LONGEST_SEARCH = 2.0  # seconds of another thread
 IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
+_NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
 _BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
 
 _State = tuple[int, int]  # of a stuck account: the number of its first task, and the bytes held
@@ -255,9 +256,7 @@ class StallWatch:
             if why is None or late or (seconds - stall.searched >= PROBABLE and now >= self._may_search):
                 due, stall.searched = True, seconds
             if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
-                self._may_log = {account: at for account, at in self._may_log.items() if at > now}
-                self._may_log[account] = now + NEXT_LOG
-                log.warning("%s", line_told(self._runtime, task, seconds, why))
+                self._log(account, line_told(self._runtime, task, seconds, why))
         if due:
             self._search(why is None)
 
@@ -309,6 +308,13 @@ class StallWatch:
                 text = text_told(task, finding, self._sufficient_limit(task))
                 self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
                 break
+
+    def _log(self, account: Account, text: str) -> None:
+        """Log what is known of an account. For a while its stalls are not logged again, whatever the text was."""
+        now = perf_counter()
+        self._may_log = {account: at for account, at in self._may_log.items() if at > now}
+        self._may_log[account] = now + NEXT_LOG
+        log.warning("%s", text)
 
     def _all_wait(self, account: Account) -> bool:
         """Whether all who wait for tasks of an account will go on waiting."""
@@ -374,7 +380,7 @@ class StallWatch:
                 break
         if more == self._at_a_time and perf_counter() >= self._unseen:
             self._unseen = perf_counter() + NEXT_LOG
-            log.warning("%s\nnobody awaits the tasks that fail: a window in the loop that makes them raises it", error)
+            self._log(account, f"{error}\n{_NOBODY}")
         self._failed_in[account] = used, before
         self._at_a_time *= 2
         self._runtime.dispatch()

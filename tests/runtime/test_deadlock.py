@@ -473,9 +473,18 @@ async def ticks() -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_deadlock_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each task that fails frees its input, so the loop goes on to the next one, and awaits none of the failed."""
-    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+@pytest.mark.parametrize("late", [False, True], ids=["soon", "late"])
+async def test_a_deadlock_that_nobody_awaits_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Each task that fails frees its input, so the loop goes on to the next one, and awaits none of the failed.
+
+    Late: the next search is due long after the time at which a stall is logged, as where one takes much time.
+    """
+    if late:
+        monkeypatch.setattr("asyncsched.runtime.stall.RARE", 1e-6)
+        monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOG", 0.7)
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=1.0 if late else None) as s:
         kept = []
         with caplog.at_level(logging.WARNING, "asyncsched"):
             for _ in range(8):
