@@ -12,15 +12,18 @@ Either somebody outside will drop bytes, or nobody ever will. There are three gr
    what the ledger knows. It fails only after the user's `stall_timeout`, if that is set: SchedulerStalled.
 
 Each account has its own clock (`Stall`), which runs while the account is stuck. It begins anew when another task is the
-first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress.
+first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress. With
+the bytes of a task that failed some may go on, until they are stuck again behind a task that waited all the time. That
+is the deadlock of before, which is told after `AGAIN` seconds: otherwise it would go on for a minute, ten seconds each.
 
 The engine calls `update` after each dispatch while tasks are stuck. So it costs next to nothing: it compares. All else
 is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
 bytes: it collects garbage, since a dead cycle may hold them (a stored exception with its frames), young garbage at
 once, and all of it after a while; and it asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
 Collections of young garbage that free nothing get a twentieth of the loop's time; those of all garbage, and searches, a
-hundredth, unless the last one freed bytes. Another thread searches, so that the loop goes on. What it found is told if
-the account is as it was. If the loop has nothing left to do, that thread collects all garbage first: the loop sleeps.
+hundredth, unless the last one freed bytes, or told a deadlock. Another thread searches, so that the loop goes on. What
+it found is told if the account is as it was. If the loop has nothing left to do, that thread collects all garbage
+first: the loop sleeps.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
 knows what they hold: see `to_preempt`.
@@ -68,6 +71,7 @@ LONGEST = 1.0  # the longest pause between two looks
 OVERDUE = 0.25  # seconds after which a scope that waits to grow may preempt another, though one goes on
 WHOLE = 0.25  # seconds of a stall before all garbage is collected though the loop has other work
 PROBABLE = 10.0
+AGAIN = 0.5  # the same, if the first task waited when the deadlock before was told
 FIRST_LOG = 5.0
 NEXT_LOG = 30.0
 LONGEST_SEARCH = 2.0  # seconds of another thread
@@ -90,6 +94,7 @@ class _Stall:
         before: seconds that it was stuck before that.
         searched: seconds of it when a search was last begun.
         told: what was found when it was told as a deadlock, if nothing has come free since.
+        under: tasks of smaller numbers waited when a search had found a deadlock here, and it was told.
     """
 
     number: int
@@ -98,9 +103,14 @@ class _Stall:
     before: float = 0.0
     searched: float = 0.0
     told: Finding | None = None
+    under: int = 0
 
     def seconds(self, now: float) -> float:
         return self.before + (0.0 if self.since is None else now - self.since)
+
+    def is_probable(self, seconds: float) -> bool:
+        """Whether so many seconds without progress are enough for a search to tell a deadlock."""
+        return seconds >= PROBABLE or (seconds >= AGAIN and self.number < self.under)
 
 
 class StallWatch:
@@ -161,7 +171,7 @@ class StallWatch:
                 if stall is not None:
                     stall.number, stall.searched = number, 0.0
             if stall is None or stall.number != number or used < stall.least:
-                self._stalls[account] = _Stall(number, used, now)
+                self._stalls[account] = _Stall(number, used, now, under=stall.under if stall is not None else 0)
             elif stall.since is None:
                 stall.since = now
         return same
@@ -253,7 +263,7 @@ class StallWatch:
             account = task.scope.account
             stall, seconds = self._stalls[account], self._stalls[account].seconds(now)
             late = self._timeout is not None and seconds >= self._timeout
-            if why is None or late or (seconds - stall.searched >= PROBABLE and now >= self._may_search):
+            if why is None or late or (stall.is_probable(seconds - stall.searched) and now >= self._may_search):
                 due, stall.searched = True, seconds
             if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
                 self._log(account, line_told(self._runtime, task, seconds, why))
@@ -295,9 +305,10 @@ class StallWatch:
             stall = self._stalls[account]
             finding = findings.get(account) or (stall.told if certain else None) or Finding()
             lasted = stall.seconds(perf_counter())
-            probable = finding.deadlock and lasted >= PROBABLE and self._all_wait(account)
+            probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
-                stall.searched = 0.0
+                stall.searched = self._may_search = 0.0
+                stall.under = stall.under if task.seq < stall.under else self._runtime.engine.ledger.sequence
                 if finding.caller is None:
                     stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
