@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import sys
 import types
 from collections import deque
@@ -43,7 +44,8 @@ _GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
 # Weak references to these are no ways to reach them: asyncio's and the package's own
 _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
-_IN_MODULES: Final = 100_000  # objects that are looked at only because the user's modules lead to them, or few more
+_INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
+_IN_MODULES: Final = 20_000  # objects that are looked at only because the user's modules lead to them
 _WAYS: Final = 10_000  # objects between one and its holders
 
 Owner = asyncio.Task[Any] | Task | types.ModuleType
@@ -123,11 +125,12 @@ class Walk:
         return done == len(things)
 
     def _modules(self) -> Iterable[types.ModuleType]:
-        """The user's modules, without a notebook whose cell waits."""
+        """The user's modules that are not installed, without a notebook whose cell waits."""
         for module in list(sys.modules.values()):
-            users = type(module) is types.ModuleType and is_users_file(str(vars(module).get("__file__", "")))
-            if users and id(vars(module)) not in self._cells:
-                yield module
+            if type(module) is types.ModuleType and id(vars(module)) not in self._cells:
+                file = str(vars(module).get("__file__", ""))
+                if is_users_file(file) and not file.startswith(_INSTALLED):
+                    yield module
 
     def _number(self, thing: Any) -> int:
         number = self._numbers.setdefault(id(thing), len(self._things))
