@@ -116,6 +116,20 @@ async def test_bytes_that_a_coroutine_holds():
         await asyncio.gather(task, waiting)
 
 
+KEPT: list[asc.Tensor] = []
+
+
+async def test_bytes_that_a_module_holds():
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        KEPT.append(await s.put(np.ones(1000)))
+        waiting = asyncio.ensure_future(s.put(np.ones(500)))
+        await until(lambda: s.statistics().tasks_pending)
+        held_by = lines(s.explain())[3]
+        assert held_by == f"8,000 bytes created at {here(4)}: held by module {__name__} (variable 'KEPT', list of 1)"
+        KEPT.clear()
+        await waiting
+
+
 async def test_bytes_that_who_asks_holds():
     """No look at what refers to what shows the variables of a function that runs."""
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
