@@ -94,7 +94,7 @@ class _Stall:
         before: seconds that it was stuck before that.
         searched: seconds of it when a search was last begun.
         told: what was found when it was told as a deadlock, if nothing has come free since.
-        under: tasks of smaller numbers waited when a search had found a deadlock here, and it was told.
+        under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
     """
 
     number: int
@@ -308,7 +308,8 @@ class StallWatch:
             probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
                 stall.searched = self._may_search = 0.0
-                stall.under = stall.under if task.seq < stall.under else self._runtime.engine.ledger.sequence
+                if not certain and task.seq >= stall.under:
+                    stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:
                     stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
