@@ -46,6 +46,7 @@ _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.Function
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
 _IN_MODULES: Final = 20_000  # objects that are looked at only because the user's modules lead to them
+_OF_EACH: Final = 2_000  # of what one of those holds: a module's data may be a list of millions
 _WAYS: Final = 10_000  # objects between one and its holders
 
 Owner = asyncio.Task[Any] | Task | types.ModuleType
@@ -105,7 +106,7 @@ class Walk:
         self._links, self._begins = list[int](), [0]
         self.whole: bool = self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._follow(deadline, len(things) + _IN_MODULES)
+        self._follow(deadline, len(things) + _IN_MODULES, _OF_EACH)
         links, begins = self._links, self._begins
         begins += [len(links)] * (len(things) + 1 - len(begins))
         # The same the other way: who refers to each
@@ -116,11 +117,11 @@ class Walk:
         seen_by_others = filter(self._has_others, range(len(things)))
         self.outside: set[int] = {*seen_by_others} - self._owners.keys()
 
-    def _follow(self, deadline: float, most: int = sys.maxsize) -> bool:
+    def _follow(self, deadline: float, most: int = sys.maxsize, of_each: int = sys.maxsize) -> bool:
         """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
         things, links, begins = self._things, self._links, self._begins
         while (done := len(begins) - 1) < len(things) <= most and (done % _AT_A_TIME or thread_time() < deadline):
-            links += [self._number(part) for part in islice(self._parts(done), most) if self._leads_on(part)]
+            links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
             begins.append(len(links))
         return done == len(things)
 

@@ -116,10 +116,12 @@ async def test_bytes_that_a_coroutine_holds():
         await asyncio.gather(task, waiting)
 
 
+MUCH = [[number] for number in range(30_000)]
 KEPT: list[asc.Tensor] = []
 
 
 async def test_bytes_that_a_module_holds():
+    """Beside much that is none."""
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
         KEPT.append(await s.put(np.ones(1000)))
         waiting = asyncio.ensure_future(s.put(np.ones(500)))
