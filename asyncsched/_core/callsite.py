@@ -31,8 +31,13 @@ def line_of(site: CallSite | None) -> str:
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether this is the user's code: neither the package's, nor contextlib's, nor the event loop's."""
-    return not code.co_filename.startswith(_BETWEEN) and not _drives(code.co_filename)
+    """Whether this is the user's code: see `is_users_file`."""
+    return is_users_file(code.co_filename)
+
+
+def is_users_file(filename: str) -> bool:
+    """Whether this is a file of the user's: neither the package's, nor contextlib's, nor the event loop's."""
+    return not filename.startswith(_BETWEEN) and not _drives(filename)
 
 
 @lru_cache(1024)

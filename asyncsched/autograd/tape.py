@@ -20,7 +20,6 @@ from ..devices.contract import Device
 from ..devices.memory import form_of
 from ..ops.meta import Meta
 from ..ops.op import Op
-from ..runtime.deadlock import CHAINED
 from ..tensors import functions
 from ..tensors.tensor import Tensor, handle
 from .rules import COMPLEX, COMPOSED, HOLOMORPHIC, RULES, Partial
@@ -186,9 +185,6 @@ class Node:
             raise RuntimeError(
                 "cannot assign to a part of a tensor with requires_grad: assign `with no_grad():`, or to a copy"
             )
-
-
-CHAINED.add(Node)
 
 
 def _rule(name: str, has_complex: bool) -> tuple[Partial | None, ...]:

@@ -7,12 +7,10 @@ The task waits at the last step that is the user's. `gc.get_referents` shows wha
 from __future__ import annotations
 
 import asyncio
-import dis
 import gc
 import inspect
 import sys
 import types
-from collections.abc import Iterable
 from typing import Any, Final
 
 from .._core.callsite import is_users
@@ -21,12 +19,11 @@ from .._core.callsite import is_users
 # wake a task.
 _AWAITED: Final = ("async_generator_asend", "async_generator_athrow", "coroutine_wrapper", "anext_awaitable")
 
-_WAIT_FOR: Final = asyncio.wait_for.__code__  # before Python 3.12 it runs the awaitable in a task of its own
-# For each type: the attributes with the code, the frame and the next link, and whether it is suspended.
-_SUSPENDED: Final[dict[type, tuple[str, str, str, str]]] = {
-    types.CoroutineType: ("cr_code", "cr_frame", "cr_await", "cr_suspended"),
-    types.GeneratorType: ("gi_code", "gi_frame", "gi_yieldfrom", "gi_suspended"),
-    types.AsyncGeneratorType: ("ag_code", "ag_frame", "ag_await", "ag_suspended"),
+# For each type: the attributes with the frame and the next link, and whether it is suspended.
+_SUSPENDED: Final[dict[type, tuple[str, str, str]]] = {
+    types.CoroutineType: ("cr_frame", "cr_await", "cr_suspended"),
+    types.GeneratorType: ("gi_frame", "gi_yieldfrom", "gi_suspended"),
+    types.AsyncGeneratorType: ("ag_frame", "ag_await", "ag_suspended"),
 }
 
 
@@ -54,12 +51,15 @@ def waiting_elsewhere(loop: asyncio.AbstractEventLoop) -> dict[str, list[str]]:
         place, steps = place_of(task), steps_of(task)
         if task is running or task.done() or not place.startswith("at "):
             continue
-        names = sorted(repr(other.get_name()) for other in helpers_of(steps) if not other.done())
-        inner = code_of(steps[-1])  # such as that of Queue.get
+        awaited = _awaited_in(steps)
+        gathered = getattr(awaited, "_children", ())  # of `asyncio.gather`
+        others = [one for one in (awaited, *gathered) if isinstance(one, asyncio.Task) and not one.done()]
+        names = sorted(repr(other.get_name()) for other in others)
+        inner = frame_of(steps[-1])  # such as that of Queue.get
         if names:
             place += f", for task {', '.join(names)}"
-        elif inner is not None and not is_users(inner):
-            place += f", in {inner.co_qualname}"
+        elif inner is not None and not is_users(inner.f_code):
+            place += f", in {inner.f_code.co_qualname}"
         found.setdefault(place, []).append(task.get_name())
     return found
 
@@ -107,16 +107,10 @@ def _awaited_in(steps: list[Any]) -> asyncio.Future[Any] | None:
     return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)
 
 
-def code_of(coroutine: Any) -> types.CodeType | None:
-    """The code of a coroutine or generator, asynchronous or not; None for other objects. Makes no frame."""
-    names = _SUSPENDED.get(type(coroutine))
-    return None if names is None else getattr(coroutine, names[0])
-
-
 def frame_of(coroutine: Any) -> types.FrameType | None:
     """The frame of a coroutine or generator, asynchronous or not; None if it has ended, and for other objects."""
     names = _SUSPENDED.get(type(coroutine))
-    return None if names is None else getattr(coroutine, names[1])
+    return None if names is None else getattr(coroutine, names[0])
 
 
 def _next_link(coroutine: Any) -> Any:
@@ -126,9 +120,9 @@ def _next_link(coroutine: Any) -> Any:
     """
     names = _SUSPENDED.get(type(coroutine))
     # Python 3.11 does not tell of asynchronous generators: they are suspended, as is the step that leads to them.
-    if names is None or not getattr(coroutine, names[3], True):
+    if names is None or not getattr(coroutine, names[2], True):
         return None
-    return getattr(coroutine, names[2])
+    return getattr(coroutine, names[1])
 
 
 def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, Any]]:
@@ -152,82 +146,9 @@ def variables_of(frame: types.FrameType, of: object = None) -> list[tuple[str, A
     return found
 
 
-def all_objects() -> list[Any]:
-    """All objects that the garbage collector tracks.
-
-    On Python 3.12 and 3.13 without the module `_asyncio`: whoever asks that for its referents gets its free iterators,
-    which die once more when they are dropped. Then its list of them is a ring, and the next walk over it never ends.
-    """
-    found = gc.get_objects()
-    if (3, 12) <= sys.version_info < (3, 14) and (module := sys.modules.get("_asyncio")) is not None:
-        for i, thing in enumerate(found):
-            if thing is module:
-                found[i] = None
-                break
-    return found
-
-
-def referents(thing: Any) -> Iterable[int]:
-    """The identities of the objects that `thing` refers to, each at most as often as it has counted references.
-
-    From Python 3.14 on, a value on the stack of a generator that yields may be borrowed from a variable: it is shown
-    twice and counted once. A value shown only on the stack has a reference of its own. Values on the stack at an
-    `await` always have one: the compiler borrows nothing across branches.
-    """
-    shown = map(id, gc.get_referents(thing))
-    frame = frame_of(thing) if sys.version_info >= (3, 14) and type(thing) in _SUSPENDED else None
-    if frame is None or _next_link(thing) is not None:
-        return shown
-    plain = set(frame.f_code.co_varnames).difference(frame.f_code.co_cellvars)  # the cell holds the variables in it
-    variables = [(name, id(held)) for name, held in variables_of(frame) if name in plain]
-    borrowed = _borrowed_before(frame)
-    doubtful = {held for name, held in variables if name in borrowed}
-    return [*(held for _, held in variables if held in doubtful), *(key for key in shown if key not in doubtful)]
-
-
-def _borrowed_before(frame: types.FrameType) -> set[str]:
-    """The variables from which the code borrows between the last branch and the present instruction."""
-    names = set[str]()
-    for step in dis.get_instructions(frame.f_code):
-        if step.offset > frame.f_lasti:
-            break
-        if step.is_jump_target:  # no borrowed value outlasts a branch
-            names.clear()
-        if "BORROW" in step.opname:
-            names.update([step.argval] if isinstance(step.argval, str) else step.argval)
-    return names
-
-
 def _is_kept(held: object, code: types.CodeType) -> bool:
     """Whether `held` may be the snapshot of a frame, held by somebody else."""
     if type(held) is not dict or sys.getrefcount(held) <= 5:  # a frame, a list, two variables and two arguments
         return False
     names = {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
     return all(type(key) is str and key in names for key in held)
-
-
-def helpers_of(steps: list[Any]) -> set[asyncio.Task[Any]]:
-    """The tasks that a task with these steps awaits, gathers, or has in `asyncio.wait_for`."""
-    awaited = _awaited_in(steps)
-    several = (awaited, *_gathered_by(awaited))
-    return {child for child in several if isinstance(child, asyncio.Task)} | in_wait_for(steps)
-
-
-def in_wait_for(steps: Iterable[Any]) -> set[asyncio.Task[Any]]:
-    """The tasks that a task with these steps awaits by `asyncio.wait_for`; they or its timer wake it."""
-    held = [held for step in steps if code_of(step) is _WAIT_FOR for held in gc.get_referents(step)]
-    return {one for one in held if isinstance(one, asyncio.Task)}
-
-
-def _referents(held: Any) -> list[Any]:
-    """The objects that an object's attributes refer to."""
-    parts = gc.get_referents(held)
-    return [*parts, *(value for part in parts if type(part) is dict for value in part.values())]
-
-
-def _gathered_by(awaited: asyncio.Future[Any] | None) -> list[asyncio.Future[Any]]:
-    """The futures that a future of `asyncio.gather` waits for; none for other futures."""
-    if type(awaited) in (asyncio.Future, asyncio.Task):  # gather's future has a class of its own
-        return []
-    parts = [child for part in _referents(awaited) if type(part) is list for child in part]
-    return [child for child in parts if isinstance(child, asyncio.Future)]

@@ -95,7 +95,7 @@ def _elsewhere(runtime: Runtime) -> list[str]:
 
 def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
     """A search for the holders of an account's bytes, within a budget of seconds. For the loop's thread."""
-    return lambda account: investigate(runtime, {account: None}, budget)[account].lines
+    return lambda account: investigate(runtime, {account}, budget)[account].lines
 
 
 def _made_by(site: CallSite | None) -> str:

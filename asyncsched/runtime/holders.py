@@ -1,14 +1,16 @@
-"""The search for an object's holders: a walk up through its referrers, to the asyncio tasks at the top.
+"""The search for an object's holders: a walk from the asyncio tasks down to what they refer to, each reference counted.
 
-Theory of operation. `gc.get_referrers` gives the objects that refer to an object; CPython's reference count says how
-many references there are. When the references found account for the whole count, no holder is unseen. The walk goes up
-through everything that cannot act by itself: containers, finished tasks with their results and exceptions, tracebacks
-and their frames, generators that nobody drives. It ends at coroutines, which are mapped to their asyncio tasks, or
-outside: at a module, at a callback of the event loop, at anything unseen (a running frame shows none of its references)
-or not understood. Outside is the safe answer: it only means that no deadlock is reported.
+Theory of operation. `gc.get_referents` gives the objects that an object refers to; CPython's reference count says how
+many references to an object there are. When those found account for the whole count, no holder is unseen. The walk
+begins at the asyncio tasks and at the scheduler's unfinished tasks, and goes through everything that cannot act by
+itself: containers, finished tasks with their results and exceptions, tracebacks and their frames, generators that
+nobody drives. What is in the variables of the user's modules comes last: it may be much, and may change at any time,
+so it is looked at for its names alone. Any other reference comes from *outside*: from a class, a callback of the event
+loop, a running function, from anything not understood, or not reached in time. Outside is the safe answer: it only
+means that no deadlock is reported.
 
-The walk's own references must not count as holders. It has nodes, which are left out, and one list of futures.
-Everything else it keeps by `id`, or it holds unfinished tasks, at which the walk ends without counting.
+The walk's own references must not count. One list holds each object once. Everything else is kept by number, or is an
+unfinished task, whose references are not counted.
 """
 
 from __future__ import annotations
@@ -16,219 +18,237 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import os
 import sys
 import types
-from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Collection, Iterable
+from contextvars import Context
 from itertools import islice
 from threading import get_ident
 from time import thread_time
-from typing import Any
+from typing import Any, Final
 from weakref import getweakrefcount
 
 import numpy as np
 
-from .._core.callsite import is_users
-from .._core.model import DONE, PENDING, Task
+from .._core.callsite import is_users, is_users_file
+from .._core.model import Lease, Task, Value
 from .._core.refcounts import references
-from .awaiting import all_objects, code_of, frame_of, referents, steps_of, variables_of, where_it_waits
+from .awaiting import frame_of, steps_of, variables_of, where_it_waits
 
-QUEUES = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
-# With more objects than this, one pass over the heap with a set beats `gc.get_referrers`, which compares with each
-_MANY = 250
-_AT_A_TIME = 32  # objects asked together. A guess
+QUEUES: Final = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
+_ATOMS: Final = (type, types.ModuleType, types.CodeType, Context, asyncio.AbstractEventLoop)
+_INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler"))
+_GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
+# Weak references to these are no ways to reach them: asyncio's and the package's own
+_OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
+_AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
+_INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
+_IN_MODULES: Final = 20_000  # objects that are looked at only because the user's modules lead to them
+_OF_EACH: Final = 2_000  # of what one of those holds: a module's data may be a list of millions
+_WAYS: Final = 10_000  # objects between one and its holders
 
-# Weak references to these are asyncio's own
-_OWN_HOLDERS = asyncio.Future, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, types.FunctionType
-
-End = tuple["asyncio.Task[Any] | Task", str]  # with a text that says where the asyncio task holds it
+Owner = asyncio.Task[Any] | Task | types.ModuleType
 
 
-@dataclass(slots=True, eq=False)
-class _Node:
-    """An object on the way up from the starting objects to their holders."""
+def leads_on(kind: type) -> bool:
+    """Whether a walk goes through objects of a class: not if they lead everywhere, or nowhere."""
+    own = issubclass(kind, (Value, Lease, Task))
+    return own or not (issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER))
 
-    thing: Any
-    found: int = 0  # references to it found so far
-    up: list[_Node] = field(default_factory=list)  # the objects that refer to it and are walked further
-    ends: list[End] = field(default_factory=list)  # the tasks that refer to it
-    trouble: str | None = None  # why it may have further holders
+
+def is_namespace(thing: Any) -> bool:
+    """Whether these are a module's variables."""
+    return type(thing) is dict and "__name__" in thing and "__spec__" in thing
 
 
 class Walk:
-    """Finds the tasks that hold given objects.
+    """What asyncio tasks, the scheduler's unfinished tasks and the user's modules refer to.
 
-    It walks up level by level, since each search for referrers scans the heap.
+    Objects have numbers; those that were given have the first.
+
+    Attributes:
+        whole: all that tasks refer to was seen.
+        outside: the numbers of the objects that are referred to from outside.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, futures: list[Any], deadline: float, *, here: bool = True
+        self,
+        things: list[Any],
+        tasks: Iterable[asyncio.Task[Any]],
+        unfinished: Iterable[Task],
+        deadline: float,
+        asker: asyncio.Task[Any] | None = None,
     ) -> None:
-        """Prepare a walk.
+        """Walk.
 
         Args:
-            futures: all futures that exist. The walk keeps the list.
+            things: the objects whose holders are wanted. The walk keeps the list; the caller has no other reference.
             deadline: in seconds of `thread_time`.
-            here: this is the loop's thread, on which nothing else runs until the walk ends.
+            asker: the asyncio task that runs on this thread, and asks. Its variables count, too.
         """
-        self._deadline = deadline
-        self.queued: list[bool] = []  # for each object of the last search, whether it lies in an asyncio queue
-        self._asker = asyncio.current_task(loop) if here else None  # None if the scheduler itself asks
-        self._asking = {} if self._asker is None else _held_here(self._asker)
-        self._futures = futures
-        self._ours: dict[int, Sequence[Any]] = {id(futures): futures}  # containers of this search, by identity
-        self._owners: dict[int, asyncio.Task[Any]] = {}  # by the identities of suspended coroutines and generators
-        # Namespaces of notebooks whose cell waits, by identity, with the globals of their code.
-        self._cells: dict[int, int] = {}
-        for task in asyncio.all_tasks(loop):
-            for step in steps_of(task):
-                self._owners[id(step)] = task
-                if (names := _namespaces(step)) is not None:
-                    self._cells |= names
-        self._cells |= {key: whose for key, whose in _shown_results().items() if whose in self._cells}
+        self._things = things
+        self._numbers = {id(thing): number for number, thing in enumerate(things)}
+        self._kinds = dict[type, bool]()  # whether they lead on
+        self._owners = dict[int, Owner]((self._number(task), task) for task in unfinished)
+        self._cells = set[int]()  # the variables of waiting cells of notebooks, by identity
+        for task in tasks:
+            for step in (task, *steps_of(task)):
+                self._owners[self._number(step)] = task
+                plain = type(step) is not types.CoroutineType or step.cr_code.co_flags & inspect.CO_OPTIMIZED
+                if not plain and (frame := step.cr_frame) is not None:
+                    self._cells.add(id(frame.f_globals))
+        if asker is not None:
+            self._owners |= {self._number(frame): asker for frame in _running_here()}
+        # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
+        # lists for each, which would set off collections of all garbage.
+        self._links, self._begins = list[int](), [0]
+        self.whole: bool = self._follow(deadline)
+        self._owners |= {self._number(vars(module)): module for module in self._modules()}
+        self._follow(deadline, len(things) + _IN_MODULES, _OF_EACH)
+        links, begins = self._links, self._begins
+        begins += [len(links)] * (len(things) + 1 - len(begins))
+        # The same the other way: who refers to each
+        to = np.array(links, np.intp)
+        froms = np.repeat(np.arange(len(things)), np.diff(begins))
+        self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
+        self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
+        seen_by_others = filter(self._has_others, range(len(things)))
+        self.outside: set[int] = {*seen_by_others} - self._owners.keys()
 
-    def up(self, starts: list[Any], between: Sequence[Any] = (), *, weakly: bool = False) -> list[list[End] | str]:
-        """The holders of each object: tasks with the places where they hold it, or the reason why there may be others.
+    def _follow(self, deadline: float, most: int = sys.maxsize, of_each: int = sys.maxsize) -> bool:
+        """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
+        things, links, begins = self._things, self._links, self._begins
+        while (done := len(begins) - 1) < len(things) <= most and (done % _AT_A_TIME or thread_time() < deadline):
+            links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
+            begins.append(len(links))
+        return done == len(things)
 
-        `between` are objects through which the others may be held: looked at together, they cost no search of their
-        own. The references to the objects from these two lists are known; the caller has none in variables. `weakly`
-        says that weak references count, too, as that of a transport to the `StreamReader` that it feeds.
-        """
-        nodes = {id(thing): _Node(thing) for things in (starts, between) for thing in things}
-        level = list(nodes.values())
-        for view in level:
-            if isinstance(view.thing, np.ndarray) and (whole := nodes.get(id(view.thing.base))) is not None:
-                whole.found += 1
-                whole.up.append(view)
-        self._ours |= {id(starts): starts, id(between): between}
-        while level:
-            if thread_time() > self._deadline:
-                for node in level:
-                    node.trouble = "the search ran out of its budget"
-                break
-            level = self._climb(level, nodes)
-        for node in nodes.values() if weakly else ():
-            if not issubclass(type(node.thing), _OWN_HOLDERS) and getweakrefcount(node.thing):
-                node.trouble = f"somebody has a weak reference to a {type(node.thing).__name__}"
-        found, self.queued = [], []
-        for key in map(id, starts):
-            above = _with_ancestors(nodes[key])
-            found.append(_summary(above))
-            self.queued.append(any(type(node.thing) in QUEUES for node in above))
-        for node in nodes.values():  # nodes form cycles where their objects do: as garbage they would pin these
-            node.thing, node.up = None, []
-        return found
+    def _modules(self) -> Iterable[types.ModuleType]:
+        """The user's modules that are not installed, without a notebook whose cell waits."""
+        for module in list(sys.modules.values()):
+            if type(module) is types.ModuleType and id(vars(module)) not in self._cells:
+                file = str(vars(module).get("__file__", ""))
+                if is_users_file(file) and not file.startswith(_INSTALLED):
+                    yield module
 
-    def _climb(self, level: list[_Node], nodes: dict[int, _Node]) -> list[_Node]:
-        """Find the referrers of each node of a level. Returns the next level."""
-        above: list[_Node] = []
-        at = {id(node.thing): node for node in level}
-        referrers = self._referrers(level, at)
-        # By index: an object without a name here has no reference from here when references are counted next.
-        self._count((referrers[i] for i in range(len(referrers))), at, nodes, above)
-        referrers.clear()
-        for node in level:
-            unseen = _missing_references(node)
-            if unseen > 0:
-                asking = self._asking.get(id(node.thing), [])
-                node.ends += asking[:unseen]
-                if len(asking) < unseen:
-                    node.trouble = node.trouble or _unseen_holder(node.thing)
-        return above
+    def _number(self, thing: Any) -> int:
+        number = self._numbers.setdefault(id(thing), len(self._things))
+        if number == len(self._things):
+            self._things.append(thing)
+        return number
 
-    def _count(
-        self, referrers: Iterable[Any], at: dict[int, _Node], nodes: dict[int, _Node], above: list[_Node]
-    ) -> None:
-        """Count the references from `referrers` to the nodes in `at`, and connect them."""
-        for referrer in referrers:
-            if type(referrer) is _Node:
-                continue
-            below: dict[int, _Node] = {}
-            for key in filter(at.__contains__, referents(referrer)):
-                below[key] = node = at[key]
-                node.found += 1
-            if id(referrer) not in self._ours:
-                for node in below.values():
-                    self._connect(node, referrer, nodes, above)
+    def _referring(self, number: int) -> list[int]:
+        """The numbers of the objects that refer to one, each as often as it does."""
+        return self._above[self._first_above[number] : self._first_above[number + 1]]
 
-    def _referrers(self, level: list[_Node], at: dict[int, _Node]) -> list[Any]:
-        """All objects that refer to a node's object. Only this list holds them, since references are counted next."""
-        if len(level) > _MANY:
-            return [*_referring(all_objects(), at)]
-        found = gc.get_referrers(*[node.thing for node in level])
-        listed = {id(thing) for thing in found}
-        # It overlooks some objects that asyncio's futures and tasks hold: in Python 3.11 those of the task's future
-        # part (callbacks, its exception), in 3.13 the attributes of derived classes.
-        missed = [thing for thing in _referring(self._futures, at) if id(thing) not in listed]
-        # From Python 3.13 on, `get_referrers` finds the tuple of its own arguments, which only our list holds. The
-        # tuple is gone when references are counted. Counted as found, it would make up for an unseen holder.
-        passing = {i for i in range(len(found)) if type(found[i]) is tuple and references(found, i) <= 1}
-        return [found[i] for i in range(len(found)) if i not in passing] + missed
+    def _parts(self, number: int) -> Collection[Any]:
+        """The objects that one refers to, each as often as it does."""
+        thing, owner = self._things[number], self._owners.get(number)
+        kind = type(thing)
+        if issubclass(kind, np.ndarray):  # which takes no part in garbage collection
+            return [thing.base]
+        if issubclass(kind, asyncio.Task) and owner is None and not thing.done():  # nobody asks for it
+            return []
+        if kind is types.FrameType and owner is not None:  # a running function, which shows none
+            return [held for _, held in variables_of(thing)]
+        if kind is Value:
+            parts = [thing.base, thing.array]
+            return [part for part in parts if type(part) is not np.ndarray or id(part) in self._numbers]
+        parts = [part for part in gc.get_referents(thing) if id(part) not in self._cells]
+        if kind in _GENERATORS and sys.version_info >= (3, 14):  # what is on its stack may be borrowed from a variable
+            return {id(part): part for part in parts}.values()
+        if self._cells and owner is not None and (frame := frame_of(thing)) and id(frame.f_globals) in self._cells:
+            parts = [*parts, frame.f_globals]  # only such code changes a notebook's variables
+        return parts
 
-    def _connect(self, node: _Node, referrer: Any, nodes: dict[int, _Node], above: list[_Node]) -> None:
-        """Note that `referrer` refers to a node: as an end of the walk, a trouble, or another node."""
-        kind = type(referrer)  # not `isinstance`, which asks the object, and that may be any object
-        owner = self._owners.get(id(referrer))
-        if kind is Task and referrer.state < DONE:
-            node.ends.append((referrer, ""))
-            if referrer.state != PENDING:
-                node.trouble = f"{referrer!r} still uses it"
-        elif issubclass(kind, asyncio.Task) and not referrer.done():
-            node.ends.append((referrer, where_it_waits(referrer)))
-        elif owner is not None:
-            node.ends.append((owner, _describe(owner, referrer, node.thing)))
-        elif self._asker is not None and kind is types.CoroutineType and referrer.cr_running:
-            node.ends.append((self._asker, _describe(self._asker, referrer, node.thing)))
-        elif (whose := self._cells.get(id(referrer))) is not None and not _runs_elsewhere(whose):
-            node.ends += self._cell_ends(whose, node.thing)
-        elif issubclass(kind, type):
-            node.trouble = "a class holds it"
-        elif _is_namespace(referrer):
-            node.trouble = f"{_in_module(referrer, node.thing)} holds it"
-        elif issubclass(kind, asyncio.Handle):
-            node.trouble = "a callback that the event loop will call holds it"
-        elif (known := nodes.get(id(referrer))) is not None:
-            node.up.append(known)
-        else:
-            higher = nodes[id(referrer)] = _Node(referrer)
-            above.append(higher)
-            node.up.append(higher)
+    def _leads_on(self, part: Any) -> bool:
+        kind = type(part)  # not `isinstance`, which asks the object, and that may be any object
+        if kind not in self._kinds:
+            self._kinds[kind] = leads_on(kind)
+        if not self._kinds[kind] or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
+            return False
+        if kind is dict and not part:  # such as the emptied snapshot of a frame, which must have no other holder
+            return False
+        return id(part) in self._cells or not is_namespace(part)
 
-    def _cell_ends(self, namespace: int, what: Any) -> list[End]:
-        """The tasks that may change the variables of a notebook while one of its cells waits: they run its code."""
-        ends: list[End] = []
-        for task in set(self._owners.values()):
-            for step in steps_of(task):
-                frame = frame_of(step)
-                if frame is not None and id(frame.f_globals) == namespace:
-                    cell = not frame.f_code.co_flags & inspect.CO_OPTIMIZED
-                    ends.append((task, _describe(task, step, what) if cell else where_it_waits(task)))
-        return ends
+    def _has_others(self, number: int) -> bool:
+        """Whether more refers to an object than was found. For a notebook's variables: whether a thread runs there."""
+        kind, key = type(self._things[number]), id(self._things[number])
+        if key in self._cells:
+            return _runs_elsewhere(key)
+        if references(self._things, number) - 1 > len(self._referring(number)):
+            return True
+        weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
+        return weak and getweakrefcount(self._things[number]) > 0
 
+    def spread(self, found: set[int], stay: Collection[Owner]) -> None:
+        """Add to `found` all that can be reached from outside, by the modules, or by tasks that are not in `stay`."""
+        todo = (self.outside | {number for number, owner in self._owners.items() if owner not in stay}) - found
+        while todo:
+            found |= todo
+            below = {one for n in todo for one in self._links[self._begins[n] : self._begins[n + 1]]}
+            todo = below - found - self._owners.keys()
 
-def _namespaces(step: Any) -> dict[int, int] | None:
-    """The dicts with the variables of code that is no function's, by identity, with its globals.
+    def reaches(self, thing: Any, found: set[int]) -> bool:
+        """Whether an object is among those found, or may be: it was not seen."""
+        number = self._numbers.get(id(thing))
+        return number is None or number in found
 
-    Such code is a waiting notebook cell. Until it goes on, only code with the same globals changes these dicts.
-    """
-    code = code_of(step)
-    frame = None if code is None or code.co_flags & inspect.CO_OPTIMIZED else frame_of(step)
-    if frame is None:
-        return None
-    whose = id(frame.f_globals)
-    return {whose: whose, id(frame.f_locals): whose}
+    def has_holders(self, number: int) -> bool:
+        """Whether anything that refers to an object was found."""
+        return number >= 0 and bool(self._referring(number))
+
+    def holders(self, number: int) -> tuple[dict[Owner, str], bool, bool]:
+        """Who holds an object, with the places where; whether others may; whether it lies in a queue."""
+        found, ways = dict[Owner, str](), {number: number}  # with the object below each
+        todo, queued, others = deque(ways), False, False
+        while todo and len(ways) < _WAYS:
+            at = todo.popleft()
+            others = others or at in self.outside
+            queued = queued or type(self._things[at]) in QUEUES
+            for above in self._referring(at):
+                owner = self._owners.get(above)
+                if owner is None:
+                    todo += {above} - ways.keys()
+                    ways.setdefault(above, at)
+                elif "(variable" not in found.get(owner, ""):  # the nearest place, if it has a name
+                    cell = id(self._things[at]) in self._cells
+                    found[owner] = self._described(owner, above, ways[at] if cell else at)
+        return found, others or not found, queued
+
+    def _described(self, owner: Owner, holder: int, held: int) -> str:
+        if isinstance(owner, Task):
+            return ""
+        thing, what = self._things[holder], self._things[held]
+        if isinstance(owner, types.ModuleType):
+            return f"module {owner.__name__} ({_named(what, list(thing.items()))})"
+        frame = thing if type(thing) is types.FrameType else frame_of(thing)
+        if frame is None or not is_users(frame.f_code):
+            return where_it_waits(owner)
+        does = "asks" if frame is thing else "waits"
+        return (
+            f"coroutine {frame.f_code.co_qualname} ({_named(what, variables_of(frame, thing))}), which {does} at"
+            f" {frame.f_code.co_filename}:{frame.f_lineno} in task {owner.get_name()!r}"
+        )
 
 
-def _shown_results() -> dict[int, int]:
-    """The places where IPython keeps shown results (`_`, `Out`), by identity, with the globals of its cells."""
-    shell = IPython.get_ipython() if (IPython := sys.modules.get("IPython")) else None
-    if shell is None:
-        return {}
-    kept: list[Any] = [shell.user_ns_hidden, shell.history_manager.output_hist]
-    for thing in (shell.displayhook, shell.last_execution_result):
-        kept += thing, getattr(thing, "__dict__", None)
-    return dict.fromkeys(map(id, kept), id(shell.user_global_ns))
+def _named(what: Any, variables: Iterable[tuple[str, Any]]) -> str:
+    """The first of these variables that has a value, in words; a closure's has it in a cell."""
+    if type(what) is types.CellType:
+        what = what.cell_contents
+    name = next((name for name, value in variables if value is what), None)
+    return "an expression" if name is None else f"variable {name!r}{_size_of(what)}"
+
+
+def _running_here() -> Iterable[types.FrameType]:
+    """The frames of the user's code that runs on this thread."""
+    frame: types.FrameType | None = sys._getframe()
+    while frame is not None:
+        if is_users(frame.f_code):
+            yield frame
+        frame = frame.f_back
 
 
 def _runs_elsewhere(namespace: int) -> bool:
@@ -242,92 +262,8 @@ def _runs_elsewhere(namespace: int) -> bool:
     return False
 
 
-def _held_here(task: asyncio.Task[Any]) -> dict[int, list[End]]:
-    """The values in variables of the user's functions that run on this thread in `task`, by identity.
-
-    A search for referrers does not find these.
-    """
-    found: defaultdict[int, list[End]] = defaultdict(list)
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        code = frame.f_code
-        if is_users(code) and code.co_flags & inspect.CO_OPTIMIZED:  # otherwise its variables are a module's
-            place = f"which asks at {code.co_filename}:{frame.f_lineno}"
-            for name, held in variables_of(frame):
-                found[id(held)].append((task, f"{code.co_qualname} (variable {name!r}), {place}"))
-        frame = frame.f_back
-    return found
-
-
-def _referring(things: Iterable[Any], at: dict[int, _Node]) -> Iterator[Any]:
-    """The things that refer to a node's object. Asks several at a time, since most do not."""
-    keys, rest = at.keys(), iter(things)
-    while several := tuple(islice(rest, _AT_A_TIME)):
-        if not keys.isdisjoint(map(id, gc.get_referents(*several))):
-            yield from [thing for thing in several if not keys.isdisjoint(map(id, gc.get_referents(thing)))]
-
-
-def _missing_references(node: _Node) -> int:
-    """The number of references to a node's object that were not found, without the node's own and the list's."""
-    return references([node.thing], 0) - node.found - 2
-
-
-def _with_ancestors(start: _Node) -> list[_Node]:
-    """A node and all nodes that lead up from it."""
-    found, seen = [start], {start}
-    for node in found:
-        fresh = [higher for higher in node.up if higher not in seen]
-        seen.update(fresh)
-        found += fresh
-    return found
-
-
-def _summary(nodes: list[_Node]) -> list[End] | str:
-    """All ends of these nodes, or the first trouble."""
-    trouble = next((node.trouble for node in nodes if node.trouble is not None), None)
-    return [end for node in nodes for end in node.ends] if trouble is None else trouble
-
-
-def with_subclasses(*kinds: type) -> set[type]:
-    """These classes and all classes derived from them."""
-    found, todo = {*kinds}, [*kinds]
-    while todo:
-        fresh: set[type] = set(type.__subclasses__(todo.pop())) - found
-        found |= fresh
-        todo += fresh
-    return found
-
-
-def _describe(owner: asyncio.Task[Any], coroutine: Any, what: Any) -> str:
-    frame = frame_of(coroutine)
-    if frame is None or not is_users(frame.f_code):
-        return where_it_waits(owner)
-    if type(what) is types.CellType:
-        what = what.cell_contents
-    names = [name for name, held in variables_of(frame, coroutine) if held is what]
-    variable = f"variable {names[0]!r}{_size_of(what)}" if names else "an expression"
-    return (
-        f"coroutine {frame.f_code.co_qualname} ({variable}), which waits at {frame.f_code.co_filename}:{frame.f_lineno}"
-        f" in task {owner.get_name()!r}"
-    )
-
-
 def _size_of(container: Any) -> str:
     kind = type(container)  # exactly: derived classes may run any code when asked
     if kind in (list, tuple, dict, set, deque):
         return f", {kind.__name__} of {len(container):,}"
     return f", asyncio.{kind.__name__} of {container.qsize():,}" if kind in QUEUES else ""
-
-
-def _unseen_holder(thing: Any) -> str:
-    more = ": a slice of it, or" if isinstance(thing, np.ndarray) else ":"
-    return f"something unseen holds a {type(thing).__name__}{more} a running function, or C code"
-
-
-def _in_module(namespace: dict[str, Any], what: Any) -> str:
-    names = [name for name, held in list(namespace.items()) if held is what]
-    return f"module {namespace['__name__']}" + (f" (variable {names[0]!r})" if names else "")
-
-
-def _is_namespace(thing: Any) -> bool:
-    return type(thing) is dict and "__name__" in thing and "__spec__" in thing

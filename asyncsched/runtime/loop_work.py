@@ -25,12 +25,12 @@ from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import thread as executors
-from contextvars import Context
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
+from .holders import is_namespace, leads_on
 from .threads import running_code, under_way, waits_for_work
 from .wakeup import Wakeup
 
@@ -56,8 +56,6 @@ _WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None) 
 _PREFIX: Final = "asyncsched "  # of the names of the package's threads
 _FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
 _MOST: Final = 100_000  # objects looked at
-_ATOMS: Final = (type, types.ModuleType, types.CodeType, types.FrameType, Context, asyncio.AbstractEventLoop)
-_INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler"))
 _PLAIN: Final = (
     list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
     types.CellType, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, asyncio.Future, asyncio.Handle,
@@ -129,8 +127,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
         kind = type(one)  # not `isinstance`, which asks the object, and that may be any object
-        namespace = kind is dict and "__name__" in one and "__spec__" in one
-        if namespace or issubclass(kind, _ATOMS) or str(kind.__module__).startswith(_INNER):
+        if kind is types.FrameType or is_namespace(one) or not leads_on(kind):
             continue
         far -= not issubclass(kind, _PLAIN)
         if 2 * far + ends <= seen.get(id(one), 1) or (kind is asyncio.TaskGroup and not ends):
@@ -164,9 +161,16 @@ def _thread_at_work() -> str | None:
     frames = sys._current_frames()
     for thread in threading.enumerate():
         frames.pop(thread.ident or 0, None)
-    unknown = [frame for frame in frames.values() if frame.f_code.co_filename != threading.__file__]  # else it ends
+    unknown = not all(map(_ends, frames.values()))
     frames.clear()
     return "a thread may act" if unknown else None
+
+
+def _ends(frame: types.FrameType) -> bool:
+    """Whether a thread that `threading` no longer lists is one of its own, which ends."""
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame.f_code.co_filename == threading.__file__
 
 
 def _is_idle_worker(thread: threading.Thread) -> bool:

@@ -12,14 +12,18 @@ Either somebody outside will drop bytes, or nobody ever will. There are three gr
    what the ledger knows. It fails only after the user's `stall_timeout`, if that is set: SchedulerStalled.
 
 Each account has its own clock (`Stall`), which runs while the account is stuck. It begins anew when another task is the
-first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress.
+first, or when fewer bytes are held than ever in this stall: whatever comes back and is taken again is no progress. With
+the bytes of a task that failed some may go on, until they are stuck again behind a task that waited all the time. That
+is the deadlock of before, which is told after `AGAIN` seconds: otherwise it would go on for a minute, ten seconds each.
 
 The engine calls `update` after each dispatch while tasks are stuck. So it costs next to nothing: it compares. All else
 is done in looks, one in the loop's next iteration, and then one after each pause. A look first tries what may free
-bytes: it collects young garbage, since a dead cycle may hold them (a stored exception with its frames), and later all
-garbage; and asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead). Collections of young garbage that
-free nothing get a twentieth of the loop's time; those of all garbage, and searches, a hundredth, unless the last one
-freed bytes. Another thread searches, so that the loop goes on. What it found is told if the account is as it was.
+bytes: it collects garbage, since a dead cycle may hold them (a stored exception with its frames), young garbage at
+once, and all of it after a while; and it asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
+Collections of young garbage that free nothing get a twentieth of the loop's time; those of all garbage, and searches, a
+hundredth, unless the last one freed bytes, or told a deadlock. Another thread searches, so that the loop goes on. What
+it found is told if the account is as it was. If the loop has nothing left to do, that thread collects all garbage
+first: the loop sleeps.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
 knows what they hold: see `to_preempt`.
@@ -48,7 +52,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
 from threading import get_ident
-from time import perf_counter, thread_time
+from time import perf_counter, sleep, thread_time
 
 from .._core.audit import growths, held_by_pending, sufficient_limit, to_preempt
 from .._core.failure import Failure
@@ -67,11 +71,13 @@ LONGEST = 1.0  # the longest pause between two looks
 OVERDUE = 0.25  # seconds after which a scope that waits to grow may preempt another, though one goes on
 WHOLE = 0.25  # seconds of a stall before all garbage is collected though the loop has other work
 PROBABLE = 10.0
+AGAIN = 0.5  # the same, if the first task waited when the deadlock before was told
 FIRST_LOG = 5.0
 NEXT_LOG = 30.0
 LONGEST_SEARCH = 2.0  # seconds of another thread
 IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
+_NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
 _BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
 
 _State = tuple[int, int]  # of a stuck account: the number of its first task, and the bytes held
@@ -88,6 +94,7 @@ class _Stall:
         before: seconds that it was stuck before that.
         searched: seconds of it when a search was last begun.
         told: what was found when it was told as a deadlock, if nothing has come free since.
+        under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
     """
 
     number: int
@@ -96,9 +103,14 @@ class _Stall:
     before: float = 0.0
     searched: float = 0.0
     told: Finding | None = None
+    under: int = 0
 
     def seconds(self, now: float) -> float:
         return self.before + (0.0 if self.since is None else now - self.since)
+
+    def is_probable(self, seconds: float) -> bool:
+        """Whether so many seconds without progress are enough for a search to tell a deadlock."""
+        return seconds >= PROBABLE or (seconds >= AGAIN and self.number < self.under)
 
 
 class StallWatch:
@@ -118,13 +130,12 @@ class StallWatch:
         self._due = 0.0  # when the next look is due
         self._searching = False  # on another thread
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
-        self._may_collect = 0.0  # when garbage may be collected again, and the bytes of pending tasks counted
-        self._may_collect_all = 0.0  # when all garbage may be, though the loop has other work
+        self._may_collect = dict[float, float]()  # when garbage may be collected again, by the share of time
+        self._may_count = 0.0  # when the bytes of pending tasks may be
         self._may_search = 0.0
         self._whole: float | None = None  # seconds that the last collection of all garbage took
         self._helped = False  # it freed bytes
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
-        self._soon: asyncio.Handle | None = None
         self._later: asyncio.TimerHandle | None = None
 
     @property
@@ -144,14 +155,10 @@ class StallWatch:
         if now_stuck == self._stuck and not grows:
             return
         same = self._take_in(now_stuck)
-        if same:
-            self._plan(NEXT_LOOK)
-        else:
+        if not same:
             self._at_a_time = 1
-            self._plan(FIRST_LOOK)
         self._stuck, self._failed_in = now_stuck, same
-        if self._soon is None:
-            self._soon = self._loop.call_soon(self._look_soon)
+        self._plan(NEXT_LOOK if same else 0.0)
 
     def _take_in(self, stuck: dict[Account, _State]) -> dict[Account, tuple[int, int]]:
         """Start and stop the clocks. Returns the accounts in which tasks failed and nothing came free."""
@@ -164,7 +171,7 @@ class StallWatch:
                 if stall is not None:
                     stall.number, stall.searched = number, 0.0
             if stall is None or stall.number != number or used < stall.least:
-                self._stalls[account] = _Stall(number, used, now)
+                self._stalls[account] = _Stall(number, used, now, under=stall.under if stall is not None else 0)
             elif stall.since is None:
                 stall.since = now
         return same
@@ -180,11 +187,9 @@ class StallWatch:
         """Nothing is stuck now, or the scheduler closes. Looks go on while tasks wait."""
         self._pause_all(self._stuck.keys())
         self._stuck, self._failed_in = {}, {}
-        if not self._stalls:
-            for handle in (self._soon, self._later):
-                if handle is not None:
-                    handle.cancel()
-            self._soon = self._later = None
+        if not self._stalls and self._later is not None:
+            self._later.cancel()
+            self._later = None
 
     def _plan(self, pause: float) -> None:
         """Plan the next look, unless an earlier one is planned: changes elsewhere do not put it off."""
@@ -193,77 +198,91 @@ class StallWatch:
             if self._later is not None:
                 self._later.cancel()
             self._pause, self._due = pause, due
-            self._later = self._loop.call_later(pause, self._look_later)
-
-    def _look_soon(self) -> None:
-        self._soon = None
-        self._look(thorough=False)
-
-    def _look_later(self) -> None:
-        self._later = None
-        self._look(thorough=True)
-        if self._stalls and self._later is None:
-            self._plan(min(2 * self._pause, LONGEST, self._until_timeout()))
+            self._later = self._loop.call_later(pause, self._look)
 
     def _until_timeout(self) -> float:
-        """Seconds until the user's time for a stall is up; at least those until the next look."""
+        """Seconds until the user's time for a stall is up."""
         longest = max([self._stalls[account].seconds(perf_counter()) for account in self._stuck], default=0.0)
-        return inf if self._timeout is None else max(FIRST_LOOK, self._timeout - longest)
+        return inf if self._timeout is None else self._timeout - longest
 
-    def _look(self, thorough: bool) -> None:
+    def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
-        runtime, before = self._runtime, self._stuck
-        early = 0.0 if self._searching else self._collect_young()
-        if self._stuck is not before or not before or self._searching:
-            return
+        self._later = None
+        if not self._searching and self._stuck and not self._frees() and not self._fails():
+            self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
+        if self._stalls and self._later is None:
+            self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._until_timeout())))
+
+    def _frees(self) -> bool:
+        """Collect garbage, if its share of time allows that, and ask those with bytes to spare. Whether that helped."""
+        runtime, before, now = self._runtime, self._stuck, perf_counter()
+        waited = max([self._stalls[account].seconds(now) for account in before])
+        takes = sys.getallocatedblocks() * _BLOCK if self._whole is None else self._whole
+        patience = takes if self._helped else max(WHOLE, takes / RARE)
+        for generations, share in (((0, 1), IN_VAIN), ((2,), RARE)):
+            if now < self._may_collect.get(share, 0.0) or (share == RARE and waited < patience):
+                continue
+            started = thread_time()  # not the clock, which counts other threads
+            runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+            for generation in generations:  # what outlives a collection is older afterwards, and may be garbage soon
+                gc.collect(generation)
+                if runtime.completions.items:
+                    break
+            spent = thread_time() - started
+            runtime.dispatch()
+            helped = self._stuck is not before
+            self._may_collect[share] = perf_counter() + (0.0 if helped else spent / share)
+            if share == RARE:
+                self._whole, self._helped = spent, helped
+            if helped:
+                return True
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
             if self._stuck:  # perhaps others took as many bytes: then this is the same stall
                 self._plan(NEXT_LOOK)
-            return
-        stuck, began = runtime.engine.admission.stuck(), thread_time()
-        for task in stuck:
-            if early <= 0 and self._only_pending_hold(task.scope.account):
+            return True
+        return False
+
+    def _fails(self) -> bool:
+        """Fail a task if the ledger alone shows that nobody goes on. Whether it did."""
+        began, counts = thread_time(), perf_counter() >= self._may_count
+        for task in self._runtime.engine.admission.stuck():
+            if counts and self._only_pending_hold(task.scope.account):
                 self._fail_stuck(task, self._deadlock(task, None))
-                return
+                return True
             if self._growths and self._preempts(task.scope.account):
-                return
-        self._may_collect += (thread_time() - began) / IN_VAIN
-        if not thorough:
-            return
-        why = may_happen(self._loop)
-        if not self._collect_all(why is None):
-            self._judge(stuck, why)
+                return True
+        if counts:
+            self._may_count = perf_counter() + (thread_time() - began) / IN_VAIN
+        return False
 
     def _judge(self, stuck: Sequence[Task], why: str | None) -> None:
         """Search for the holders if it is time. Log what is known."""
-        now, due = perf_counter(), dict[Account, Task]()
+        now, due = perf_counter(), False
         for task in stuck:
             account = task.scope.account
             stall, seconds = self._stalls[account], self._stalls[account].seconds(now)
-            if why is None and stall.told is not None:  # nothing to search for again
-                self._fail_stuck(task, self._deadlock(task, stall.told))
-                return
             late = self._timeout is not None and seconds >= self._timeout
-            if why is None or late or (seconds - stall.searched >= PROBABLE and now >= self._may_search):
-                due[account], stall.searched = task, seconds
+            if why is None or late or (stall.is_probable(seconds - stall.searched) and now >= self._may_search):
+                due, stall.searched = True, seconds
             if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
-                self._may_log = {account: at for account, at in self._may_log.items() if at > now}
-                self._may_log[account] = now + NEXT_LOG
-                log.warning("%s", line_told(self._runtime, task, seconds, why))
+                self._log(account, line_told(self._runtime, task, seconds, why))
         if due:
-            self._search(due, why is None)
+            self._search(why is None)
 
-    def _search(self, due: dict[Account, Task], certain: bool) -> None:
-        """Search for holders on a thread of its own."""
-        runtime, loop, loops = self._runtime, self._loop, get_ident()
-        states = {account: self._stuck[account] for account in due}
+    def _search(self, certain: bool) -> None:
+        """Search for holders on a thread of its own. If nobody can go on, all garbage is collected before, there."""
+        runtime, loop, loops, states = self._runtime, self._loop, get_ident(), self._stuck
+        asked = [account for account in states if not certain or self._stalls[account].told is None]
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
+            if certain:
+                sleep(1e-3)  # until the loop sleeps, since a collection stops all threads
+                gc.collect()
             with suppress(Exception):  # an object changed its size during the search, or a class of the user's raised
                 budget = BUDGET if certain else LONGEST_SEARCH
-                findings = investigate(runtime, due, budget, certain=certain, thread=loops)
+                findings = investigate(runtime, asked, budget, certain=certain, thread=loops) if asked else {}
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._found, states, findings, certain, thread_time())
 
@@ -283,11 +302,14 @@ class StallWatch:
         certain = certain and may_happen(self._loop) is None
         for task in self._runtime.engine.admission.stuck():
             account = task.scope.account
-            finding, stall = findings.get(account, Finding()), self._stalls[account]
+            stall = self._stalls[account]
+            finding = findings.get(account) or (stall.told if certain else None) or Finding()
             lasted = stall.seconds(perf_counter())
-            probable = finding.deadlock and lasted >= PROBABLE and self._all_wait(account)
+            probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
-                stall.searched = 0.0
+                stall.searched = self._may_search = 0.0
+                if not certain and task.seq >= stall.under:
+                    stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:
                     stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
@@ -299,47 +321,17 @@ class StallWatch:
                 self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
                 break
 
+    def _log(self, account: Account, text: str) -> None:
+        """Log what is known of an account. For a while its stalls are not logged again, whatever the text was."""
+        now = perf_counter()
+        self._may_log = {account: at for account, at in self._may_log.items() if at > now}
+        self._may_log[account] = now + NEXT_LOG
+        log.warning("%s", text)
+
     def _all_wait(self, account: Account) -> bool:
         """Whether all who wait for tasks of an account will go on waiting."""
         parked = list(self._runtime.parked.items())
         return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
-
-    def _collect_young(self) -> float:
-        """Collect recent garbage, unless that is too costly now. Returns how many seconds too early it was.
-
-        Collects only the youngest generation if that is enough: objects that outlive a collection are older afterwards,
-        and may be garbage soon.
-        """
-        completions, before = self._runtime.completions, self._stuck
-        early, started = self._may_collect - perf_counter(), thread_time()  # not the clock, which counts other threads
-        if early <= 0:
-            completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
-            for generation in (0, 1):
-                gc.collect(generation)
-                if completions.items:
-                    break
-        spent = thread_time() - started
-        self._runtime.dispatch()
-        if early <= 0 and self._stuck is before:
-            self._may_collect = perf_counter() + spent / IN_VAIN
-        return early
-
-    def _collect_all(self, certain: bool) -> bool:
-        """Collect all garbage, if nothing else can be done or enough time has passed. Returns whether that helped."""
-        now, before = perf_counter(), self._stuck
-        takes = sys.getallocatedblocks() * _BLOCK if self._whole is None else self._whole
-        waited = max([self._stalls[account].seconds(now) for account in before], default=0.0)
-        patience = takes if self._helped else max(WHOLE, takes / RARE)
-        if not certain and (waited < patience or now < self._may_collect_all):
-            return False
-        started = thread_time()
-        self._runtime.completions.wants_bytes = 0
-        gc.collect()
-        self._whole = thread_time() - started
-        self._runtime.dispatch()
-        self._helped = self._stuck is not before
-        self._may_collect_all = perf_counter() + (0.0 if self._helped else self._whole / RARE)
-        return self._helped
 
     def _only_pending_hold(self, account: Account) -> bool:
         engine = self._runtime.engine
@@ -400,10 +392,10 @@ class StallWatch:
                 break
         if more == self._at_a_time and perf_counter() >= self._unseen:
             self._unseen = perf_counter() + NEXT_LOG
-            log.warning("%s\nnobody awaits the tasks that fail: a window in the loop that makes them raises it", error)
+            self._log(account, f"{error}\n{_NOBODY}")
         self._failed_in[account] = used, before
         self._at_a_time *= 2
         self._runtime.dispatch()
 
 
-LOOKING |= {StallWatch._look_soon, StallWatch._look_later, StallWatch._found}
+LOOKING |= {StallWatch._look, StallWatch._found}

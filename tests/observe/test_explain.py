@@ -116,8 +116,24 @@ async def test_bytes_that_a_coroutine_holds():
         await asyncio.gather(task, waiting)
 
 
+MUCH = [[number] for number in range(30_000)]
+KEPT: list[asc.Tensor] = []
+
+
+async def test_bytes_that_a_module_holds():
+    """Beside much that is none."""
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        KEPT.append(await s.put(np.ones(1000)))
+        waiting = asyncio.ensure_future(s.put(np.ones(500)))
+        await until(lambda: s.statistics().tasks_pending)
+        held_by = lines(s.explain())[3]
+        assert held_by == f"8,000 bytes created at {here(4)}: held by module {__name__} (variable 'KEPT', list of 1)"
+        KEPT.clear()
+        await waiting
+
+
 async def test_bytes_that_who_asks_holds():
-    """No look for referrers finds what a function holds that runs, nor who awaits the coroutine that does."""
+    """No look at what refers to what shows the variables of a function that runs."""
     async with asc.Scheduler("cpu", max_bytes=10_000) as s:
 
         def asks(given: list[asc.Tensor]) -> str:
@@ -134,8 +150,8 @@ async def test_bytes_that_who_asks_holds():
             return first, second
 
         first, second = await asker()
-        assert "(variable 'kept'), which waits at " in first
-        assert "(variable 'given'), which asks at " in second
+        assert "(variable 'kept'), which asks at " in first
+        assert "(variable 'given', list of 1), which asks at " in second
         assert "unseen" not in first + second
 
 

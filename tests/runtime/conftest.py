@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from asyncsched.runtime import deadlock, stall
+
+
+@pytest.fixture(autouse=True, scope="session")
+def another_thread() -> Iterator[None]:
+    """It might act, so that here no deadlock is certain. So might those of pytest-xdist; with -n 0 there are none."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait, daemon=True)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
 
 
 @pytest.fixture

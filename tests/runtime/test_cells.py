@@ -134,7 +134,7 @@ TELLS = "print('kept' in told, len(kept), asc.__name__, np.__name__)\n"
 @pytest.mark.timeout(120)
 def test_in_a_kernel(tmp_path: Path) -> None:
     environment = os.environ | {"IPYTHONDIR": str(tmp_path), "JUPYTER_RUNTIME_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", KERNEL, OPENS, HOLDS + "kept[0]", TRIES, TELLS]
+    command = [sys.executable, "-c", KERNEL, OPENS, HOLDS, TRIES, TELLS]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "True 4 asyncsched numpy"

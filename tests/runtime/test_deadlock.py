@@ -274,7 +274,7 @@ async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Findi
         assert len(kept) == 3
         ELSEWHERE.clear()
         kept.clear()
-    assert re.search(r"  96 bytes created at .*: held outside", str(caught.value))
+    assert re.search(r"  96 bytes created at .*: held by module tests.runtime.test_deadlock", str(caught.value))
     assert [finding.deadlock for finding in looks] == [True]
 
 
@@ -464,7 +464,7 @@ async def test_after_stall_timeout_all_waiters_fail(monkeypatch: pytest.MonkeyPa
         ELSEWHERE.clear()
         await s.put(BLOCK)
         await cancelled(ticking)
-    assert "held outside" in text
+    assert "held by module tests.runtime.test_deadlock (variable 'ELSEWHERE', list of 4)" in text
     assert re.search(rf"in an awaited array, created at {__file__}:\d+", text)
 
 
@@ -473,9 +473,18 @@ async def ticks() -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_deadlock_that_nobody_awaits_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each task that fails frees its input, so the loop goes on to the next one, and awaits none of the failed."""
-    async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
+@pytest.mark.parametrize("late", [False, True], ids=["soon", "late"])
+async def test_a_deadlock_that_nobody_awaits_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """Each task that fails frees its input, so the loop goes on to the next one, and awaits none of the failed.
+
+    Late: the next search is due long after the time at which a stall is logged, as where one takes much time.
+    """
+    if late:
+        monkeypatch.setattr("asyncsched.runtime.stall.RARE", 1e-6)
+        monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOG", 0.7)
+    async with asc.Scheduler("cpu", max_bytes=LIMIT, stall_timeout=1.0 if late else None) as s:
         kept = []
         with caplog.at_level(logging.WARNING, "asyncsched"):
             for _ in range(8):

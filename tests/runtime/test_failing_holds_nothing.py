@@ -247,6 +247,7 @@ class Collector:
         monkeypatch.setattr(stall, "thread_time", lambda: self.now)
         monkeypatch.setattr(stall, "gc", self)
         monkeypatch.setattr(stall, "FIRST_LOG", 3600.0)
+        monkeypatch.setattr(stall, "PROBABLE", 3600.0)  # no search, during which nothing is collected
 
     def collect(self, generation: int = 2) -> None:
         self.collected.append(generation)

@@ -170,13 +170,14 @@ async def test_a_large_head_beside_a_stream_of_small_ones_is_admitted() -> None:
     assert count < 10_000
 
 
-async def test_stall_timeout_names_the_holder_outside() -> None:
+async def test_stall_timeout_names_the_module_that_holds() -> None:
     async with asc.Scheduler("cpu", max_bytes=BLOCK.nbytes, stall_timeout=0.4) as s:
         box = [await s.put(BLOCK)]
         globals()["_held_outside"] = box
         task = asyncio.create_task(ticks())
-        with pytest.raises(asc.SchedulerStalled, match=r"(?s)stall_timeout=0\.4.*held outside"):
+        with pytest.raises(asc.SchedulerStalled, match=r"stall_timeout=0\.4") as told:
             await s.put(BLOCK)
+        assert "module tests.runtime.test_stall (variable '_held_outside', list of 1)" in str(told.value)
         await cancelled(task)
         globals().pop("_held_outside")
         box.clear()
@@ -270,6 +271,54 @@ async def test_a_reclaimer_whose_bytes_others_take_leaves_nobody_in_silence() ->
         found = await asyncio.gather(wants, *[other() for _ in range(3)], return_exceptions=True)
         ahead.clear()
     assert asc.MemoryDeadlockError in map(type, found)
+
+
+async def test_who_waited_when_a_deadlock_was_told_is_told_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that fails lets go of a block, and the next lacks more. A second time, `PROBABLE` seconds never pass."""
+    monkeypatch.setattr("asyncsched.runtime.stall.AGAIN", 0.05)
+    told = []
+
+    async def wants(s: asc.Scheduler) -> None:
+        kept = await s.put(BLOCK)
+        await until(lambda: s.statistics().bytes_retained == 4 * BLOCK.nbytes or told)
+        try:
+            await s.put(np.ones((300, 100)))
+        except asc.MemoryDeadlockError as error:
+            monkeypatch.setattr("asyncsched.runtime.stall.PROBABLE", 3600.0)
+            told.append(str(error))
+        del kept
+
+    async with asc.Scheduler("cpu", max_bytes=4 * BLOCK.nbytes) as s:
+        ticking = asyncio.create_task(ticks())
+        await asyncio.gather(*[wants(s) for _ in range(4)])
+        await cancelled(ticking)
+    assert len(told) == 3
+
+
+async def test_who_came_after_a_deadlock_was_told_has_time_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("asyncsched.runtime.stall.AGAIN", 0.05)
+
+    async def wants_again(s: asc.Scheduler) -> None:
+        kept = [await s.put(BLOCK), await s.put(BLOCK)]
+        await until(lambda: s.statistics().bytes_retained == 4 * BLOCK.nbytes)
+        with pytest.raises(asc.MemoryDeadlockError):
+            await s.put(BLOCK)
+        monkeypatch.setattr("asyncsched.runtime.stall.PROBABLE", 3600.0)
+        kept.pop()
+        with pytest.raises(asc.SchedulerStalled):
+            await s.put(np.ones((200, 100)))
+
+    async def gets_one_more(s: asc.Scheduler) -> None:
+        kept = [await s.put(BLOCK), await s.put(BLOCK)]
+        await until(lambda: s.statistics().tasks_pending == 1)
+        kept.append(await s.put(BLOCK))
+        await asyncio.Event().wait()
+
+    async with asc.Scheduler("cpu", max_bytes=4 * BLOCK.nbytes, stall_timeout=1.0) as s:
+        ticking, other = asyncio.create_task(ticks()), asyncio.create_task(gets_one_more(s))
+        await wants_again(s)
+        await cancelled(other)
+        await cancelled(ticking)
 
 
 async def test_each_account_has_its_own_clock(monkeypatch: pytest.MonkeyPatch) -> None:
