@@ -277,7 +277,7 @@ class Timeout:
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("a deadline is for a block in an asyncio task")
-        self.passed = False
+        self.passed: bool = False
         self.generator: int | None = None
         self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
         self._timer = task.get_loop().call_later(seconds, self._pass)

@@ -70,7 +70,7 @@ class Spare(list[Any]):
         over: it keeps no arrays, since the pool empties it no more.
     """
 
-    over = False
+    over: bool = False
 
     def keep(self, array: Any) -> None:
         """Nobody holds an array any more. On any thread, in the middle of anything."""

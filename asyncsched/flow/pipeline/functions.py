@@ -75,7 +75,9 @@ class CallingStage(Stage):
                     first.item, first.error = brief(first.item), error
                     self.fail(first.origin, error)
             # The first in the order of the items counts, whichever failed first
-            self.error, self.failed_at, self.failed_on = first.error, first.origin, first.item
+            self.error: BaseException | None = first.error
+            self.failed_at: Origin = first.origin
+            self.failed_on: str = first.item
             self._entered.clear()
 
     def _finish(self) -> None:
