@@ -23,6 +23,8 @@ import asyncsched as asc
 from asyncsched._core.free_threading import FREE_THREADED
 from tests.thorough import THOROUGH
 
+# A test file that imports one of these tries more in the thorough step.
+MORE = {"THOROUGH", "thoroughly", "usually"}
 MakeLoop = Callable[[], asyncio.AbstractEventLoop]
 
 # Tests start some hundred processes: the first compiles the package, and the others find it so.
@@ -65,7 +67,8 @@ def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> M
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of a test with several cases each runs on one of the loops, and in CI on both."""
+    """Of a test with several cases each runs on one of the loops. In CI's thorough step the others run, and what is
+    tried more thoroughly there: the rest has run before."""
     tests = defaultdict[str, defaultdict[str, list[pytest.Item]]](lambda: defaultdict(list))
     for item in items:
         if found := re.fullmatch(rf"(.+?)\[(?:{'|'.join(LOOPS)})-(.+)\]", item.nodeid, re.DOTALL):
@@ -75,7 +78,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for number, on_loops in enumerate(cases.values() if len(cases) > 1 else ()):
             del on_loops[number.bit_count() % len(on_loops)]  # in an order that follows none of the parameters
             left_out |= dict.fromkeys(on_loops)
-    if left_out and not THOROUGH:
+    if THOROUGH:
+        wanted = {item for item in items if item in left_out or not MORE.isdisjoint(dir(getattr(item, "module", None)))}
+        left_out = dict.fromkeys(item for item in items if item not in wanted)
+    if left_out:
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=list(left_out))
 
