@@ -46,6 +46,7 @@ _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.Function
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
 _IN_MODULES: Final = 20_000  # objects that are looked at only because the user's modules lead to them
+_FOR_MODULES: Final = 0.1  # seconds for these, at least
 _OF_EACH: Final = 2_000  # of what one of those holds: a module's data may be a list of millions
 _WAYS: Final = 10_000  # objects between one and its holders
 
@@ -105,10 +106,11 @@ class Walk:
         # lists for each, which would set off collections of all garbage.
         self._links, self._begins = list[int](), [0]
         self.whole: bool = self._follow(deadline)
+        self._leave_out()
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._follow(deadline, len(things) + _IN_MODULES, _OF_EACH)
+        self._follow(max(deadline, thread_time() + _FOR_MODULES), len(things) + _IN_MODULES, _OF_EACH)
         links, begins = self._links, self._begins
-        begins += [len(links)] * (len(things) + 1 - len(begins))
+        self._leave_out()
         # The same the other way: who refers to each
         to = np.array(links, np.intp)
         froms = np.repeat(np.arange(len(things)), np.diff(begins))
@@ -120,10 +122,14 @@ class Walk:
     def _follow(self, deadline: float, most: int = sys.maxsize, of_each: int = sys.maxsize) -> bool:
         """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
         things, links, begins = self._things, self._links, self._begins
-        while (done := len(begins) - 1) < len(things) <= most and (done % _AT_A_TIME or thread_time() < deadline):
+        while (done := len(begins) - 1) < min(len(things), most) and (done % _AT_A_TIME or thread_time() < deadline):
             links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
             begins.append(len(links))
         return done == len(things)
+
+    def _leave_out(self) -> None:
+        """Nothing is known of what was not looked at until now."""
+        self._begins += [len(self._links)] * (len(self._things) + 1 - len(self._begins))
 
     def _modules(self) -> Iterable[types.ModuleType]:
         """The user's modules that are not installed, without a notebook whose cell waits."""
@@ -153,6 +159,8 @@ class Walk:
             return []
         if kind is types.FrameType and owner is not None:  # a running function, which shows none
             return [held for _, held in variables_of(thing)]
+        if type(owner) is types.ModuleType:
+            return [part for part in thing.values() if type(part) is not types.FunctionType]  # of which it has many
         if kind is Value:
             parts = [thing.base, thing.array]
             return [part for part in parts if type(part) is not np.ndarray or id(part) in self._numbers]
