@@ -165,7 +165,8 @@ def run_at_once(
         array = np.asarray(array)
     if op.out or owner_of(array) is not owner_of(first.array):
         value = new_value(account, first.device, plan.meta, nbytes, None, array)
-        account.used, value.charge = account.used + nbytes, nbytes  # one step: no signal is handled in between
+        if not ledger.abandoned:  # meanwhile, since finalisers ran in the kernel and one was interrupted
+            account.used, value.charge = account.used + nbytes, nbytes  # one step: no signal is handled in between
     else:
         value = new_value(account, first.device, plan.meta, 0, None, array)
         value.make_view(first)
