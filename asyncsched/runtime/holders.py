@@ -41,6 +41,8 @@ QUEUES: Final = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _ATOMS: Final = (type, types.ModuleType, types.CodeType, Context, asyncio.AbstractEventLoop)
 _INNER: Final = tuple(f"asyncsched.{room}" for room in ("_core", "runtime", "devices", "scheduler"))
 _GENERATORS: Final = (types.GeneratorType, types.AsyncGeneratorType)
+# From Python 3.15 on a loop over one of these keeps it on the stack, and no iterator
+_LOOPED: Final = (list, tuple) if sys.version_info >= (3, 15) else ()
 # Weak references to these are no ways to reach them: asyncio's and the package's own
 _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
@@ -166,7 +168,7 @@ class Walk:
             return [part for part in parts if type(part) is not np.ndarray or id(part) in self._numbers]
         parts = [part for part in gc.get_referents(thing) if id(part) not in self._cells]
         if kind in _GENERATORS and sys.version_info >= (3, 14):  # what is on its stack may be borrowed from a variable
-            return {id(part): part for part in parts}.values()
+            return {(id(part), n * (type(part) in _LOOPED)): part for n, part in enumerate(parts)}.values()
         if self._cells and owner is not None and (frame := frame_of(thing)) and id(frame.f_globals) in self._cells:
             parts = [*parts, frame.f_globals]  # only such code changes a notebook's variables
         return parts
