@@ -1,7 +1,7 @@
-"""Admission: the rules by which pending tasks leave their queues.
+"""Admission: the rules by which pending tasks leave their queues. And the choice of a stream for the next task.
 
-Theory of operation. Each scope has a queue of pending tasks. Its head is eligible when all its producers are
-launched. It is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
+Theory of operation. Each scope has a queue of pending tasks. Its head is eligible when all its producers are launched.
+It is admitted when a slot is free and its account has the bytes. Nothing overtakes the head of its own queue.
 Between queues, the tenants of a class share by cost, and the scopes of a tenant alternate: see `tenants`. Four rules
 keep tasks moving:
 
@@ -16,8 +16,6 @@ keep tasks moving:
 4. *Stuck.* The engine reports tasks that still cannot move, and the runtime finds out why.
 
 New work that finds nothing waiting would be next anyway, and goes past all queues: see `Ledger.idle`.
-
-The choice of a stream for the next task.
 """
 
 from __future__ import annotations

@@ -47,8 +47,9 @@ from ..ops.parallel import PART_SECONDS, share_by
 from .contract import Job, Point, stream_thread
 from .counter import Counter
 from .host import blas
-from .host.allowed import allowed_processors, take_long_slices
+from .host.allowed import allowed_processors
 from .host.memory import HostDevice, HostMemory, execute
+from .host.slices import take_long_slices
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None

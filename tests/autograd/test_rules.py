@@ -17,9 +17,10 @@ import asyncsched as asc
 from asyncsched.autograd import RULES, grad, gradcheck
 from asyncsched.autograd.rules import COMPLEX, HOLOMORPHIC
 from asyncsched.autograd.rules.along_axes import ALONG_AXES
-from asyncsched.autograd.rules.elementwise import ELEMENTWISE, SHAPES
+from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.autograd.rules.fourier import FOURIER, SIGNAL
 from asyncsched.autograd.rules.matrices import MATRICES
+from asyncsched.autograd.rules.shapes import SHAPES
 from asyncsched.autograd.rules.statistics import STATISTICS
 from asyncsched.ops.table import TABLE
 

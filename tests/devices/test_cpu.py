@@ -19,7 +19,7 @@ from asyncsched._core.model import Task
 from asyncsched.devices import cpu
 from asyncsched.devices.contract import Job
 from asyncsched.devices.counter import Counter
-from asyncsched.devices.host import allowed, blas
+from asyncsched.devices.host import blas, slices
 from asyncsched.devices.host import pool as host_pool
 from asyncsched.devices.host.pool import Pool
 from asyncsched.ops import cut
@@ -58,22 +58,22 @@ TAKES_SLICES = sys.platform == "linux" and tuple(map(int, os.uname().release.spl
 
 @pytest.mark.skipif(not TAKES_SLICES, reason="only Linux, from 6.12 on, has slices of threads")
 async def test_streams_have_the_longest_slices_and_the_niceness_that_they_had() -> None:
-    before = allowed.attributes()
+    before = slices.attributes()
     async with asc.Scheduler("cpu", streams=2) as s:
-        found = [await s.call(allowed.attributes) for _ in range(2)]
-        assert [(one.slice, one.nice) for one in found] == [(allowed.LONGEST, before.nice)] * 2
-        started = await s.call(lambda: asyncio.run(asyncio.to_thread(allowed.attributes)))
+        found = [await s.call(slices.attributes) for _ in range(2)]
+        assert [(one.slice, one.nice) for one in found] == [(slices.LONGEST, before.nice)] * 2
+        started = await s.call(lambda: asyncio.run(asyncio.to_thread(slices.attributes)))
         assert started.slice == before.slice  # what a task starts has no long ones
-        now = allowed.attributes()
+        now = slices.attributes()
         assert (now.slice, now.nice) == (before.slice, before.nice)
 
 
 @pytest.mark.parametrize("where", ["unknown machine", "refused"])
 async def test_streams_run_where_slices_cannot_be_asked_for(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    monkeypatch.setattr(allowed, "_CALLS", {} if where == "unknown machine" else {os.uname().machine: (-1, -1)})
-    assert allowed.attributes() is None
+    monkeypatch.setattr(slices, "_CALLS", {} if where == "unknown machine" else {os.uname().machine: (-1, -1)})
+    assert slices.attributes() is None
     async with asc.Scheduler("cpu", streams=1) as s:
-        assert await s.call(allowed.attributes) is None
+        assert await s.call(slices.attributes) is None
         assert (await (await s.put(BLOCK) + 1))[0, 0] == 2
 
 

@@ -13,9 +13,10 @@ from typing import Final
 from ...tensors import functions as f
 from .along_axes import ALONG_AXES, RUNNING
 from .common import Partial, Rules, same
-from .elementwise import ELEMENTWISE, SHAPES
+from .elementwise import ELEMENTWISE
 from .fourier import FOURIER, SIGNAL
 from .matrices import ANEW, MATRICES
+from .shapes import SHAPES
 from .statistics import STATISTICS
 
 __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
