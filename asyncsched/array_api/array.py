@@ -16,9 +16,10 @@ from .._core.model import Value
 from .._instead import ARRAY, no_attribute
 from .._tree import find, map_leaves
 from ..background import Background, Kept, check_may_block
+from ..devices.memory import form_of
 from ..errors import ImplicitBarrierError, SchedulerClosed, TaskTooLarge
 from ..ops.index_keys import through
-from ..ops.meta import Meta, meta
+from ..ops.meta import Meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.life import Life
@@ -396,7 +397,7 @@ def in_order(x: Array) -> None:
     view."""
     value = x._place.storage.value
     if not value.meta.contiguous and not value.device.remote and there(value).array.flags.c_contiguous:
-        value.meta = meta(value.meta.bound, value.meta.dtype)
+        value.meta = form_of(value)
 
 
 def there(value: Value) -> Value:
