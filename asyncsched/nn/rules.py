@@ -140,7 +140,6 @@ NETWORKS: Rules = {
         same,
     ),
     "linear": (_linear, lambda g, x: op("linear_weight_grad", g, x), same),
-    "linear_weight_grad": (lambda g, y: op("linear", y, g), lambda g, x: _linear(x, g)),
     "dropout": (lambda g, y, call: op("dropout", g, y, **call.options), None),
     "embedding": (lambda g, y, call: op("scatter", g, y, shape=call.metas[0].shape, key=(TENSOR,)), None),
     "cross_entropy": (lambda g, x, y, call: op("cross_entropy_backward", x, y, g, **call.options), None),

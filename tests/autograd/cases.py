@@ -10,6 +10,7 @@ import numpy as np
 import asyncsched as asc
 from asyncsched.autograd.rules.elementwise import ELEMENTWISE
 from asyncsched.ops.table import TABLE
+from asyncsched.tensors.functions._common import op
 from asyncsched.tensors.tensor import apply
 from tests.declared import ARITIES
 
@@ -172,6 +173,9 @@ CASES: dict[str, list[Case]] = {
         (lambda w: asc.cov(asc.linspace(0, 1, 3) ** 2, fweights=whole(2, 0, 3), aweights=w), (positive(3),)),
     ],
     # Products.
+    "linear_weight_grad": [
+        (lambda g, x: op("linear_weight_grad", g, x), (real(2, 3, 4, seed=3)[..., :n], real(2, 3, 5))) for n in (4, 1)
+    ],
     "matmul": [
         (asc.matmul, arrays)
         for arrays in (

@@ -5,6 +5,8 @@ At first order element by element, at second along directions drawn at random.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -39,6 +41,30 @@ def told(number: int) -> Iterator[None]:
     except BaseException as error:
         error.add_note(f"in case {number}")
         raise
+
+
+WITHOUT_NETWORKS = """
+import sys
+import numpy as np
+import asyncsched as asc
+
+async def main():
+    async with asc.Scheduler("cpu") as s:
+        x = await s.put(np.ones((2, 2)))
+        x.requires_grad = True
+        (slope,) = asc.autograd.grad((x @ x @ x).sum(), [x], create_graph=True)
+        (curvature,) = asc.autograd.grad(slope.sum(), [x])
+        print((await curvature).tolist(), "asyncsched.nn" in sys.modules)
+
+asc.run(main())
+"""
+
+
+def test_a_product_has_second_derivatives_where_no_networks_are_imported():
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_NETWORKS], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[[24.0, 24.0], [24.0, 24.0]] False\n"
 
 
 def test_every_rule_has_a_case_and_a_row():

@@ -81,9 +81,6 @@ CASES: dict[str, list[Case]] = {
             for w, b in ((WEIGHT, BIAS), (WEIGHT[:1], BIAS[:1]))
         ],
     ],
-    "linear_weight_grad": [
-        (lambda g, x: op("linear_weight_grad", g, x), (real(2, 3, 4, seed=3)[..., :n], ROWS)) for n in (4, 1)
-    ],
     "embedding": [(lambda x: nn.embedding(asc.arange(6).reshape(2, 3) % 4, x), (real(5, 3),))],
     "dropout": [(lambda x: nn.dropout(x, 0.4, seed=3), (ROWS,))],
     "cross_entropy": [

@@ -315,6 +315,7 @@ ALONG_AXES: Rules = {
     "diff": (_diff,),
     "sort": (_sort,),
     # Products that sum over axes.
+    "linear_weight_grad": (lambda g, y: y @ g.mT, lambda g, x: x @ g),  # of x^T y, see `over_rows`
     "matmul": (_matmul_first, _matmul_second),
     "vecdot": (lambda g, y, call: _vecdot(g, y, call), lambda g, x, call: _vecdot(g, x, call)),
     "tensordot": (lambda g, y, call: _tensordot(g, y, call), lambda g, x, call: _tensordot(g, x, call)),
