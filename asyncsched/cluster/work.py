@@ -394,7 +394,8 @@ def _look() -> dict[str, Any]:
         return {"lacks": "; ".join(lacks)}
     with computing() as cupy:
         place = cupy.cuda.runtime.deviceGetPCIBusId(0)
-        free = driver.free_bytes() or cupy.cuda.runtime.memGetInfo()[0]  # CuPy's call holds the GIL while it waits
+        free = driver.free_bytes(driver.make_context(0))  # CuPy's call holds the GIL while it waits
+        free = cupy.cuda.runtime.memGetInfo()[0] if free is None else free
         free += cupy.get_default_memory_pool().total_bytes()
     return {"card": (gethostname(), place), "bytes": int(free)}
 

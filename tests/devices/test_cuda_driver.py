@@ -65,10 +65,11 @@ async def test_the_driver_is_asked_for_free_memory(fake: Fake, load: Any) -> Non
     async with opened(1) as s:
         context = s.devices[0].context  # type: ignore[attr-defined]
         cupys = context.free_bytes()
-        library = load(cuMemGetInfo_v2=0)
+        library = load(cuCtxPushCurrent_v2=0, cuMemGetInfo_v2=0, cuCtxPopCurrent_v2=0)
+        context._primary = ctypes.c_void_p(40)
         assert context.free_bytes() == 0  # what that one writes there
-        assert [name for name, _ in library.calls] == ["cuMemGetInfo_v2"]
-        load(cuMemGetInfo_v2=700)
+        assert [name for name, _ in library.calls] == ["cuCtxPushCurrent_v2", "cuMemGetInfo_v2", "cuCtxPopCurrent_v2"]
+        load(cuCtxPushCurrent_v2=0, cuMemGetInfo_v2=700, cuCtxPopCurrent_v2=0)
         assert context.free_bytes() == cupys  # by CuPy, which raises if the device is lost
 
 

@@ -112,7 +112,7 @@ class CUDAContext:
 
         CuPy's own call would hold the GIL while it waits for the driver, which may load a kernel or free memory.
         """
-        free = driver.free_bytes()
+        free = driver.free_bytes(self._primary)
         return int(self.runtime.memGetInfo()[0]) if free is None else free
 
     def cublas_workspace(self) -> int:

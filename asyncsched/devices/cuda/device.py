@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,6 +30,17 @@ from .stream import CUDAStream
 # untracked memory: kernels, and gaps between blocks.
 SHARE_OF_FREE = 0.8
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
+
+
+_open: Final[weakref.WeakSet[CUDADevice]] = weakref.WeakSet()
+
+
+@atexit.register
+def _leave() -> None:
+    for device in list(_open):
+        for stream in device._running:
+            stream.leave()
+    threads.leave()
 
 
 class CUDADevice(Device):
@@ -119,6 +131,7 @@ class CUDADevice(Device):
         self._janitor.open()
         self.memory: CUDAMemory = CUDAMemory(self.context, self._janitor, completions)
         self._running = set(streams)
+        _open.add(self)
         self.context.pool.own = frozenset([stream.cuda.ptr for stream in self._running])
         for stream in streams:
             stream.open(self.memory, self._ended)

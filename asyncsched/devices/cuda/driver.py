@@ -58,10 +58,16 @@ def passed(event: int) -> bool | None:
     return None if status is None else _STATUS.get(status)
 
 
-def free_bytes() -> int | None:
-    """Bytes that are free on the current device; None if it is lost, or there is no driver."""
+def free_bytes(context: ctypes.c_void_p) -> int | None:
+    """Bytes that are free on a context's device; None if it is lost, or there is no driver.
+
+    On a thread that has not called the CUDA runtime yet no context is current, and the driver makes none so.
+    """
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    if not push(context):
+        return None
     status = _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    pop()
     return free.value if status == 0 else None
 
 

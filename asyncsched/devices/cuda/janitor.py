@@ -245,7 +245,7 @@ class Janitor:
     def _gather(self, waiting: list[_Dropped]) -> None:
         """Add what has come to what waits. If nothing waits, sleep until something comes."""
         with suppress(Empty):
-            item = self._queue.get(timeout=self._pause)
+            item = threads.resting(self._queue.get, timeout=self._pause)
             while True:
                 if item is not None:
                     waiting.append(item)

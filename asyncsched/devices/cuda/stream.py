@@ -51,7 +51,8 @@ which would have to ask them in turn, and each question holds the GIL.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, Final
 
@@ -118,6 +119,13 @@ class CUDAStream:
     def close(self) -> None:
         """Let the threads end once they have run all their tasks."""
         self._queue.put(None)
+
+    def leave(self) -> None:
+        """Issue nothing more. Called when the interpreter is about to end."""
+        with suppress(Empty):
+            while True:
+                self._queue.get_nowait()
+        self.close()
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         """Queue a task. With `inline_launch`, issue it at once if nothing could block."""
@@ -231,9 +239,9 @@ class CUDAStream:
             if not isinstance(other, CUDAStream) or other.context is not self.context:
                 # The producer is on another device: the host waits. A copy from there goes through host memory, if the
                 # two are no peers.
-                other.finished.reach(number)
+                _reach(other.finished, number)
                 continue
-            other.issued.reach(number)
+            _reach(other.issued, number)
             if other.finished.count >= number:
                 continue
             # A copy, in one step: two other threads change it.
@@ -242,7 +250,7 @@ class CUDAStream:
                 self.cuda.wait_event(event)
             elif not self.context.follow(self.cuda, other.cuda.ptr):
                 # A user's function captures there. It began after that burst had ended, so its event is recorded.
-                other.finished.reach(number)
+                _reach(other.finished, number)
 
     # -- watching -----------------------------------------------------------------------------------------------
 
@@ -293,7 +301,7 @@ class CUDAStream:
         """
         context, (task, waits, number, _, errors) = self.context, one
         for other, passed in waits:
-            other.finished.reach(passed)
+            _reach(other.finished, passed)
         if context.fault is None:
             if without_event and task.failure is not None:
                 execution.void(task, task.failure)
@@ -313,3 +321,8 @@ class CUDAStream:
                 if context.passed(recorded):
                     return
         context.runtime.eventSynchronize(recorded.ptr)
+
+
+def _reach(counter: Counter, count: int) -> None:
+    if counter.count < count:
+        threads.resting(counter.reach, count)

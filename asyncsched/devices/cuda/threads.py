@@ -8,6 +8,9 @@ and handles as one scheduler needs. A thread that still runs a body is never sha
 These threads do not disturb captures. While a thread of the program captures a graph in CUDA's global mode, which is
 PyTorch's default, other threads may not allocate memory or query events: CUDA refuses it, and spoils the capture.
 Threads in relaxed mode may, so these threads are relaxed.
+
+CUDA ends with the process, and a thread that calls it then dies of a signal. So the interpreter's end waits a moment
+for these threads, unless they rest.
 """
 
 from __future__ import annotations
@@ -17,13 +20,21 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
+from time import monotonic, sleep
+from typing import Final, ParamSpec, TypeVar
 
 from ..._threads import start
 from . import driver
 
+P = ParamSpec("P")
+R = TypeVar("R")
+_EXIT_SECONDS: Final = 2.0  # for which the interpreter's end waits at most: a guess
+_EXIT_LOOK: Final = 0.005  # seconds between two looks
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
+_busy: Final = set[threading.Thread]()  # those that may call CUDA
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_idle.clear)  # a child of a fork has none of them
+    for threads in (_idle, _busy):
+        os.register_at_fork(after_in_child=threads.clear)  # a child of a fork has none of them
 
 
 def run(work: Callable[[], None], name: str) -> None:
@@ -46,6 +57,23 @@ def prepare(names: Iterable[str]) -> None:
             _idle[name].append(_started(name))
 
 
+def resting(wait: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
+    """Call something, on one of these threads, that may wait for ever and does not call CUDA."""
+    thread = threading.current_thread()
+    _busy.discard(thread)
+    try:
+        return wait(*args, **options)
+    finally:
+        _busy.add(thread)
+
+
+def leave() -> None:
+    """Wait until all threads rest, or are idle. Called when the interpreter is about to end."""
+    until = monotonic() + _EXIT_SECONDS
+    while _busy and monotonic() < until:
+        sleep(_EXIT_LOOK)
+
+
 def _started(name: str) -> _Kept:
     kept = _Kept(name)
     start(kept)
@@ -60,6 +88,7 @@ class _Kept(threading.Thread):
 
     def give(self, work: Callable[[], None]) -> None:
         self.name = self._what
+        _busy.add(self)
         self._work.put(work)
 
     def run(self) -> None:
@@ -68,5 +97,6 @@ class _Kept(threading.Thread):
             work = self._work.get()
             work()
             del work
+            _busy.discard(self)
             self.name = f"idle, was {self._what}"
             _idle[self._what].append(self)
