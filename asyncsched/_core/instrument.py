@@ -138,10 +138,7 @@ class Instrument:
         """The task has its slot and its bytes, and is about to be put on the stream `task.lane`."""
 
     def body_began(self, task: Task) -> None:
-        """The body is about to run, or on CUDA to be enqueued. Called on the stream's thread.
-
-        With `inline_launch` it may be called twice: again if the task could not be enqueued from the loop's thread.
-        """
+        """The body is about to run, or on CUDA to be enqueued. Called on the stream's thread."""
 
     def body_ended(self, task: Task, began: float, ended: float) -> None:
         """The body ran, between these times of `time.perf_counter`; on CUDA, of the device. On a stream's thread."""

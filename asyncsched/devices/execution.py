@@ -52,16 +52,8 @@ class Body:
         raise NotImplementedError
 
 
-class MustBlock(BaseException):
-    """The body cannot go on without blocking, on a thread that must not block. It has to be run again on another."""
-
-
 def run(task: Task, memory: Memory) -> None:
-    """Run a task's body. Afterwards its value has its array or its failure. The task still holds its operands.
-
-    Raises:
-        MustBlock: instead of blocking the event loop's thread.
-    """
+    """Run a task's body. Afterwards its value has its array or its failure. The task still holds its operands."""
     task.refund = task.cost
     try:
         if task.move is not None and not moves(task, task.move, memory):
@@ -78,8 +70,6 @@ def run(task: Task, memory: Memory) -> None:
                 task.call.run(task)
             else:
                 _run_call(task, memory)
-    except MustBlock:
-        raise
     except BaseException as error:  # any exception of a body belongs to its awaiter
         memory.explain(error)
         fail(task, Failure.of(error, task.name, task.site, frames=not isinstance(task.call, Op)))

@@ -34,7 +34,11 @@ _LATE: Final = re.compile(r"^E +Failed: Timeout \(>", re.MULTILINE)  # pytest-ti
 _AGAIN: Final[Mapping[str, tuple[Sequence[str], dict[str, str], Sequence[str]]]] = {
     "blocking": ((), {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_LOG_FILE": "stderr"}, ()),
     "memcheck": (("compute-sanitizer", "--track-stream-ordered-races", "all"), {}, ("--blocks",)),
-    "gdb": (("gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace", "--args"), {}, ()),
+    "gdb": (
+        (which("gdb") or "cuda-gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace", "--args"),
+        {},
+        (),
+    ),
 }
 _SETTINGS: Final = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 

@@ -255,8 +255,8 @@ async def full_card(report: Report) -> None:
         "function": lambda xp, x: xp.arctan(abs(xp.fft.rfft(x, 77))),
     }
     for name, step in steps.items():
-        async with asc.Scheduler("cuda", streams=1, max_bytes=256 * MIB) as s:
-            x, idle = await s.put(array), await s.put(np.ones(8 * MIB))
+        async with asc.Scheduler("cuda", streams=1, max_bytes=1024 * MIB) as s:
+            x, idle = await s.put(array), await s.put(np.ones(64 * MIB, np.float32))
             del idle
             await s.barrier()
             taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)

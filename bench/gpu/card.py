@@ -17,7 +17,7 @@ from asyncsched.devices.cuda.device import CUDADevice, usable
 from ..harness.rows import Result, Unavailable
 
 FAKE = "fake"
-WAYS: dict[str, dict[str, Any]] = {"spin 20 us": {"spin": 20e-6}, "inline_launch": {"inline_launch": True}}
+WAYS: dict[str, dict[str, Any]] = {"spin 20 us": {"spin": 20e-6}}
 """Options of a device that are compared with its defaults."""
 # Waits for the host, but not for ever: some seconds at any clock.
 _SPIN = """

@@ -20,16 +20,16 @@ from tests.thorough import thoroughly
 pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 ROWS = {
-    "small-add": "CuPy, one stream; asyncsched; inline_launch; spin 20 us; captured, 100 at a time",
-    "small-matmul": "CuPy, one stream; asyncsched; inline_launch; spin 20 us; captured, 100 at a time",
+    "small-add": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
+    "small-matmul": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
     "large-add": "CuPy, one stream; asyncsched",
     "large-matmul": "CuPy, one stream; asyncsched",
     "copies": "the longest of three; CuPy, one stream; asyncsched",
-    "latency": "event.synchronize() in a thread; await, asleep; await, spin 20 us; await, inline_launch",
+    "latency": "event.synchronize() in a thread; await, asleep; await, spin 20 us",
     "training": "CuPy, one stream; unbounded; bounded",
     "training-peak": "the limit; unbounded; bounded",
     "run_ahead": "the limit; bounded",
-    "lag": "asleep; spin 20 us; inline_launch",
+    "lag": "asleep; spin 20 us",
     "fused-tanh-GELU": "CuPy, one stream; asyncsched; captured",
     "fused-ten": "CuPy, one stream; asyncsched; captured",
 }

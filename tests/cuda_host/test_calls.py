@@ -33,9 +33,8 @@ def test_calls_are_counted_by_the_thread_that_makes_them(cuda, runtime):
     assert calls.loop["cudaDeviceSynchronize"] == calls.others["cudaDeviceSynchronize"] == 1
 
 
-@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
-async def test_the_loop_makes_no_call_that_blocks(runtime, inline):
-    device = CUDADevice(0, 2, inline_launch=inline)
+async def test_the_loop_makes_no_call_that_blocks(runtime):
+    device = CUDADevice(0, 2)
     async with asc.Scheduler(device, max_bytes="8 MiB") as s:
         runtime.reset()
         x = await s.put(np.ones((128, 128), np.float32))
@@ -52,7 +51,7 @@ async def test_the_loop_makes_no_call_that_blocks(runtime, inline):
         del dropped, graph, y
         await s.barrier()
         calls = runtime.calls()
-        assert calls.others["cuLaunchKernel"] or inline
+        assert calls.others["cuLaunchKernel"]
         assert calls["cudaGraphLaunch"]
         assert not calls.loop.keys() - QUICK, calls.loop
     await asyncio.to_thread(gc.collect)  # what a closed scheduler leaves may free memory
@@ -99,7 +98,6 @@ async def test_memory_comes_from_the_pool(runtime, limit, most):
 
 SECOND = """
 import asyncio
-import sys
 import cupy
 import numpy as np
 import asyncsched as asc
@@ -107,7 +105,7 @@ from asyncsched.devices.cuda import CUDADevice
 from tests.cuda_host.runtime import loaded
 
 async def main():
-    async with asc.Scheduler(CUDADevice(1, inline_launch=len(sys.argv) > 1)) as s:
+    async with asc.Scheduler(CUDADevice(1)) as s:
         x = await s.put(np.ones((64, 64), np.float32))
         kept = await (x @ x + 1)
         y = await s.put(kept)
@@ -125,11 +123,10 @@ asc.run(main)
 """
 
 
-@pytest.mark.parametrize("inline", [(), ("inline",)], ids=["issuer", "inline"])
 @pytest.mark.parametrize("refuses", ["0", "46"], ids=["idle", "of another process alone"])
-def test_who_uses_the_second_device_makes_no_context_on_the_first(inline, refuses):
-    """Whether the loop puts arrays and issues, or threads do; and nobody else's thread is left with another device."""
+def test_who_uses_the_second_device_makes_no_context_on_the_first(refuses):
+    """And nobody else's thread is left with another device."""
     environment = os.environ | {"HOSTCUDA_DEVICES": "3", "HOSTCUDA_REFUSES": refuses}
-    command = [sys.executable, "-c", SECOND, *inline]
+    command = [sys.executable, "-c", SECOND]
     run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert run.stdout.splitlines() == ["['context of device 1']", "0 0"], run.stderr

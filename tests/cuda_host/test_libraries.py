@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from asyncsched.devices.cuda.products import Handle
+from asyncsched.devices.cuda.products import handle_of
 
 ILLEGAL_ADDRESS = "IllegalAddress"
 KERNEL = 'extern "C" __global__ void add(double* x) { x[0] += 1; }'
@@ -108,37 +108,28 @@ def test_a_decomposition_needs_its_workspace(cuda, streams):
         stream.synchronize()
 
 
-@pytest.mark.parametrize("ended", ["nothing", "the workspace", "the handle"])
-def test_a_captured_product_needs_its_handle_and_its_workspace(cuda, streams, runtime, ended):
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_captured_product_needs_its_workspace(cuda, streams, runtime, ended):
     import cupy
 
-    areas = []
-
-    def malloc(nbytes):
-        areas.append(cuda.malloc(nbytes))
-        return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(areas[0], nbytes, None), 0)
-
-    stream = streams()
+    area, stream = cuda.malloc(1 << 20), streams()
+    workspace = cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(area, 1 << 20, None), 0)
     with stream:
         x = cupy.ones((8, 8))
         y = x @ x
-        with cupy.cuda.using_allocator(malloc):
-            held = [Handle(cupy, 1 << 20)]
-        stream.begin_capture()
-        with held[0].in_place():
+        with handle_of(cupy, 0).in_place(stream, workspace):
+            stream.begin_capture()
             cupy.matmul(x, x, out=y)
-        graph = stream.end_capture()
+            graph = stream.end_capture()
         runtime.reset()
         graph.launch()
         stream.synchronize()
         assert (y == 8).all()
         assert not runtime.calls()["cuBLAS, a product"]
-        if ended == "the workspace":
-            cuda.free(areas[0])
-        elif ended == "the handle":
-            held.clear()
+        if ended:
+            cuda.free(area)
         graph.launch()
-    if ended == "nothing":
+    if not ended:
         stream.synchronize()
         return
     with pytest.raises(cuda.CUDARuntimeError, match=ILLEGAL_ADDRESS):

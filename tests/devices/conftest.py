@@ -71,10 +71,9 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
 
 
 @asynccontextmanager
-async def opened(streams: int = 2, **options: Any) -> AsyncIterator[asc.Scheduler]:
-    """A scheduler on the fake; options of the device and of the scheduler."""
-    own = {name: options.pop(name) for name in ("inline_launch", "spin") if name in options}
-    async with asc.Scheduler(CUDADevice(0, streams, **own), **options) as s:
+async def opened(streams: int = 2, *, spin: float = 0.0, **options: Any) -> AsyncIterator[asc.Scheduler]:
+    """A scheduler on the fake, with these options."""
+    async with asc.Scheduler(CUDADevice(0, streams, spin=spin), **options) as s:
         yield s
 
 

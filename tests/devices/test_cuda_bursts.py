@@ -31,10 +31,10 @@ def chain(x: asc.Tensor, count: int) -> list[asc.Tensor]:
     return found
 
 
-async def records(fake: Fake, array: np.ndarray, inline: bool = False, count: int = 40) -> int:
+async def records(fake: Fake, array: np.ndarray, count: int = 40) -> int:
     """How many events are recorded for so many operations that are issued one right after the other."""
     gate = threading.Event()
-    async with opened(1, inline_launch=inline, max_ops=None) as s:
+    async with opened(1, max_ops=None) as s:
         x = await s.put(array)
         await chain(x, 3)[-1]  # compiled
         await s.barrier()
@@ -48,9 +48,8 @@ async def records(fake: Fake, array: np.ndarray, inline: bool = False, count: in
         return fake.statistics["records"] - before
 
 
-@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
-async def test_small_operations_share_events(fake: Fake, inline: bool) -> None:
-    assert await records(fake, BLOCK, inline) <= ceil(40 / stream.BURST) + 3  # of the function, and of the copy out
+async def test_small_operations_share_events(fake: Fake) -> None:
+    assert await records(fake, BLOCK) <= ceil(40 / stream.BURST) + 3  # of the function, and of the copy out
 
 
 async def test_what_takes_a_while_has_an_event_of_its_own(fake: Fake) -> None:

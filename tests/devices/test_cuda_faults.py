@@ -79,13 +79,12 @@ def assert_told(error: BaseException) -> None:
     assert sum("cuda:0 is unusable" in note for note in error.__notes__) == 1, error.__notes__
 
 
-@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_fault_at_any_step(seed: int, inline: bool) -> None:
+async def test_a_fault_at_any_step(seed: int) -> None:
     faults = 0
     for at in range(1, STEPS, 6):
         with fake_cupy(seed * 1000 + at) as fake:
-            s = asc.Scheduler(CUDADevice(0, 2, inline_launch=inline), max_ops=(2, None, 8)[at % 3])
+            s = asc.Scheduler(CUDADevice(0, 2), max_ops=(2, None, 8)[at % 3])
             try:
                 async with s:
                     fake.fault_at(at)
@@ -282,10 +281,9 @@ async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
         await close(s)
 
 
-@pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
-async def test_without_an_event_one_task_fails_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch, inline: bool) -> None:
+async def test_without_an_event_one_task_fails_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is full, not lost: what was issued is waited for, and others go on."""
-    async with asc.Scheduler(CUDADevice(0, 1, inline_launch=inline)) as s:
+    async with asc.Scheduler(CUDADevice(0, 1)) as s:
         x = await s.put(BLOCK)
         assert (await (x + 1).numpy()).max() == 2
         with monkeypatch.context() as patch:

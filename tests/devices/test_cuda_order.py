@@ -11,21 +11,17 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.ops.op import resolve
-from asyncsched.ops.table import TABLE
 from tests.fake_cupy import Fake
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_nothing_left_set, finished, issued, opened
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
-HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 BLOCKING_UNTIMED = 3  # cudaEventBlockingSync | cudaEventDisableTiming
 
 
-@HOW
-async def test_a_chain_is_issued_while_the_device_has_done_nothing(fake: Fake, inline: bool) -> None:
-    async with opened(1, inline_launch=inline, max_ops=None) as s:
+async def test_a_chain_is_issued_while_the_device_has_done_nothing(fake: Fake) -> None:
+    async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
         before, done = await all_issued(s), finished(s)
         with fake.pause():
@@ -37,10 +33,9 @@ async def test_a_chain_is_issued_while_the_device_has_done_nothing(fake: Fake, i
         assert (await y.numpy()).max() == 51
 
 
-@HOW
-async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) -> None:
+async def test_a_diamond_uses_two_streams_and_joins(fake: Fake) -> None:
     """Another stream's work is waited for on the device, by events."""
-    async with opened(2, inline_launch=inline) as s:
+    async with opened(2) as s:
         x = await s.put(BLOCK)
         await ((x + 1) + (x * 5))
         await s.barrier()  # so that both lanes are empty
@@ -50,7 +45,7 @@ async def test_a_diamond_uses_two_streams_and_joins(fake: Fake, inline: bool) ->
             assert left._value.task.lane is not right._value.task.lane
             both = left + right
             await until(lambda: issued(s) == before + 3)
-            assert fake.statistics["waits"] > waits  # inline the task may begin again
+            assert fake.statistics["waits"] == waits + 1
         assert (await both.numpy()).max() == 7
 
 
@@ -65,8 +60,7 @@ async def test_the_host_does_not_wait_for_a_producer_on_another_stream(fake: Fak
         await x
 
 
-@HOW
-async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inline: bool) -> None:
+async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake) -> None:
     """An event that was never recorded would be no wait at all."""
     gate = threading.Event()
 
@@ -74,7 +68,7 @@ async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inlin
         assert gate.wait(60)
         return 0 if array is None else array * 3
 
-    async with opened(2, inline_launch=inline) as s:
+    async with opened(2) as s:
         x = await s.put(BLOCK)
         await (x - 1)
         first = s.submit_nowait(held, x, shape=x.shape, dtype=x.dtype)
@@ -88,43 +82,6 @@ async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake, inlin
         gate.set()
         for reader in readers:
             assert (await reader.numpy()).max() == 2
-
-
-async def test_what_is_inline_does_not_overtake(fake: Fake) -> None:
-    gate = threading.Event()
-    async with opened(1, inline_launch=True) as s:
-        x = await s.put(BLOCK)
-        await (x - 1)  # such a task may be inline from now on
-        await s.barrier()
-        before = await all_issued(s)
-        s.submit_nowait(gate.wait, 30)
-        y = x - 1
-        assert issued(s) == before
-        gate.set()
-        assert (await y.numpy()).max() == 0
-
-
-async def test_the_loop_waits_for_no_issuer(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A producer whose result is there, and whose event is not recorded yet, keeps its reader from being inline."""
-    import cupy
-
-    gate, loop, record = threading.Event(), threading.get_ident(), cupy.cuda.Event.record
-
-    def late(*args: Any) -> None:
-        assert threading.get_ident() == loop or gate.wait(60)
-        record(*args)
-
-    async with opened(2, inline_launch=True) as s:
-        x = await s.put(BLOCK)
-        await (x - 1)  # such a task may be inline from now on
-        await s.barrier()
-        monkeypatch.setattr(cupy.cuda.Event, "record", late)
-        first = asc.sqrt(x)
-        await until(lambda: first._value.array is not None)
-        tail, reader = asc.sqrt(first), first - 1
-        assert reader._value.task.lane is not tail._value.task.lane
-        gate.set()
-        assert (await reader.numpy()).max() == 0
 
 
 async def test_crossing_chains_on_four_streams(fake: Fake) -> None:
@@ -260,50 +217,9 @@ async def test_the_kernel_of_a_ufunc_serves_every_shape_of_as_many_axes(fake: Fa
         assert len(seen) == before + 2
 
 
-@pytest.mark.parametrize("keep", [False, True], ids=["compiling", "growing"])
-async def test_first_calls_are_never_inline(fake: Fake, keep: bool) -> None:
-    """Compiling blocks its thread, and so does the pool when it grows: the loop is spared both."""
-    async with opened(1, inline_launch=True) as s:
-        x = await s.put(BLOCK)
-        kept = [x + 1]
-        for operation in (asc.exp, asc.sin, asc.exp, asc.sum, asc.sum, asc.exp):
-            await s.barrier()
-            if not keep:
-                kept.clear()  # the pool has a block that fits
-            kept.append(operation(x))
-        await s.barrier()
-        assert fake.loop_blocks == []
-
-
-async def test_warm_single_kernels_are_issued_by_the_loop_and_others_are_not(fake: Fake) -> None:
-    """A kernel of several steps might begin again after it wrote over its operand, and may want cuBLAS."""
-    import cupy
-
-    threads: dict[str, set[int]] = {"exp": set(), "softmax": set()}
-    async with opened(1, inline_launch=True) as s:
-        x = await s.put(BLOCK)
-        for name, seen in threads.items():
-            op = TABLE[name]
-            kernel = resolve(op, cupy)
-            if name == "softmax":
-                op.kernels[cupy] = lambda *a, k=kernel, to=seen, **o: (to.add(threading.get_ident()), k(*a, **o))[1]
-        before = s.devices[0].streams[0].issued.count
-        for _ in range(3):
-            await asc.exp(x)
-            await asc.nn.functional.softmax(x)
-        await until(lambda: s.statistics().bytes_retained == BLOCK.nbytes)  # there is a block that fits
-        before = s.devices[0].streams[0].issued.count
-        with fake.pause():
-            asc.exp(x)
-            assert s.devices[0].streams[0].issued.count == before + 1  # at once, on this thread
-        assert threading.get_ident() not in threads["softmax"]
-        del TABLE["softmax"].kernels[cupy]
-
-
-@HOW
-async def test_nothing_stays_current_on_the_loops_thread(fake: Fake, inline: bool) -> None:
+async def test_nothing_stays_current_on_the_loops_thread(fake: Fake) -> None:
     """The current stream, device and allocator are of the thread: they would leak into every other coroutine."""
-    async with opened(2, inline_launch=inline) as s:
+    async with opened(2) as s:
         assert_nothing_left_set()
         x = await s.put(BLOCK)
         assert_nothing_left_set()

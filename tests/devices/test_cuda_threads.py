@@ -73,3 +73,26 @@ async def test_idle_ones_hold_nothing(fake: Fake) -> None:
     for kept in kept_ones:
         assert kept.name.startswith("idle")
         assert kept._work.empty()
+
+
+def test_the_interpreters_end_waits_for_threads_that_may_call_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, ended = threading.Event(), threading.Event(), list[bool]()
+
+    def body() -> None:
+        begun.set()
+        ended.append(go.wait(60))
+
+    threads.run(body, "busy")
+    begun.wait(60)
+    monkeypatch.setattr(threads, "sleep", lambda _: go.set())
+    threads.leave()
+    assert ended == [True]
+
+
+def test_the_interpreters_end_does_not_wait_for_threads_that_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go = threading.Event(), threading.Event()
+    threads.run(lambda: threads.resting(lambda: (begun.set(), go.wait(60))), "resting")
+    begun.wait(60)
+    monkeypatch.setattr(threads, "sleep", lambda _: pytest.fail("it waits"))
+    threads.leave()
+    go.set()

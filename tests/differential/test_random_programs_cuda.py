@@ -66,9 +66,9 @@ async def test_programs_equal_eager_numpy(chunk: int) -> None:
         program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]))
         with fake_cupy(seed) as fake:
             limit = await _limit(program, rng)
-            max_ops, streams, inline = rng.choice(MAX_OPS), rng.randint(1, 4), rng.random() < 0.5
-            device = CUDADevice(0, streams, inline_launch=inline, spin=rng.choice([0.0, 1e-5]))
-            setting = f"{seed=} {max_ops=} max_bytes={limit} {streams=} {inline=} scopes={program.scopes}"
+            max_ops, streams = rng.choice(MAX_OPS), rng.randint(1, 4)
+            device = CUDADevice(0, streams, spin=rng.choice([0.0, 1e-5]))
+            setting = f"{seed=} {max_ops=} max_bytes={limit} {streams=} scopes={program.scopes}"
             try:
                 await run(program, partial(asc.Scheduler, device, max_ops=max_ops, max_bytes=limit))
                 del device

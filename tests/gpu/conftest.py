@@ -22,8 +22,6 @@ from tests.cuda_host.runtime import loaded
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
 
-# Else cuBLAS may choose another order of summation whenever several streams are busy.
-os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 # Else CUDA loads a kernel when it is first launched, and may wait for the device then: within a spin that would be for
 # its end.
 os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")

@@ -16,7 +16,6 @@ from tests.waiting import until
 from .cases import values
 
 pytestmark = pytest.mark.one_loop
-HOW = pytest.mark.parametrize("inline", [False, True], ids=["issuer", "inline"])
 
 
 async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.Tensor:
@@ -30,9 +29,8 @@ async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.
     return x
 
 
-@HOW
-async def test_a_chain_is_issued_with_no_host_round_trip(card, inline):
-    async with asc.Scheduler(CUDADevice(0, 2, inline_launch=inline), max_ops=None) as s:
+async def test_a_chain_is_issued_with_no_host_round_trip(card):
+    async with asc.Scheduler(CUDADevice(0, 2), max_ops=None) as s:
         x = await warmed_up(s)
         before, done = await all_issued(s), finished(s)
         with card.held(s):
@@ -45,10 +43,9 @@ async def test_a_chain_is_issued_with_no_host_round_trip(card, inline):
         assert (await y.numpy()).max() == 101
 
 
-@HOW
 @pytest.mark.parametrize("streams", [1, 2, 4])
-async def test_diamonds_across_streams(card, streams, inline):
-    async with asc.Scheduler(CUDADevice(0, streams, inline_launch=inline)) as s:
+async def test_diamonds_across_streams(card, streams):
+    async with asc.Scheduler(CUDADevice(0, streams)) as s:
         array = values(200, 200, dtype="f8")
         x = await s.put(array)
         expected = array

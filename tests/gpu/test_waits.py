@@ -59,14 +59,16 @@ async def is_issued(card: Card, s: asc.Scheduler, name: str) -> None:
     cases, x = await operands(card, s, name), await s.put(np.ones(4, np.float32))
     assert cases or (loaded() is not None and name == "erfinv"), name  # which host memory lacks
     await (x + 1)
-    with card.held(s), card.waits() as waited:
-        first = x + 1
-        results = [apply(TABLE[name], handles, options, scheduler=s) for handles, options in cases]
-        await issued(s, unless=waited)
-        assert not waited(), name
-        assert not first.done(), f"{name}: the device did not stand still"
-    for result in results:
-        await result
+    # A card's queue takes few commands, and who gives it more waits: some ten launches with events of their own.
+    for some in [[case] for case in cases] if card.fake is None else [cases]:
+        with card.held(s), card.waits() as waited:
+            first = x + 1
+            results = [apply(TABLE[name], handles, options, scheduler=s) for handles, options in some]
+            await issued(s, unless=waited)
+            assert not waited(), name
+            assert not first.done(), f"{name}: the device did not stand still"
+        for result in results:
+            await result
 
 
 @pytest.mark.parametrize("name", sorted(SHAPED | LAPACK))

@@ -74,7 +74,7 @@ async def test_without_ittapi_the_error_names_the_extra(monkeypatch: pytest.Monk
 
 async def test_each_task_of_cuda_is_a_range_from_its_issue_to_its_end(fake: Fake) -> None:
     """Start and end, not push and pop: it begins on one thread and ends on another, and ranges overlap."""
-    device = CUDADevice(0, 2, inline_launch=True)
+    device = CUDADevice(0, 2)
     async with asc.Scheduler(device, max_ops=None, instruments=[asc.observe.Marks()]) as s:
         x = await s.put(BLOCK)
         with fake.pause():

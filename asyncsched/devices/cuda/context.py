@@ -7,7 +7,7 @@ import os
 import re
 from collections import deque
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from ..._interrupts import Lock
 from .. import execution
 from . import driver
 from .clock import Clock
+from .driver import capturing
 from .pool import PrivatePool
 from .requirements import missing, refused
 
@@ -25,9 +26,6 @@ _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
 _OWN_ERRORS = ("CUDARuntimeError", "CUDADriverError")
 _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those after it, in driver_types.h
-# Held while a stream of a scheduler captures, and while a thread records an event on another thread's stream. An event
-# that is recorded within a capture would become part of the graph, and so would each stream that waits for it.
-capturing: Final[AbstractContextManager[bool]] = Lock()
 
 
 # The errors of CUDA and its libraries where they find no memory on the device, by name and status. Some say then that

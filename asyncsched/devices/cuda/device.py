@@ -61,8 +61,6 @@ class CUDADevice(Device):
     Args:
         number: the device's number, as CUDA counts them.
         streams: how many compute streams.
-        inline_launch: enqueue a view, or an operation that is a single ufunc and ran before with operands of this form,
-            from the event loop's thread, instead of handing it to the stream's issuing thread.
         spin: seconds for which a thread asks again and again whether a task is done, before it sleeps until it is. It
             makes waits shorter, and a processor busier.
         switch_interval: most seconds for which threads wait for the interpreter while a scheduler on this device is
@@ -81,7 +79,6 @@ class CUDADevice(Device):
         number: int = 0,
         streams: int = 2,
         *,
-        inline_launch: bool = False,
         spin: float = 0.0,
         switch_interval: float | None = switching.SECONDS,
     ) -> None:
@@ -91,7 +88,7 @@ class CUDADevice(Device):
         self.number = number
         self.dlpack: tuple[int, int] = (2, number)
         self.streams: list[CUDAStream] = []
-        self._make_stream = partial(CUDAStream, inline_launch=inline_launch, spin=spin)
+        self._make_stream = partial(CUDAStream, spin=spin)
         self._count = streams
         self._running: set[CUDAStream] = set()  # streams whose threads have not ended
         self._ending = Lock()

@@ -6,11 +6,18 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any, Final
 
+from ..._interrupts import Lock
+
 _NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+# Held while a stream of a scheduler captures; while a thread records an event on another thread's stream, since that
+# event would become part of the graph, and so would each stream that waits for it; and while a thread waits for the
+# whole device, as a plan of cuFFT's does at its end, since that spoils all captures there, relaxed ones, too.
+capturing: Final[AbstractContextManager[bool]] = Lock()
 _STATUS: Final = {0: True, 600: False}  # of an event: CUDA_SUCCESS, CUDA_ERROR_NOT_READY
 
 

@@ -10,9 +10,10 @@ from typing import Any
 from ...errors import CaptureError
 from ...ops.kernels import checks
 from ..untracked import behind, untracked
-from .context import capturing, of_capture
+from .context import of_capture
+from .driver import capturing
 from .fused import FusedProgram
-from .products import Handle
+from .products import Handle, handle_of
 
 
 class _Recorded:
@@ -21,7 +22,7 @@ class _Recorded:
     def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
         self._dispose = dispose
         self.graph: Any = None
-        self.products: Handle | None = None
+        self.workspace: Any = None  # of cuBLAS
         self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
         self.own: list[Any] = []  # copies of the inputs; None for those that it does not read
         self.results: list[Any] = []  # None for those that are made after the graph
@@ -31,7 +32,7 @@ class _Recorded:
     def __del__(self) -> None:
         dispose, held = (
             self._dispose,
-            [self.graph, self.products, self.own, self.results, self.values, self.checks, self.pool],
+            [self.graph, self.workspace, self.own, self.results, self.values, self.checks, self.pool],
         )
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held)
@@ -40,8 +41,8 @@ class _Recorded:
 class CUDAGraph:
     """Runs a program on CuPy's arrays as a graph, which the first run records.
 
-    Operations that go element by element become one kernel for each run of them, see `fused`. Products of matrices go
-    by a handle of cuBLAS that the graph has for itself, see `products`. A program never becomes a graph if it writes
+    Operations that go element by element become one kernel for each run of them, see `fused`. Products of matrices use
+    a workspace that the graph has for itself, see `products`. A program never becomes a graph if it writes
     over its inputs, or calls a library that keeps memory for later calls (`Op.resource`: a plan of cuFFT's may be gone
     at a replay), or one that CuPy lets into no graph. Its operations are issued one by one, in one task all the same.
 
@@ -113,8 +114,8 @@ class CUDAGraph:
             with capturing:
                 refused = not self._captured(xp, operands, recorded)
             if refused and (handle := self._handle(xp)) is not None:
-                recorded.products = handle
-                with capturing, handle.in_place():
+                recorded.workspace = xp.cuda.alloc(self._workspace)
+                with capturing, handle.in_place(xp.cuda.get_current_stream(), recorded.workspace):
                     refused = not self._captured(xp, operands, recorded)
             self._refused = refused
         if not self._refused:
@@ -123,7 +124,7 @@ class CUDAGraph:
     def _handle(self, xp: Any) -> Handle | None:
         self._make_room(self._workspace)
         with suppress(OSError, RuntimeError, MemoryError):  # no cuBLAS, or it refuses
-            return Handle(xp, self._workspace)
+            return handle_of(xp, xp.cuda.runtime.getDevice())
         return None
 
     def _captured(self, xp: Any, operands: Sequence[Any], recorded: _Recorded) -> bool:

@@ -46,6 +46,7 @@ from ..._interrupts import finaliser
 from ..untracked import behind
 from . import driver, threads
 from .context import CUDAContext
+from .driver import capturing
 
 # Seconds until a stream that is busy, or captures, is looked at again, since nobody tells when that has ended. They are
 # doubled each time that nothing has come back.
@@ -258,7 +259,7 @@ class Janitor:
             self._record(waiting)
             self._look(waiting)
         except runtime.CUDARuntimeError:  # a stream was destroyed, or the device is lost and nothing runs on it
-            with suppress(runtime.CUDARuntimeError):
+            with suppress(runtime.CUDARuntimeError), capturing:
                 runtime.deviceSynchronize()
             for item in waiting:
                 item.events = dict.fromkeys(item.streams)

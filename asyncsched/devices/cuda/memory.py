@@ -42,7 +42,7 @@ _COMPILED = (
     "%s took %.1f s at first on %s: CuPy compiles kernels, and keeps them on disk for later processes (CUPY_CACHE_DIR);"
     " `await s.warm_up(fn, *examples)` does so ahead"
 )
-_FOR_LIBRARIES = 96 << 20  # bytes: a handle of cuBLAS with its workspace, one of cuSOLVER, modules. A guess
+_FOR_LIBRARIES = 192 << 20  # bytes: on an H200 a handle of cuBLAS takes 64 MiB, one of cuSOLVER 96, a plan of cuFFT 6
 _FULL = "the device is full, and libraries of CUDA's need memory beside max_bytes: lower that"
 _log = Log(__name__)
 # In a function's context: by the device's number, the stream that was current where the function was submitted. It is
@@ -230,19 +230,6 @@ class CUDAMemory(Memory):
             return False
         assert task.lane is not None
         return not task.lane.copies and self._mark in plan.compiled_in  # type: ignore[attr-defined]
-
-    def may_run_on_the_loop(self, task: Task) -> bool:
-        """Whether the task may be issued from the event loop's thread.
-
-        It may if its operation ran before with operands of this form, and is a view or a single kernel. Another one may
-        ask for a handle of a library (cuBLAS makes one for each thread, which blocks). Or it may have to begin again on
-        another thread when it has already written over an operand.
-        """
-        op = task.call
-        assert task.lane is not None
-        if not isinstance(op, Op) or task.lane.copies or not self.compiled(task):
-            return False
-        return op.view or isinstance(resolve(op, self.xp), self.xp.ufunc)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.

@@ -30,16 +30,16 @@ sizes, which either waste memory or serve no other size.
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import Any
 
 from ..._interrupts import Lock, finaliser
-from .. import execution, guests
+from .. import guests
 from ..untracked import untracked
 from .compiling import end_turn
+from .driver import capturing
 from .heap import Bin, Heap, Piece, Slab
 
 GRANULE = 512  # blocks are multiples of this, as CuPy's are
@@ -110,7 +110,6 @@ class PrivatePool:
         self._pointer, self._unowned = cupy.cuda.MemoryPointer, cupy.cuda.UnownedMemory
         self._number = number
         self._follow = follow
-        self._loop_thread = threading.get_ident()
         self._spares: dict[int, Spares] = {}  # by the stream's pointer
         self._bins: dict[Bin, list[Piece]] = {}
         self._back: deque[Piece] = deque()  # free pieces without a bin, on their way to the heap
@@ -130,7 +129,6 @@ class PrivatePool:
         """CuPy's allocator. This device is current.
 
         Raises:
-            MustBlock: on the event loop's thread, if the stream has no free memory that fits.
             MemoryError: if there is none.
         """
         size = -(-nbytes // GRANULE) * GRANULE
@@ -189,8 +187,6 @@ class PrivatePool:
         """Memory of a size of which the stream's bin has none."""
         piece = self._take(size, stream, ()) or self._take(size, stream, (stream.ptr,))
         if piece is None:
-            if threading.get_ident() == self._loop_thread:
-                raise execution.MustBlock
             at_limit = self._limit and self._reserved + size > self._limit
             if self.own is not None and stream.ptr not in self.own:
                 # A stream of the user's, perhaps a new one for each call. It takes memory that other streams of the
@@ -274,7 +270,8 @@ class PrivatePool:
             return all(self._follow(stream, pointer) for pointer in pointers)
         except runtime.CUDARuntimeError:  # a user's stream was destroyed, perhaps with work still on the device
             end_turn()
-            runtime.deviceSynchronize()
+            with capturing:
+                runtime.deviceSynchronize()
         return True
 
     # -- slabs --------------------------------------------------------------------------------------------------

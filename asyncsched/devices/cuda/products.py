@@ -1,12 +1,15 @@
 """Products of matrices in graphs.
 
 CuPy (14.2) refuses each call of cuBLAS while its current stream captures. cuBLAS itself permits it. The graph then
-keeps the address of cuBLAS's workspace, so a handle that lasts as long as the graph is given one that does.
+keeps the address of cuBLAS's workspace, so the graph gives it one, which lasts as long.
 
 While such a step is recorded, CuPy finds other functions in the place of those of its module of cuBLAS, on the
-recording thread alone. They call cuBLAS by `ctypes`, with that handle. Which function is called, with which types and
-layouts, is CuPy's choice. So a replay has the bits of the operation alone. Whatever else CuPy calls is refused as
-before, and the step's operations are then issued one by one.
+recording thread alone. They call cuBLAS by `ctypes`, with a handle of ours. Which function is called, with which types
+and layouts, is CuPy's choice. So a replay has the bits of the operation alone, unless `CUBLAS_WORKSPACE_CONFIG` gives
+CuPy's handles other workspaces than cuBLAS's own. Whatever else CuPy calls is refused as before, and the step's
+operations are then issued one by one.
+
+A device has one such handle, which is never destroyed: that waits for the device, and spoils each capture there.
 """
 
 from __future__ import annotations
@@ -14,12 +17,12 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from importlib import import_module
 from threading import get_ident
 from typing import Any, Final
 
 from ..._blocks import contextmanager
-from ..._interrupts import finaliser
 
 _LIBRARY: Final = "cublas64_{}.dll" if sys.platform == "win32" else "libcublas.so.{}"
 _KINDS: Final = {"p": ctypes.c_void_p, "i": ctypes.c_int, "q": ctypes.c_longlong}
@@ -36,30 +39,20 @@ _COMPUTES: Final = {0: _IN_SINGLE, 4: _IN_SINGLE, 1: _IN_DOUBLE, 5: _IN_DOUBLE} 
 
 
 class Handle:
-    """A handle of cuBLAS for the current stream, with a workspace. Made where the thread may wait.
+    """A handle of cuBLAS. Made where the thread may wait, with its device current.
 
     Args:
-        cupy: the namespace.
-        nbytes: of the workspace, which CuPy's current allocator gives.
+        number: of CUDA, the major one.
 
     Raises:
         OSError: if there is no cuBLAS.
         RuntimeError: if cuBLAS refuses.
     """
 
-    def __init__(self, cupy: Any, nbytes: int) -> None:
+    def __init__(self, number: int) -> None:
         self._handle = ctypes.c_void_p()
-        self._library = ctypes.CDLL(_LIBRARY.format(cupy.cuda.runtime.runtimeGetVersion() // 1000))
-        self._workspace = cupy.cuda.alloc(nbytes)
+        self._library = ctypes.CDLL(_LIBRARY.format(number))
         self._call("cublasCreate_v2", ctypes.byref(self._handle))
-        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(cupy.cuda.get_current_stream().ptr))
-        workspace = ctypes.c_void_p(self._workspace.ptr)  # after the stream, which takes back the one of before
-        self._call("cublasSetWorkspace_v2", self._handle, workspace, ctypes.c_size_t(nbytes))
-
-    @finaliser(lambda *_: None)  # a second call would destroy what is gone
-    def __del__(self) -> None:  # waits for the device
-        if self._handle:
-            self._library.cublasDestroy_v2(self._handle)
 
     def _call(self, name: str, *args: Any) -> None:
         if status := getattr(self._library, name)(*args):
@@ -80,8 +73,15 @@ class Handle:
         return function
 
     @contextmanager
-    def in_place(self) -> Iterator[None]:
-        """Within, products of the calling thread go by this handle. One thread at a time may be within."""
+    def in_place(self, stream: Any, workspace: Any) -> Iterator[None]:
+        """Within, products of the calling thread go by this handle, to a stream. One thread at a time may be within.
+
+        Args:
+            stream, workspace: CuPy's, and its memory. Graphs that are recorded within use it.
+        """
+        pointer, nbytes = ctypes.c_void_p(workspace.ptr), ctypes.c_size_t(workspace.mem.size)
+        self._call("cublasSetStream_v2", self._handle, ctypes.c_void_p(stream.ptr))  # takes back the one of before
+        self._call("cublasSetWorkspace_v2", self._handle, pointer, nbytes)
         libraries: Any = import_module("cupy_backends.cuda.libs")
         before = libraries.cublas
         libraries.cublas = _InPlace(before, self)
@@ -89,6 +89,12 @@ class Handle:
             yield
         finally:
             libraries.cublas = before
+
+
+@cache
+def handle_of(cupy: Any, device: int) -> Handle:
+    """A device's handle. Raises as `Handle`."""
+    return Handle(cupy.cuda.runtime.runtimeGetVersion() // 1000)
 
 
 class _InPlace:

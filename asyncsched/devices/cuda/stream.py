@@ -24,11 +24,6 @@ order of writes makes it right:
   the event just before may find it recorded anew, by a later task. Then it waits too long, but never too short. Nor
   does it wait for ever: the later task was issued before the reader, so that task does not wait for the reader.
 
-Issuing on the loop's thread (`inline_launch`) goes past the first FIFO. The loop does so only when the issuer has
-issued all its tasks, and only the loop gives it more. So the two never issue at the same time, and the order stays.
-This holds for the watcher, too: the last task of a burst counts as issued when the watcher has the burst, and not
-before.
-
 An event for each task would cost more than many a task: recording it, and waking the watcher, which takes the GIL. So
 small operations that are issued one right after the other share an event, behind the last of them: a *burst*. Their
 ends are reported together, late for all but the last. Three bounds keep that from holding up tasks that wait for their
@@ -66,6 +61,7 @@ from . import threads
 from .clock import Times
 from .context import CUDAContext
 from .deferred_errors import DeferredError
+from .driver import capturing
 from .memory import CUDAMemory
 from .pool import Spares
 
@@ -84,10 +80,10 @@ class CUDAStream:
     Args:
         context: of its device, which is current.
         name: for its threads, too.
-        inline_launch, spin: as of `CUDADevice`.
+        spin: as of `CUDADevice`.
     """
 
-    def __init__(self, context: CUDAContext, name: str, *, inline_launch: bool = False, spin: float = 0.0) -> None:
+    def __init__(self, context: CUDAContext, name: str, *, spin: float = 0.0) -> None:
         self.name = name
         self.context = context
         self.cuda: Any = context.cupy.cuda.Stream(non_blocking=True)
@@ -96,7 +92,6 @@ class CUDAStream:
         self.finished: Counter = Counter()  # tasks whose end the host has seen
         # By the number of a burst's last task, its event: for bursts between the two.
         self.recorded: dict[int, Any] = {}
-        self._inline_launch = inline_launch
         self._spin = spin
         self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
         self._in_flight: SimpleQueue[tuple[list[_Issued], Any] | None] = SimpleQueue()  # bursts, with their events
@@ -128,33 +123,16 @@ class CUDAStream:
         self.close()
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
-        """Queue a task. With `inline_launch`, issue it at once if nothing could block."""
+        """Queue a task."""
         self.launched += 1
-        number = self.launched
-        if not (self._inline_launch and self._issued_here(task, waits, number)):
-            self._queue.put((task, waits, number))
-        return number
+        self._queue.put((task, waits, self.launched))
+        return self.launched
 
     def offload(self, job: Job) -> None:
         """Run a job on the issuer's thread, behind the queued tasks."""
         self._queue.put(job)
 
     # -- issuing ------------------------------------------------------------------------------------------------
-
-    def _issued_here(self, task: Task, waits: Sequence[Point], number: int) -> bool:
-        """Issue a task on the loop's thread, unless something could block. Returns whether it did."""
-        if (
-            self.issued.count < number - 1
-            or not self._memory.may_run_on_the_loop(task)
-            or any(not isinstance(other, CUDAStream) or other.issued.count < point for other, point in waits)
-        ):
-            return False
-        try:
-            with self.context.here(), self.cuda:
-                self._issue(task, waits, number)
-        except execution.MustBlock:
-            return False
-        return True
 
     def _issue_all(self) -> None:
         get, completions = self._queue.get, self._memory.completions
@@ -172,7 +150,8 @@ class CUDAStream:
                     completions.notify()
             self._end_burst()
             if self.context.fault is None:  # also users' plans: the thread lives on, the pool does not
-                forget_all_plans(self.context.cupy)
+                with capturing:
+                    forget_all_plans(self.context.cupy)
         self._in_flight.put(None)
 
     def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
@@ -195,8 +174,6 @@ class CUDAStream:
             if times is not None:
                 times.record(self.cuda)
             issued = True
-        except execution.MustBlock:
-            raise
         except Exception as error:  # not the body's error, which is the task's failure by now. No event: see `_finish`
             context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
