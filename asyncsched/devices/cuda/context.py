@@ -29,19 +29,19 @@ _CAPTURE_ERRORS = range(900, 910)  # cudaErrorStreamCaptureUnsupported and those
 
 
 # The errors of CUDA and its libraries where they find no memory on the device, by name and status. Some say then that
-# they cannot begin (cuBLAS 1, cuSOLVER 1, cuRAND 203), or that something went wrong inside (cuFFT 5).
+# they cannot begin (cuBLAS 1, cuSOLVER 1, cuRAND 203), or that something went wrong inside (cuFFT 5, cuSOLVER 7).
 _NO_MEMORY: Final = {
     "CUDARuntimeError": (2,),
     "CUDADriverError": (2,),
     "CUBLASError": (1, 3),
-    "CUSOLVERError": (1, 2),
+    "CUSOLVERError": (1, 2, 7),
     "CuFFTError": (2, 5),
     "CURANDError": (102, 203),
 }
 
 
 def of_memory(error: Exception) -> bool:
-    """Whether an error says that a library, or CUDA for itself, found no memory on the device. (Not the pool's.)"""
+    """Whether an error may say that a library, or CUDA for itself, found no memory on the device. (Not the pool's.)"""
     status = getattr(error, "status", getattr(error, "result", None))
     return status in _NO_MEMORY.get(type(error).__name__, ())
 

@@ -43,7 +43,7 @@ _COMPILED = (
     " `await s.warm_up(fn, *examples)` does so ahead"
 )
 _FOR_LIBRARIES = 192 << 20  # bytes: on an H200 a handle of cuBLAS takes 64 MiB, one of cuSOLVER 96, a plan of cuFFT 6
-_FULL = "the device is full, and libraries of CUDA's need memory beside max_bytes: lower that"
+_FULL = "the device seems to be full, and libraries of CUDA's need memory beside max_bytes: lower that"
 _log = Log(__name__)
 # In a function's context: by the device's number, the stream that was current where the function was submitted. It is
 # set if the user's own arrays are among the arguments.
