@@ -272,8 +272,9 @@ def soonest(task: Task, now: float) -> Lane:
     take as long again. So short tasks do not pile up behind it while another lane is free.
     """
     best = task.lanes[0]
+    seconds = task.plan.on_card_seconds if best.on_card else task.plan.estimate
     if not any(map(_load, task.lanes)):  # all are idle, so any will do
-        task.due = best.booked_until = best.done_until + task.plan.estimate
+        task.due = best.booked_until = best.done_until + seconds
         best.done_at = now
         return best
     reads, waits = task.reads, []
@@ -296,7 +297,7 @@ def soonest(task: Task, now: float) -> Lane:
         start = begin if lane.load else max(begin, lane.hop)
         if start < first or first < 0:
             best, first, begins = lane, start, begin
-    task.due = best.booked_until = best.done_until + begins + task.plan.estimate
+    task.due = best.booked_until = best.done_until + begins + seconds
     if not best.load:
         best.done_at = now
     return best

@@ -173,7 +173,8 @@ class Plan(Protocol):
     """The facts about a task that are known before it runs. Similar tasks share one. Operations use `ops.op.Plan`."""
 
     name: str  # of the operation, or the function
-    estimate: float  # seconds that a stream needs for it
+    estimate: float  # seconds that a stream of the host needs for it
+    on_card_seconds: float  # the same for a stream of a CUDA card
     small: bool  # whether it is quick: it may run on the event loop's thread
     seconds: float  # for which it would hold that thread, beyond the usual cost of a task
     overwrites: bool  # whether its result may be written over a first input of the same form
@@ -185,6 +186,7 @@ class CallPlan:
 
     name: str
     estimate: float = UNKNOWN_SECONDS
+    on_card_seconds: float = UNKNOWN_SECONDS
     small: bool = False
     seconds: float = 0.0
     overwrites: bool = False
@@ -357,6 +359,7 @@ class Lane:
     # If quick tasks may run on the event loop's thread instead: what is reported for those.
     loop: Lane | None = None
     hop: float = 0.0  # seconds that an idle or waiting lane needs to begin; 0 if negligible
+    on_card: bool = False  # whether it is a CUDA card's
     booked_until: float = 0.0  # when everything launched so far ends
     done_until: float = 0.0  # when the last ended task was estimated to end
     done_at: float = 0.0  # when that end was reported, or when the first task after a rest was launched

@@ -256,7 +256,7 @@ async def full_card(report: Report) -> None:
     }
     for name, step in steps.items():
         async with asc.Scheduler("cuda", streams=1, max_bytes=1024 * MIB) as s:
-            x, idle = await s.put(array), await s.put(np.ones(64 * MIB, np.float32))
+            x, idle = await s.put(array), await s.put(np.ones(report.size(256, 16) * MIB, np.uint8))
             del idle
             await s.barrier()
             taken = await asyncio.to_thread(_fill, cupy.cuda.runtime)

@@ -27,6 +27,7 @@ NO_OPTIONS: Options = {}
 Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096
+_CARD = 25  # threads of a processor add up arrays as fast as an H200; for products it would take 500
 _NUMBERS = 64  # per plan
 _LARGE = (720_720, 720_721)  # lengths: the first is a multiple of all numbers up to 16
 # The Python types that NumPy promotes weakly. (bool is not weak, but has a type of its own, too.)
@@ -145,11 +146,14 @@ class Plan:
     # By a token of a card's memory, if there is no more to compile there: what launches its kernels; opaque here.
     compiled_in: dict[object, Any] = field(default_factory=dict)
     name: str = field(init=False)
+    on_card_seconds: float = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
     overwrites: bool = field(init=False)  # whether the result may be written over a first operand of its form
 
     def __post_init__(self) -> None:
         self.name = self.op.name
+        quick = self.op.launches is not None or self.op.view
+        self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
         self.cost = self.nbytes + self.workspace
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
 

@@ -203,7 +203,8 @@ class Runtime(OnOneLoop, Host):
         remote = cast(RemoteDevice, device) if device.remote else None
         place = None if remote is None else remote.place
         loop = Lane(device, SimpleNamespace(name=INLINE_STREAM)) if device.inline else None
-        compute = [Lane(device, stream, place=place, hop=device.hop, loop=loop) for stream in device.streams]
+        options: dict[str, Any] = {"place": place, "hop": device.hop, "on_card": device.kind == "cuda", "loop": loop}
+        compute = [Lane(device, stream, **options) for stream in device.streams]
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True, loop=loop)]
         self.lanes[device] = Lanes(compute, serial, copy)

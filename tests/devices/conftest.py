@@ -70,10 +70,16 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
     assert s._runtime.engine.ledger.account.used == 0
 
 
+class CrossingDevice(CUDADevice):
+    """Short tasks, too, go from stream to stream."""
+
+    hop = 0.0
+
+
 @asynccontextmanager
 async def opened(streams: int = 2, *, spin: float = 0.0, **options: Any) -> AsyncIterator[asc.Scheduler]:
     """A scheduler on the fake, with these options."""
-    async with asc.Scheduler(CUDADevice(0, streams, spin=spin), **options) as s:
+    async with asc.Scheduler(CrossingDevice(0, streams, spin=spin), **options) as s:
         yield s
 
 

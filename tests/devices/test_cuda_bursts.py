@@ -52,7 +52,8 @@ async def test_small_operations_share_events(fake: Fake) -> None:
     assert await records(fake, BLOCK) <= ceil(40 / stream.BURST) + 3  # of the function, and of the copy out
 
 
-async def test_what_takes_a_while_has_an_event_of_its_own(fake: Fake) -> None:
+async def test_what_takes_a_while_has_an_event_of_its_own(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "BURST_SECONDS", 1e-5)
     assert await records(fake, LARGE, count=6) >= 6
 
 

@@ -15,12 +15,21 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices import execution
-from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
 from tests.waiting import until
 
-from .conftest import BLOCK, all_issued, assert_ledgers_zero, assert_nothing_left_set, ended, issued, opened, problems
+from .conftest import (
+    BLOCK,
+    CrossingDevice,
+    all_issued,
+    assert_ledgers_zero,
+    assert_nothing_left_set,
+    ended,
+    issued,
+    opened,
+    problems,
+)
 
 pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is the same on both
 STEPS = 130  # more than the device takes for `work` without a fault
@@ -84,7 +93,7 @@ async def test_a_fault_at_any_step(seed: int) -> None:
     faults = 0
     for at in range(1, STEPS, 6):
         with fake_cupy(seed * 1000 + at) as fake:
-            s = asc.Scheduler(CUDADevice(0, 2), max_ops=(2, None, 8)[at % 3])
+            s = asc.Scheduler(CrossingDevice(0, 2), max_ops=(2, None, 8)[at % 3])
             try:
                 async with s:
                     fake.fault_at(at)
@@ -108,7 +117,7 @@ async def test_a_fault_at_any_step(seed: int) -> None:
 async def test_a_launch_that_fails_after_the_fault_says_what_it_means(monkeypatch) -> None:
     """Also where its stream finds nothing to report, since the fault came on another."""
     with fake_cupy() as fake:
-        s = asc.Scheduler(CUDADevice(0, 1))
+        s = asc.Scheduler(CrossingDevice(0, 1))
         async with s:
             fake.fault_at(1)
             with pytest.raises(CUDARuntimeError) as first:
@@ -283,7 +292,7 @@ async def test_a_fault_when_an_event_is_made(fake: Fake) -> None:
 
 async def test_without_an_event_one_task_fails_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """The device is full, not lost: what was issued is waited for, and others go on."""
-    async with asc.Scheduler(CUDADevice(0, 1)) as s:
+    async with asc.Scheduler(CrossingDevice(0, 1)) as s:
         x = await s.put(BLOCK)
         assert (await (x + 1).numpy()).max() == 2
         with monkeypatch.context() as patch:

@@ -11,10 +11,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices import guests
-from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 
-from .conftest import BLOCK, Exported, assert_ledgers_zero, ended, opened
+from .conftest import BLOCK, CrossingDevice, Exported, assert_ledgers_zero, ended, opened
 
 pytestmark = pytest.mark.one_loop
 
@@ -117,7 +116,7 @@ async def test_an_array_of_jax_is_put(fake: Fake, theirs: dict[str, Any], device
 
 async def test_leaving_waits_for_what_is_in_flight(fake: Fake) -> None:
     with fake.pause():
-        s = asc.Scheduler(CUDADevice(0, 2))
+        s = asc.Scheduler(CrossingDevice(0, 2))
         await s.__aenter__()
     x = await s.put(BLOCK)
     chain = x

@@ -286,3 +286,22 @@ async def test_nothing_is_done_before_what_it_reads(
             else:
                 await reader
         del y, readers, apart, reader
+
+
+async def test_short_operations_stay_on_their_producers_stream_and_functions_do_not(fake: Fake) -> None:
+    """On another stream each would need an event, and a thread that waits."""
+    gate = threading.Event()
+    async with asc.Scheduler("cuda") as s:
+        x = await s.put(BLOCK)
+        await s.barrier()
+        before, waits = await all_issued(s), fake.statistics["waits"]
+        with fake.pause():
+            y = x + 1
+            short = [y * i for i in range(4)] + [x * 3]
+            functions = [s.submit_nowait(gate.wait, 60) for _ in range(2)]
+            assert len({t._value.task.lane for t in [y, *short]}) == 1
+            assert functions[0]._value.task.lane is not functions[1]._value.task.lane
+            gate.set()
+            await until(lambda: issued(s) == before + 8)
+        assert fake.statistics["waits"] == waits
+        await s.barrier()

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, fake_cupy
 from tests.waiting import until
 
-from .conftest import assert_ledgers_zero, checked, ended
+from .conftest import CrossingDevice, assert_ledgers_zero, checked, ended
 
 pytestmark = pytest.mark.one_loop
 
@@ -54,7 +53,7 @@ async def test_every_way_and_every_view(gpus: Fake) -> None:
 
 
 async def test_a_copy_waits_for_its_producer_on_the_other_device(gpus: Fake) -> None:
-    async with asc.Scheduler([CUDADevice(0, 2), CUDADevice(2, 2), "cpu"], max_ops=None) as s:
+    async with asc.Scheduler([CrossingDevice(0, 2), CrossingDevice(2, 2), "cpu"], max_ops=None) as s:
         x = await s.put(ARRAY)
         await (x + 1)
         with gpus.pause():

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.device import CUDADevice
 from asyncsched.devices.cuda.pool import GRANULE
+from tests.devices.conftest import CrossingDevice
 from tests.fake_cupy import fake_cupy
 from tests.oracle import watching
 from tests.thorough import usually
@@ -67,7 +67,7 @@ async def test_programs_equal_eager_numpy(chunk: int) -> None:
         with fake_cupy(seed) as fake:
             limit = await _limit(program, rng)
             max_ops, streams = rng.choice(MAX_OPS), rng.randint(1, 4)
-            device = CUDADevice(0, streams, spin=rng.choice([0.0, 1e-5]))
+            device = CrossingDevice(0, streams, spin=rng.choice([0.0, 1e-5]))
             setting = f"{seed=} {max_ops=} max_bytes={limit} {streams=} scopes={program.scopes}"
             try:
                 await run(program, partial(asc.Scheduler, device, max_ops=max_ops, max_bytes=limit))
@@ -88,7 +88,7 @@ async def test_what_is_written_over_has_no_holder_that_does_not_count(monkeypatc
         rng = random.Random(seed)
         program = make(seed, scopes=rng.choice([1, 1, 3]), most=40)
         with fake_cupy(seed), watching(monkeypatch) as oracle:
-            await run(program, partial(asc.Scheduler, CUDADevice(0, rng.randint(1, 4))))
+            await run(program, partial(asc.Scheduler, CrossingDevice(0, rng.randint(1, 4))))
             gc.collect()
         assert not oracle.wrong, f"{seed=}: {oracle.wrong[:3]}"
         asked += oracle.asked

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.device import CUDADevice
+from tests.devices.conftest import CrossingDevice
 from tests.differential import runner
 from tests.differential.programs import OPS, Program, Step, make
 from tests.differential.users import EVERY_WAY, NON_BLOCKING
@@ -42,7 +42,7 @@ async def test_programs(card, chunk, monkeypatch):
         try:
             await _step_by_step(program)
             settings["max_bytes"] = rng.choice(await _limits(program))
-            device = CUDADevice(0, settings["streams"])
+            device = CrossingDevice(0, settings["streams"])
             limits = {name: settings[name] for name in ("max_ops", "max_bytes")}
             await runner.run(program, partial(asc.Scheduler, device, **limits), ways=_ways(card))
         except BaseException as error:
@@ -60,7 +60,7 @@ async def test_programs_on_two_devices(card, chunk, monkeypatch):
         rng = random.Random(seed)
         program = make(seed, scopes=rng.choice([1, 1, 3]), most=rng.choice([40, 100]), around=False)
         await _step_by_step(program)
-        devices = [CUDADevice(i, rng.randint(1, 3)) for i in range(2)]
+        devices = [CrossingDevice(i, rng.randint(1, 3)) for i in range(2)]
         limits = {"max_ops": rng.choice(MAX_OPS), "max_bytes": rng.choice((None, _room(program)))}
         try:
             places = ("cuda:0", "cuda:1")

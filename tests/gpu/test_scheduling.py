@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.device import CUDADevice
-from tests.devices.conftest import all_issued, finished, issued
+from tests.devices.conftest import CrossingDevice, all_issued, finished, issued
 from tests.waiting import until
 
 from .cases import values
@@ -30,7 +29,7 @@ async def warmed_up(s: asc.Scheduler, shape: tuple[int, ...] = (64, 64)) -> asc.
 
 
 async def test_a_chain_is_issued_with_no_host_round_trip(card):
-    async with asc.Scheduler(CUDADevice(0, 2), max_ops=None) as s:
+    async with asc.Scheduler(CrossingDevice(0, 2), max_ops=None) as s:
         x = await warmed_up(s)
         before, done = await all_issued(s), finished(s)
         with card.held(s):
@@ -45,7 +44,7 @@ async def test_a_chain_is_issued_with_no_host_round_trip(card):
 
 @pytest.mark.parametrize("streams", [1, 2, 4])
 async def test_diamonds_across_streams(card, streams):
-    async with asc.Scheduler(CUDADevice(0, streams)) as s:
+    async with asc.Scheduler(CrossingDevice(0, streams)) as s:
         array = values(200, 200, dtype="f8")
         x = await s.put(array)
         expected = array

@@ -29,6 +29,8 @@ from .stream import CUDAStream
 # Without `max_bytes`, this share of the memory that is free at the start, less cuBLAS's workspace. The rest is for
 # untracked memory: kernels, and gaps between blocks.
 SHARE_OF_FREE = 0.8
+# Seconds. On the host of an H200 it takes 5e-5 to wake a thread; and the ends of a burst are told late.
+_HOP = 5e-4
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
 
 
@@ -38,7 +40,7 @@ _open: Final[weakref.WeakSet[CUDADevice]] = weakref.WeakSet()
 @atexit.register
 def _leave() -> None:
     for device in list(_open):
-        for stream in device._running:
+        for stream in list(device._running):
             stream.leave()
     threads.leave()
 
@@ -72,6 +74,7 @@ class CUDADevice(Device):
     """
 
     kind = "cuda"
+    hop = _HOP
     owns_captures = True
 
     def __init__(

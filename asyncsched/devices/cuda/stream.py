@@ -29,8 +29,8 @@ small operations that are issued one right after the other share an event, behin
 ends are reported together, late for all but the last. Three bounds keep that from holding up tasks that wait for their
 bytes:
 
-- A burst has at most `BURST` tasks, and by estimate these take a thread of a processor at most `BURST_SECONDS` together
-  (a card takes less). A task that somebody awaits when it is issued ends its burst.
+- A burst has at most `BURST` tasks, and by estimate these take a card at most `BURST_SECONDS` together. A task that
+  somebody awaits when it is issued ends its burst.
 - A burst does not wait for tasks: when the queue is empty, it is over.
 - The issuer ends a burst before anything but the issuing of an operation that is compiled and states its launches,
   since anything else may take long: a function, a first call, a wait for another stream, a commit, which waits for the
@@ -182,7 +182,7 @@ class CUDAStream:
         errors = memory.deferred_errors
         deferred = errors.taken_over(task) if errors.any and task.move is None else ()
         self._burst.append((task, waits, number, times, deferred))
-        self._burst_seconds += task.plan.estimate
+        self._burst_seconds += task.plan.on_card_seconds
         full = len(self._burst) >= BURST or self._burst_seconds > BURST_SECONDS
         if full or not small or not issued or task.waiters or self._queue.empty():
             self._end_burst(issued)
