@@ -40,12 +40,12 @@ class Loop:
 
 def small(turns: Turns) -> Iterator[Result]:
     """The cost of issuing: the card computes for less time than that."""
-    for name, of in (("add", _add), ("matmul", _square)):
+    for name, of in (("add", _add), ("product", _product), ("exp", _exp), ("matmul", _square)):
         loop = Loop(of, partial(_filled, 64), 200 if turns.quick else 5_000)
         captured = f"captured, {GRAPH} at a time"
         cells = _cells(loop) | {captured: Here(partial(_scheduled, loop, {}, GRAPH), loop.count)}
         targets = {"asyncsched": Target(2.0, "a task is more than a launch")}
-        if of is _add:  # the card takes longer for a product
+        if of is not _square:  # the card takes longer for it
             targets[captured] = Target(0.5, "one launch for all")
         yield turns.measure(Row(f"small-{name}", f"a small {name}", "us", cells, targets))
 
@@ -88,6 +88,14 @@ def _add(xp: Any, x: Any) -> Any:
     return x + 1
 
 
+def _product(xp: Any, x: Any) -> Any:
+    return x * x
+
+
+def _exp(xp: Any, x: Any) -> Any:
+    return xp.exp(x)
+
+
 def _square(xp: Any, x: Any) -> Any:
     return x @ x
 
@@ -103,7 +111,9 @@ def _ten(xp: Any, x: Any) -> Any:
 
 
 def _cells(loop: Loop) -> dict[str, Here]:
-    ways: dict[str, Any] = {"CuPy, one stream": partial(_plain, loop, partial(loop.of, None))}
+    import cupy
+
+    ways: dict[str, Any] = {"CuPy, one stream": partial(_plain, loop, partial(loop.of, cupy))}
     ways |= {way: partial(_scheduled, loop, how, 0) for way, how in {"asyncsched": {}, **WAYS}.items()}
     return {way: Here(run, loop.count) for way, run in ways.items()}
 

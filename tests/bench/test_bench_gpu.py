@@ -21,6 +21,8 @@ pytestmark = pytest.mark.timeout(300)
 ROOT = Path(__file__).parents[2]
 ROWS = {
     "small-add": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
+    "small-product": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
+    "small-exp": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
     "small-matmul": "CuPy, one stream; asyncsched; spin 20 us; captured, 100 at a time",
     "large-add": "CuPy, one stream; asyncsched",
     "large-matmul": "CuPy, one stream; asyncsched",

@@ -39,6 +39,7 @@ def test_a_graph_runs_when_it_is_launched_as_often_as_it_is(streams, x):
         ("freeing", 900, False),
         ("a copy from pageable memory", 900, False),
         ("waiting for the stream", 900, True),
+        ("waiting for the device", 900, True),
         ("waiting for an event from outside", 905, True),
     ],
 )
@@ -49,6 +50,7 @@ def test_a_capture_refuses(cuda, streams, what, code, spoilt):
         "freeing": lambda: cuda.free(block),
         "a copy from pageable memory": lambda: cuda.memcpyAsync(block, host.ctypes.data, 80, 1, stream.ptr),
         "waiting for the stream": lambda: cuda.streamSynchronize(stream.ptr),
+        "waiting for the device": cuda.deviceSynchronize,
         "waiting for an event from outside": lambda: cuda.streamWaitEvent(stream.ptr, outside.ptr),
     }
     stream.begin_capture(cuda.streamCaptureModeThreadLocal)

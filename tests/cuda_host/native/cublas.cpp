@@ -145,6 +145,7 @@ API int cublasCreate_v2(void** h) {
     return cudaMalloc(&made->own, WORKSPACE) ? NO_MEMORY : 0;
 }
 API int cublasDestroy_v2(void* h) {
+    cudaDeviceSynchronize();
     cudaFree(((Handle*)h)->own);  // waits for the device
     *((Handle*)h)->destroyed = true;
     delete (Handle*)h;

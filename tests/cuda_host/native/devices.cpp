@@ -92,6 +92,7 @@ API cudaError_t cudaSetDevice(int device) {
 
 API cudaError_t cudaDeviceSynchronize() {
     count("cudaDeviceSynchronize");
+    if (spoils(current)) return error(cudaErrorStreamCaptureUnsupported);
     drain(current);
     STICKY;
     return error(0);

@@ -95,6 +95,7 @@ void order(Stream* stream);       // behind the legacy stream, or that behind th
 std::shared_ptr<Point> mark(Stream* stream);
 void drain(int device);
 bool capturing();                 // whether any stream is, in a way that forbids this thread what may block
+bool spoils(int device);          // all captures there, by a wait for the whole device: seen on a card; whether any
 bool implicates(Stream* stream);  // whether it is the legacy stream while a blocking one captures
 
 // -- work (work.cpp) --

@@ -9,6 +9,7 @@ extern "C" void hostcuda_enqueue(void* stream, void (*call)(void*), void* what, 
 extern "C" void hostcuda_count(const char* what);
 extern "C" int cudaMalloc(void** p, size_t n);
 extern "C" int cudaFree(void* p);  // waits for the device
+extern "C" int cudaDeviceSynchronize();
 
 inline void enqueue(void* stream, std::function<void()> work) {
     using Work = std::function<void()>;

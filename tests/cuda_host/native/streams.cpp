@@ -114,6 +114,14 @@ bool capturing() {
     return false;
 }
 
+bool spoils(int device) {
+    bool found = false;
+    each(device, [&](Stream* s) {
+        if (s->capture) found = s->invalid = true;
+    });
+    return found;
+}
+
 bool implicates(Stream* s) {
     if (s != legacy(s->device)) return false;
     bool found = false;
