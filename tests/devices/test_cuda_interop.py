@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+import weakref
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices import guests
+from asyncsched.devices.cuda.graph import CUDAGraph
 from tests.fake_cupy import Fake, fake_cupy
+from tests.waiting import until
 
 from .conftest import BLOCK, CrossingDevice, Exported, assert_ledgers_zero, ended, opened
 
@@ -20,8 +24,6 @@ pytestmark = pytest.mark.one_loop
 
 def test_another_librarys_stream_is_waited_for() -> None:
     with fake_cupy(1) as fake:
-        import asyncio
-
         import cupy
 
         stream = cupy.cuda.Stream(non_blocking=True)
@@ -146,6 +148,32 @@ async def test_a_graph_dropped_in_mid_replay(fake: Fake, moment: str) -> None:
             assert (await result.numpy()).max() == 33
         graph = None
         del results, result, x
+    await ended()
+    assert_ledgers_zero(s)
+
+
+async def test_the_memory_of_a_refused_recording_is_freed_once_its_stream_is_past_it(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first run is under way. Whether CUDA waits for that when it frees memory is nothing to rely on."""
+    own = list[weakref.ref[Any]]()
+
+    def refuse(_: CUDAGraph, __: Any, ___: Any, recorded: Any) -> bool:
+        own.append(weakref.ref(recorded.own[0]))
+        return False
+
+    monkeypatch.setattr(CUDAGraph, "_captured", refuse)
+    monkeypatch.setattr(CUDAGraph, "_handle", lambda *_: None)
+    async with opened(1) as s:
+        x = await s.put(BLOCK)
+        device: Any = s.devices[0]
+        with fake.hold(device.streams[0].cuda):
+            capturing = asyncio.create_task(s.capture(lambda a: (a * 32) + 1, x))
+            await until(lambda: own and (own[0]() is None or device._janitor._pause))  # it has looked
+            assert own[0]() is not None
+        assert (await (await capturing)(x).numpy()).max() == 33
+        await until(lambda: own[0]() is None)
+        del capturing, x
     await ended()
     assert_ledgers_zero(s)
 

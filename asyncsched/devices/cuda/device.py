@@ -179,7 +179,7 @@ class CUDADevice(Device):
         fused = FusedProgram(self.xp, program)
         peak = fused.peak(self.memory.footprint)
         owned = peak + sum([self.memory.footprint(form.nbytes) for form in program.forms[:inputs]])
-        workspace, dispose = self.context.cublas_workspace(), partial(self._janitor.take, streams={})
+        workspace, dispose = self.context.cublas_workspace(), self._janitor.take
         graph = CUDAGraph(fused, inputs, owned, workspace, self.memory.make_room, dispose)
         self._graphs.add(graph)
         return graph.run, peak, 0 if program.given or not fused.after_graph(inputs) else owned

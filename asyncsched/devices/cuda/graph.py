@@ -17,10 +17,13 @@ from .products import Handle, handle_of
 
 
 class _Recorded:
-    """A graph's memory on the device. When it dies, a thread that may wait frees all of it, since that may block."""
+    """A graph's memory on the device. When it dies, a thread that may wait frees all of it, since that may block.
 
-    def __init__(self, xp: Any, dispose: Callable[[list[Any]], None]) -> None:
-        self._dispose = dispose
+    Not before its stream is past what uses it: a first run whose recording failed may still be under way.
+    """
+
+    def __init__(self, xp: Any, dispose: Callable[[list[Any], dict[int, Any]], None]) -> None:
+        self._dispose, self._stream = dispose, xp.cuda.get_current_stream()
         self.graph: Any = None
         self.workspace: Any = None  # of cuBLAS
         self.pool = xp.cuda.MemoryPool()  # also of intermediates, which nobody holds: the graph writes to them
@@ -30,12 +33,13 @@ class _Recorded:
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        dispose, held = (
+        dispose, stream, held = (
             self._dispose,
+            self._stream,
             [self.graph, self.workspace, self.own, self.results, self.values, self.checks, self.pool],
         )
         self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
-        dispose(held)
+        dispose(held, {stream.ptr: stream})
 
 
 class CUDAGraph:
@@ -61,12 +65,13 @@ class CUDAGraph:
         nbytes: that it takes for itself, but for cuBLAS's workspace.
         workspace: bytes of that, if it has products.
         make_room: has the device's pool give back as much idle memory as so many bytes lack. May block.
-        dispose: empties a list on a thread that may wait. It refers to nothing of the user's.
+        dispose: empties a list on a thread that may wait, once streams, by their pointers, have done their work. It
+            refers to nothing of the user's.
     """
 
     def __init__(
         self, program: FusedProgram, inputs: int, nbytes: int, workspace: int, make_room: Callable[[int], None],
-        dispose: Callable[[list[Any]], None],
+        dispose: Callable[[list[Any], dict[int, Any]], None],
     ) -> None:  # fmt: skip
         self._nbytes, self._workspace = nbytes, workspace
         self._make_room = make_room
