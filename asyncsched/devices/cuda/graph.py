@@ -121,6 +121,8 @@ class CUDAGraph:
             if refused and (handle := self._handle(xp)) is not None:
                 recorded.workspace = xp.cuda.alloc(self._workspace)
                 with capturing, handle.in_place(xp.cuda.get_current_stream(), recorded.workspace):
+                    with checks.deferred():  # what cuBLAS takes at first is not to become part of this graph
+                        self._program.run(xp, operands)
                     refused = not self._captured(xp, operands, recorded)
             self._refused = refused
         if not self._refused:

@@ -89,6 +89,7 @@ class Handle:
             yield
         finally:
             libraries.cublas = before
+            self._call("cublasSetStream_v2", self._handle, None)  # the stream and the workspace may end now
 
 
 @cache
