@@ -16,7 +16,7 @@ _NAME: Final = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
 _RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 # Held while a stream of a scheduler captures; while a thread records an event on another thread's stream, since that
 # event would become part of the graph, and so would each stream that waits for it; and while a thread waits for the
-# whole device, as a plan of cuFFT's does at its end, since that spoils all captures there, relaxed ones, too.
+# whole device, as a plan of cuFFT's may at its end, since that spoils all captures there, relaxed ones, too.
 capturing: Final[AbstractContextManager[bool]] = Lock()
 _STATUS: Final = {0: True, 600: False}  # of an event: CUDA_SUCCESS, CUDA_ERROR_NOT_READY
 
@@ -68,7 +68,7 @@ def passed(event: int) -> bool | None:
 def free_bytes(context: ctypes.c_void_p) -> int | None:
     """Bytes that are free on a context's device; None if it is lost, or there is no driver.
 
-    On a thread that has not called the CUDA runtime yet no context is current, and the driver makes none so.
+    The context is pushed, since none is current on a thread that has not called the CUDA runtime yet.
     """
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     if not push(context):

@@ -33,8 +33,8 @@ _EXIT_LOOK: Final = 0.005  # seconds between two looks
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 _busy: Final = set[threading.Thread]()  # those that may call CUDA
 if hasattr(os, "register_at_fork"):
-    for threads in (_idle, _busy):
-        os.register_at_fork(after_in_child=threads.clear)  # a child of a fork has none of them
+    for ours in (_idle, _busy):
+        os.register_at_fork(after_in_child=ours.clear)  # a child of a fork has none of them
 
 
 def run(work: Callable[[], None], name: str) -> None:
