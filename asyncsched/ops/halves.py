@@ -32,7 +32,7 @@ def product(function: Function, x: Any, y: Any, inner: int, **options: Any) -> A
 
     cuBLAS adds up in single precision, but CuPy does not use it for a result of one number.
     """
-    if np.size(x) == np.size(y) == inner:
+    if getattr(x, "size", 1) == getattr(y, "size", 1) == inner:  # not `np.size`, which takes longer
         return in_single(function, x, y, **options)
     return function(x, y, **options)
 

@@ -217,7 +217,9 @@ class FusedSteps:
 
     def launches(self, op: Op, options: Mapping[str, Any], forms: Sequence[Any], charge: int) -> Launches | None:
         """The launches of a plan whose arrays and result have these forms; None if not all are of one known shape and
-        without gaps. `charge`: of the result."""
+        without gaps, or the operation does not go element by element. `charge`: of the result."""
+        if not goes_by_elements(op):
+            return None
         same = {(form.shape, form.contiguous) if form else None for form in forms} == {(forms[-1].shape, True)}
         if len(forms) == 1 or not (same and forms[-1].known and forms[-1].nbytes and op.out and not op.checks):
             return None
