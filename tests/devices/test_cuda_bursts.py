@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -24,24 +25,27 @@ pytestmark = pytest.mark.one_loop  # how the host hears of the device's work is 
 LARGE = np.ones(1 << 21, np.float32)
 
 
-def chain(x: asc.Tensor, count: int) -> list[asc.Tensor]:
-    found = [x + 1]
+Step = Callable[[asc.Tensor], asc.Tensor]
+
+
+def chain(x: asc.Tensor, count: int, step: Step = lambda x: x + 1) -> list[asc.Tensor]:
+    found = [step(x)]
     while len(found) < count:
-        found.append(found[-1] + 1)
+        found.append(step(found[-1]))
     return found
 
 
-async def records(fake: Fake, array: np.ndarray, count: int = 40) -> int:
+async def records(fake: Fake, array: np.ndarray, count: int = 40, step: Step = lambda x: x + 1) -> int:
     """How many events are recorded for so many operations that are issued one right after the other."""
     gate = threading.Event()
     async with opened(1, max_ops=None) as s:
         x = await s.put(array)
-        await chain(x, 3)[-1]  # compiled
+        await chain(x, 4, step)[-1]  # compiled
         await s.barrier()
         held = s.submit_nowait(gate.wait, 60)
         await until(lambda: held._value.task.lane is not None)
         before = fake.statistics["records"]
-        tensors = chain(x, count)
+        tensors = chain(x, count, step)
         gate.set()
         assert (await tensors[-1].numpy()).max() == count + 1
         await s.barrier()
@@ -50,6 +54,10 @@ async def records(fake: Fake, array: np.ndarray, count: int = 40) -> int:
 
 async def test_small_operations_share_events(fake: Fake) -> None:
     assert await records(fake, BLOCK) <= ceil(40 / stream.BURST) + 3  # of the function, and of the copy out
+
+
+async def test_so_do_those_on_transposed_operands(fake: Fake) -> None:
+    assert await records(fake, BLOCK, 20, lambda x: x.mT + 1) < 10  # of 40 operations
 
 
 async def test_what_takes_a_while_has_an_event_of_its_own(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

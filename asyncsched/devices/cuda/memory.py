@@ -84,7 +84,7 @@ class CUDAMemory(Memory):
             self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
         plan: Any = task.plan
-        if self._mark in plan.compiled_in or self.compiled(task):
+        if self.compiled(task):
             self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
         form = self._form(task)
@@ -103,20 +103,27 @@ class CUDAMemory(Memory):
         self._ran_before.add(form)
 
     def compiled(self, task: Task) -> bool:
-        """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it.
-
-        If all operands are contiguous, the plan has the whole form, and the operands are not looked at.
-        """
-        plan: Any = task.plan
-        if self._mark in plan.compiled_in:
+        """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it."""
+        if self._noted(task):
             return True
         if self._form(task) not in self._ran_before:
             return False
-        if all(v.meta is not None and v.meta.known and v.meta.contiguous for v in task.inputs):
+        if all(v.meta is not None and v.meta.known for v in task.inputs):
+            plan: Any = task.plan
             if len(plan.compiled_in) >= _MOST_MARKS:
                 plan.compiled_in.clear()
-            plan.compiled_in[self._mark] = self._launches(task)
+            plan.compiled_in[self._mark_of(task)] = self._launches(task)
         return True
+
+    def _noted(self, task: Task) -> bool:
+        """Whether the plan says that nothing is compiled for the task."""
+        noted = task.plan.compiled_in  # type: ignore[attr-defined]
+        return self._mark in noted or (bool(noted) and self._mark_of(task) in noted)
+
+    def _mark_of(self, task: Task) -> Hashable:
+        """The plan has the whole form of operands without gaps. Of others it lacks the strides."""
+        others = [v.array for v in task.inputs if v.meta is not None and not v.meta.contiguous]
+        return (self._mark, *[getattr(array, "strides", None) for array in others]) if others else self._mark
 
     def _launches(self, task: Task) -> Launches | None:
         plan: Any = task.plan
@@ -225,11 +232,11 @@ class CUDAMemory(Memory):
 
         Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
-        op, plan = task.call, task.plan
+        op = task.call
         if type(op) is not Op or (op.launches is None and not op.view) or op.checks or task.move is not None:
             return False
         assert task.lane is not None
-        return not task.lane.copies and self._mark in plan.compiled_in  # type: ignore[attr-defined]
+        return not task.lane.copies and self._noted(task)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.
