@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from math import inf
 from time import monotonic
-from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from types import AsyncGeneratorType, CoroutineType, GeneratorType, coroutine
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio.lowlevel
@@ -246,10 +248,12 @@ async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], ti
     given, found = list[Any](), list[Any]()
     try:
         given += [await scope.put(example) if isinstance(example, np.ndarray) else example for example in examples]
-        for _ in range(times):
-            found.append(fn(*given))
+        for number in range(times):
+            on_stream = partial(scope._runtime.on_stream, number)
+            with on_stream():
+                found.append(fn(*given))
             if isinstance(found[-1], Coroutine):  # also where a plain function is around it
-                found[-1] = await found[-1]
+                found[-1] = await _stepped(found[-1], on_stream)
             elif isinstance(found[-1], Generator | AsyncGenerator):
                 raise TypeError(f"{label_of(fn)} gives a generator, of which nothing has run: warm up what reads it")
         if tensors := tensors_in(found):
@@ -550,3 +554,19 @@ class Scope(Submitter, OnlyAsync):
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"
+
+
+@coroutine
+def _stepped(steps: Coroutine[Any, Any, Any], around: Callable[[], AbstractContextManager[None]]) -> Any:
+    """Await a coroutine, each step of which runs within a context."""
+    go_on: Callable[[], Any] = partial(steps.send, None)
+    while True:
+        with around():
+            try:
+                waits_for = go_on()
+            except StopIteration as end:
+                return end.value
+        try:
+            go_on = partial(steps.send, (yield waits_for))
+        except BaseException as error:  # a cancellation, or the end of a generator
+            go_on = partial(steps.throw, error)

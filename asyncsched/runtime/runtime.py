@@ -10,7 +10,7 @@ import contextlib
 import contextvars
 import threading
 import weakref
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 from types import SimpleNamespace
@@ -18,6 +18,7 @@ from typing import Any, Final, NoReturn, Protocol, cast
 
 import numpy as np
 
+from .._blocks import contextmanager
 from .._core.callsite import CallSite, line_of
 from .._core.completions import Completions
 from .._core.endings import Commit
@@ -208,6 +209,19 @@ class Runtime(OnOneLoop, Host):
         serial = compute if remote is None else [Lane(device, one) for one in remote.serial]
         copy = [Lane(device, device.copier, copies=True, loop=loop)]
         self.lanes[device] = Lanes(compute, serial, copy)
+
+    @contextmanager
+    def on_stream(self, number: int) -> Iterator[None]:
+        """Within, which must not `await`, tasks go to the compute stream of this number, counted around; but not on
+        devices that run some on the loop's thread."""
+        found = [(lanes, lanes.compute) for device, lanes in self.lanes.items() if not device.inline]
+        for lanes, compute in found:
+            lanes.compute = [compute[number % len(compute)]]
+        try:
+            yield
+        finally:
+            for lanes, compute in found:
+                lanes.compute = compute
 
     def _allow_inline(self) -> None:
         """Let quick operations run on the loop's thread from now on, if all devices use NumPy's arrays."""

@@ -92,7 +92,7 @@ async def test_bytes_are_those_of_the_cards(mortals):
 @pytest.mark.parametrize(("found", "told"), [(123, 123), (None, 1 << 20)], ids=["driver", "no driver"])
 def test_the_driver_is_asked_for_free_bytes(monkeypatch, found, told):
     """CuPy's own call holds the GIL while it waits for the driver."""
-    monkeypatch.setattr(work.driver, "free_bytes", lambda: found)
+    monkeypatch.setattr(work.driver, "free_bytes", lambda _: found)
     with fake_cupy(memory=1 << 20), ThreadPoolExecutor(1) as thread:  # a thread keeps its stream
         assert thread.submit(work._look).result()["bytes"] == told
 

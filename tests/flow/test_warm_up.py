@@ -140,14 +140,18 @@ def fake() -> Iterator[Fake]:
 
 
 @pytest.mark.drops_at_once
+@pytest.mark.parametrize("awaits", [False, True])
 async def test_on_cuda_each_stream_has_had_its_turn_and_nothing_compiles_afterwards(
-    fake: Fake, finished: list[str]
+    fake: Fake, finished: list[str], awaits: bool
 ) -> None:
     def step(x: asc.Tensor) -> asc.Tensor:
         return asc.nn.functional.softmax(x @ x.T + 1)
 
+    async def handler(x: asc.Tensor) -> None:
+        await (await step(x).sum() + step(x)).numpy()
+
     async with asc.Scheduler("cuda", streams=2) as s:
-        await s.warm_up(step, ROWS)
+        await s.warm_up(handler if awaits else step, ROWS)
         assert all(stream.issued.count for stream in s.devices[0].streams)  # type: ignore[attr-defined]
         compiles = fake.statistics["compiles"]
         assert compiles
