@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake
 from tests.waiting import until
 
@@ -288,20 +289,26 @@ async def test_nothing_is_done_before_what_it_reads(
         del y, readers, apart, reader
 
 
-async def test_short_operations_stay_on_their_producers_stream_and_functions_do_not(fake: Fake) -> None:
+async def test_operations_shorter_than_a_hop_stay_where_others_are(fake: Fake) -> None:
     """On another stream each would need an event, and a thread that waits."""
-    gate = threading.Event()
-    async with asc.Scheduler("cuda") as s:
+    device = CUDADevice(0, 2)
+    device.hop = 60.0  # however long this takes here
+    async with asc.Scheduler(device) as s:
         x = await s.put(BLOCK)
         await s.barrier()
         before, waits = await all_issued(s), fake.statistics["waits"]
         with fake.pause():
             y = x + 1
-            short = [y * i for i in range(4)] + [x * 3]
-            functions = [s.submit_nowait(gate.wait, 60) for _ in range(2)]
-            assert len({t._value.task.lane for t in [y, *short]}) == 1
-            assert functions[0]._value.task.lane is not functions[1]._value.task.lane
-            gate.set()
-            await until(lambda: issued(s) == before + 8)
+            assert len({t._value.task.lane for t in [y, x * 3, *[y * i for i in range(4)]]}) == 1
+            await until(lambda: issued(s) == before + 6)
         assert fake.statistics["waits"] == waits
+        await s.barrier()
+
+
+async def test_functions_go_to_stream_by_stream(fake: Fake) -> None:
+    gate = threading.Event()
+    async with asc.Scheduler("cuda") as s:
+        functions = [s.submit_nowait(gate.wait, 60) for _ in range(2)]
+        assert functions[0]._value.task.lane is not functions[1]._value.task.lane
+        gate.set()
         await s.barrier()
