@@ -269,7 +269,8 @@ def soonest(task: Task, now: float) -> Lane:
     Each lane has a time of its own: the estimated seconds of work that it was given, with its waits for other lanes.
     When it reports the end of a task, its time becomes the estimate for that end, so wrong guesses do not add up. If a
     lane has reported no end for longer than estimated, as with a user's function that takes a second, it is expected to
-    take as long again. So short tasks do not pile up behind it while another lane is free.
+    take as long again. So short tasks do not pile up behind it while another lane is free. But on a card,
+    which tells ends late and works on all lanes' tasks by itself, what waits for its tasks waits on every lane.
     """
     best = task.lanes[0]
     seconds = task.plan.on_card_seconds if best.on_card else task.plan.estimate
@@ -281,10 +282,10 @@ def soonest(task: Task, now: float) -> Lane:
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
         if producer is not None and producer.lane is not None and producer.state < DONE:
-            waits.append((producer.lane, producer.due - producer.lane.done_until))
+            waits.append((producer.lane, _ends(producer.due, producer.lane, now)))
     for reader in task.after or ():
         if reader.lane is not None and reader.state < DONE:
-            waits.append((reader.lane, reader.due - reader.lane.done_until))
+            waits.append((reader.lane, _ends(reader.due, reader.lane, now)))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until
@@ -301,3 +302,9 @@ def soonest(task: Task, now: float) -> Lane:
     if not best.load:
         best.done_at = now
     return best
+
+
+def _ends(due: float, lane: Lane, now: float) -> float:
+    """The end of a task by its lane's time."""
+    end = due - lane.done_until
+    return max(end, now - lane.done_at) if lane.on_card else end
