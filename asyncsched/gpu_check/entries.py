@@ -34,11 +34,7 @@ _LATE: Final = re.compile(r"^E +Failed: Timeout \(>", re.MULTILINE)  # pytest-ti
 _AGAIN: Final[Mapping[str, tuple[Sequence[str], dict[str, str], Sequence[str]]]] = {
     "blocking": ((), {"CUDA_LAUNCH_BLOCKING": "1", "CUDA_LOG_FILE": "stderr"}, ()),
     "memcheck": (("compute-sanitizer", "--track-stream-ordered-races", "all"), {}, ("--blocks",)),
-    "gdb": (
-        (which("gdb") or "cuda-gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace", "--args"),
-        {},
-        (),
-    ),
+    "gdb": (("gdb", "-batch", "-ex", "run", "-ex", "thread apply all backtrace", "--args"), {}, ()),
 }
 _SETTINGS: Final = {"PYTHONFAULTHANDLER": "1", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
 
@@ -106,9 +102,12 @@ class Entry:
     def again(self) -> Iterator[Entry]:
         """Further runs, which say more of a failure."""
         for name, (before, variables, options) in _AGAIN.items():
-            if before and (not which(before[0]) or (name == "gdb" and not self.why.startswith("killed by"))):
-                continue
-            command = [*before, *self.command, *options]
+            command = [*self.command, *options]
+            if before:
+                tool = which(before[0]) or which(f"cuda-{before[0]}")  # NVIDIA's gdb, where there is no other
+                if tool is None or (name == "gdb" and not self.why.startswith("killed by")):
+                    continue
+                command = [tool, *before[1:], *command]
             yield Entry("again", f"{self.name}_{name}", command, 3 * self.limit, variables=variables, whole=True)
 
     def _read(self, folder: Path) -> None:
