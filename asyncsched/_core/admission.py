@@ -269,9 +269,9 @@ def soonest(task: Task, now: float) -> Lane:
     Each lane has a time of its own: the estimated seconds of work that it was given, with its waits for other lanes.
     When it reports the end of a task, its time becomes the estimate for that end, so wrong guesses do not add up. If a
     lane has reported no end for longer than estimated, as with a user's function that takes a second, it is expected to
-    take as long again. So short tasks do not pile up behind it while another lane is free. On a card what
-    reads the result of a late lane's task stays there, since it would wait on any lane; on the host another lane may
-    have a processor when the late one has none.
+    take as long again. So short tasks do not pile up behind it while another lane is free. On a card what reads the
+    result of a late lane's task stays there, since it would wait on any lane; on the host another lane may have a
+    processor when the late one has none.
     """
     best = task.lanes[0]
     seconds = task.plan.on_card_seconds if best.on_card else task.plan.estimate

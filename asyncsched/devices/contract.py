@@ -30,9 +30,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from queue import Empty, SimpleQueue
+from typing import Any, Final, Protocol
 
 from .._blocks import contextmanager
 from .._core.completions import Completions
@@ -202,6 +204,7 @@ class RemoteDevice(Device, Protocol):
         """A launched task was cancelled: end it, if that is possible. Its end is reported as that of any other."""
 
 
+EXIT_SECONDS: Final = 2.0  # a guess
 # Threads that run task bodies. To await or read a tensor there would wait for a task that may stand behind it in the
 # same stream, so it is refused with an error.
 _stream_threads: set[int] = set()
@@ -229,6 +232,15 @@ def stream_thread(name: str, completions: Completions, *counters: Counter) -> It
         completions.died(died)
     finally:
         _stream_threads.discard(threading.get_ident())
+
+
+def begin_no_more(queue: SimpleQueue[Any]) -> None:
+    """Take from a stream's queue what waits there, and have its thread end. Called when the interpreter is about to
+    end, which waits for such threads for `EXIT_SECONDS` at most."""
+    with suppress(Empty):
+        while True:
+            queue.get_nowait()
+    queue.put(None)
 
 
 def in_stream_thread() -> bool:

@@ -44,7 +44,7 @@ from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.model import Task
 from .._threads import start_thread
 from ..ops.parallel import PART_SECONDS, share_by
-from .contract import Job, Point, stream_thread
+from .contract import EXIT_SECONDS, Job, Point, begin_no_more, stream_thread
 from .counter import Counter
 from .host import blas
 from .host.allowed import allowed_processors
@@ -53,7 +53,6 @@ from .host.slices import take_long_slices
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
-_EXIT_SECONDS: Final = 2.0  # seconds for which the interpreter's end waits for bodies at most: a guess
 _EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
 _LOOK_UP: Final = Shared(())  # wakes a stream that sleeps, and gives it nothing to do
 _MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
@@ -96,10 +95,7 @@ class CPUStream:
 
     def leave(self) -> None:
         """Begin nothing more. Called when the interpreter is about to end."""
-        with suppress(Empty):
-            while True:
-                self.queue.get_nowait()
-        self.queue.put(None)
+        begin_no_more(self.queue)
 
     def computes(self) -> bool:
         """Whether its thread is about to end or to go on, and does not wait for something that may never come."""
@@ -181,7 +177,7 @@ def _leave() -> None:
     product that begins meanwhile makes one of them forget that it has to end. Python does not wait for streams, which
     are daemons. So a body that still runs when the program ends could keep the process from ending.
     """
-    until, left = monotonic() + _EXIT_SECONDS, [stream for stream in _streams if stream.worker.is_alive()]
+    until, left = monotonic() + EXIT_SECONDS, [stream for stream in _streams if stream.worker.is_alive()]
     for stream in left:
         stream.leave()
     while (busy := [stream for stream in left if stream.computes()]) and monotonic() < until:

@@ -264,6 +264,22 @@ async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], ti
         found.clear()
 
 
+@coroutine
+def _stepped(steps: Coroutine[Any, Any, Any], around: Callable[[], AbstractContextManager[None]]) -> Any:
+    """Await a coroutine, each step of which runs within a context."""
+    go_on: Callable[[], Any] = partial(steps.send, None)
+    while True:
+        with around():
+            try:
+                waits_for = go_on()
+            except StopIteration as end:
+                return end.value
+        try:
+            go_on = partial(steps.send, (yield waits_for))
+        except BaseException as error:  # a cancellation, or the end of a generator
+            go_on = partial(steps.throw, error)
+
+
 class Timeout:
     """Cancels the body of a block in this asyncio task after some seconds, as `asyncio.timeout` does, with one
     difference: a body that stands at a `yield` of an async generator is cancelled when it goes on. Until then the task
@@ -554,19 +570,3 @@ class Scope(Submitter, OnlyAsync):
         whose = "" if tenant is None else f"tenant={tenant!r}, "
         until = "" if self._deadline is None else f"deadline={self._deadline:g} s, "
         return f"Scope({self._name!r}, {whose}{until}{state})"
-
-
-@coroutine
-def _stepped(steps: Coroutine[Any, Any, Any], around: Callable[[], AbstractContextManager[None]]) -> Any:
-    """Await a coroutine, each step of which runs within a context."""
-    go_on: Callable[[], Any] = partial(steps.send, None)
-    while True:
-        with around():
-            try:
-                waits_for = go_on()
-            except StopIteration as end:
-                return end.value
-        try:
-            go_on = partial(steps.send, (yield waits_for))
-        except BaseException as error:  # a cancellation, or the end of a generator
-            go_on = partial(steps.throw, error)

@@ -66,7 +66,7 @@ class CUDAMemory(Memory):
         self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
         self._ran_before: set[Hashable] = set()  # operations, with the form of their operands; and code of functions
-        self._mark = object()  # plans of which the same is known: see `compiled`
+        self._mark = object()  # plans of which the same is known: see `_mark_of`
         self._steps = FusedSteps(context.cupy)
 
     def explain(self, error: BaseException) -> None:
@@ -84,7 +84,7 @@ class CUDAMemory(Memory):
             self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
         plan: Any = task.plan
-        if self.compiled(task):
+        if self._mark in plan.compiled_in or self._compiled(task):
             self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
         form = self._form(task)
@@ -102,7 +102,7 @@ class CUDAMemory(Memory):
             self._ran_before.clear()
         self._ran_before.add(form)
 
-    def compiled(self, task: Task) -> bool:
+    def _compiled(self, task: Task) -> bool:
         """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it."""
         if self._noted(task):
             return True

@@ -46,8 +46,7 @@ which would have to ask them in turn, and each question holds the GIL.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, Final
 
@@ -55,7 +54,7 @@ from ..._core.failure import Failure
 from ..._core.model import Task
 from ...ops.kernels.signal import forget_all_plans
 from .. import execution
-from ..contract import Job, Point, stream_thread
+from ..contract import Job, Point, begin_no_more, stream_thread
 from ..counter import Counter
 from . import threads
 from .clock import Times
@@ -117,10 +116,7 @@ class CUDAStream:
 
     def leave(self) -> None:
         """Issue nothing more. Called when the interpreter is about to end."""
-        with suppress(Empty):
-            while True:
-                self._queue.get_nowait()
-        self.close()
+        begin_no_more(self._queue)
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         """Queue a task."""

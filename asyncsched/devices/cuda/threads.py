@@ -24,11 +24,11 @@ from time import monotonic, sleep
 from typing import Final, ParamSpec, TypeVar
 
 from ..._threads import start
+from ..contract import EXIT_SECONDS
 from . import driver
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_EXIT_SECONDS: Final = 2.0  # for which the interpreter's end waits at most: a guess
 _EXIT_LOOK: Final = 0.005  # seconds between two looks
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 _busy: Final = set[threading.Thread]()  # those that may call CUDA
@@ -69,7 +69,7 @@ def resting(wait: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
 
 def leave() -> None:
     """Wait until all threads rest, or are idle. Called when the interpreter is about to end."""
-    until = monotonic() + _EXIT_SECONDS
+    until = monotonic() + EXIT_SECONDS
     while _busy and monotonic() < until:
         sleep(_EXIT_LOOK)
 
