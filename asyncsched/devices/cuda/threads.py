@@ -33,8 +33,9 @@ _EXIT_LOOK: Final = 0.005  # seconds between two looks
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 _busy: Final = set[threading.Thread]()  # those that may call CUDA
 if hasattr(os, "register_at_fork"):
-    for ours in (_idle, _busy):
-        os.register_at_fork(after_in_child=ours.clear)  # a child of a fork has none of them
+    # a child of a fork has none of them
+    os.register_at_fork(after_in_child=_idle.clear)
+    os.register_at_fork(after_in_child=_busy.clear)
 
 
 def run(work: Callable[[], None], name: str) -> None:
