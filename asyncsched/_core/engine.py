@@ -431,6 +431,11 @@ class Engine:
             self.ledger.unreserve(scope)
 
     @whole
+    def end_scope(self, scope: Scope) -> None:
+        """Mark a scope to which nothing more will be submitted. See `Scopes.end`."""
+        self.scopes.end(scope)
+
+    @whole
     def close_scope(self, scope: Scope, error: BaseException | None = None) -> None:
         """Take a finished scope, which an error has left, out of the tree, and charge its remaining bytes to its parent
         in the same step."""

@@ -65,16 +65,20 @@ class Scopes:
     def end(self, scope: Scope) -> None:
         """Mark a scope to which nothing more will be submitted.
 
-        Once it is over it closes: when a later scope opens in its parent's queue, or at the latest with its parent.
+        Once it is over it closes: now, when a later scope opens in its parent's queue, or at the latest with its
+        parent.
         """
         parent = scope.parent
         assert parent is not None
         scope.ended = True
+        if self._ledger.observer is not None:
+            self._ledger.observer.scope_left(scope)
+        if not (scope.tasks or scope.children or scope.unseen):
+            self.close(scope)
+            return
         if parent.ended_children is None:
             parent.ended_children = deque()
         parent.ended_children.append(scope)
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_left(scope)
 
     def _sweep(self, ended: deque[Scope]) -> None:
         """Close scopes that are over.

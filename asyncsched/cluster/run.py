@@ -43,7 +43,7 @@ from ..devices.contract import Device
 from ..devices.execution import Body
 from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import ADMITTED, awaited, checkpoint, drained
+from ..runtime.waiting import ADMITTED, awaited, drained
 from .graph import Kind, Sizes, nbytes
 from .work import NUMBERS
 
@@ -142,7 +142,7 @@ class Run:
             elif queue.live > AHEAD:
                 await self._admitted(next(islice(queue, queue.live // 2, None)))
             else:
-                await checkpoint()
+                await asyncio.sleep(0)
 
     async def _admitted(self, task: Task) -> None:
         """Wait until a task is launched. If somebody cancels it, no more are submitted."""

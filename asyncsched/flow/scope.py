@@ -27,7 +27,7 @@ from ..runtime.awaiting import awaits
 from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, enter
 from ..runtime.threads import in_thread
-from ..runtime.waiting import checkpoint, drained, shielded
+from ..runtime.waiting import drained, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor
@@ -66,7 +66,7 @@ class Submitter(Tasks):
         runtime.check()
         before = runtime.ledger.sequence
         if not await drained(runtime, core, before):
-            await checkpoint()
+            await asyncio.sleep(0)
         report(core, "barrier", before)
 
     async def capture(self, fn: Callable[..., Any], *examples: Tensor, donate: int | Sequence[int] = ()) -> Graph:
@@ -118,7 +118,7 @@ class Submitter(Tasks):
         """
         runtime, core = self._runtime, self._core()
         runtime.check()
-        await checkpoint()
+        await asyncio.sleep(0)
         graph = record(runtime, core, fn, examples, donate)
         graph.prepare(await self._claim(core, repr(graph), graph.owned) if graph.owned else None)
         if not graph.donate:
@@ -207,11 +207,14 @@ class Submitter(Tasks):
             DeadlineExceeded: at the end of the block, if the deadline has passed.
             ValueError, TypeError: for an argument out of its range.
         """
-        check_number("deadline", deadline, "seconds", none="no deadline")
-        check_number("weight", weight, "shares", none="the tenant's own")
+        if deadline is not None:
+            check_number("deadline", deadline, "seconds", none="no deadline")
+        if weight is not None:
+            check_number("weight", weight, "shares", none="the tenant's own")
         if priority is not None and (isinstance(priority, bool) or not isinstance(priority, int)):
             raise TypeError(f"priority must be an int, the higher the sooner, not {type(priority).__name__}")
-        check_wait(wait, reserve)
+        if wait is not None:
+            check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
         if isinstance(tenant, _UNFINISHED):
             if isinstance(tenant, CoroutineType):
@@ -409,7 +412,7 @@ class Scope(Submitter, OnlyAsync):
         if around is None:
             raise RuntimeError(f"scope {self._name!r} has no reserve to grow: open it by `s.scope(reserve=...)`")
         check_reserve(core.reserve + more, around.limit, f"scope {self._name!r}, grown by {more:,} bytes,")
-        await checkpoint()
+        await asyncio.sleep(0)
         self._core()  # raises, if it was left
         engine, claimed = runtime.engine, None
         growth = engine.scopes.open_growth(core, f"growth of {self._name}")
@@ -447,7 +450,7 @@ class Scope(Submitter, OnlyAsync):
         core = self._inner = engine.scopes.open(self._name, self._parent(), self._share)
         try:
             if self._takes_turn:
-                await checkpoint()
+                await asyncio.sleep(0)
             if self._reserve is not None:
                 claimed = await self._claim(core, f"scope {self._name!r}", self._reserve, self._wait)
                 engine.grant_reserve(core, claimed)
@@ -460,6 +463,9 @@ class Scope(Submitter, OnlyAsync):
         core, what = self._core(), f"scope {self._name!r}"
         if self._link is not None:
             self._link.leave()
+        if not (error or self._timeout or core.tasks or core.children or core.unseen or core.reserve):
+            self._runtime.engine.close_scope(core)  # nothing to wait for, to tell or to give back
+            return
         if waiting := growths(core):
             self._runtime.cancel_all(waiting, f"the end of {what}")
         try:

@@ -2,7 +2,7 @@
 
 Theory of operation. Each coroutine here goes the same way:
 
-1. It checks that this thread may submit, and passes through the event loop once (`checkpoint`), before there is a task.
+1. It checks that this thread may submit, and passes through the event loop once (`sleep(0)`), before there is a task.
    If it is cancelled there, it leaves nothing behind.
 2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply, since a
    coroutine that waits for admission cannot run ahead.
@@ -46,7 +46,7 @@ from ..ops.program import ref
 from ..runtime.context import current_scope
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import ADMITTED, awaited, checkpoint
+from ..runtime.waiting import ADMITTED, awaited
 from ..tensors.arguments import dtype_of
 from ..tensors.handles import Handle, Task
 from ..tensors.putting import importable, make_put, put_nowait
@@ -105,7 +105,7 @@ class Tasks:
         runtime = self._runtime
         runtime.check()
         source = importable(runtime, array, device)  # ordered behind the stream that is current now
-        await checkpoint()
+        await asyncio.sleep(0)
         task, tensor = make_put(runtime, self._core(), source, bounded=False)
         try:
             if task.state == PENDING:
@@ -189,7 +189,7 @@ class Tasks:
             MemoryDeadlockError, SchedulerStalled: if no room will come.
         """
         context = self._context_for(fn, args, keywords)
-        await checkpoint()
+        await asyncio.sleep(0)
         given = shape, dtype, nbytes, workspace, name, device, resource
         task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
         try:

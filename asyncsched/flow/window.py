@@ -32,7 +32,7 @@ from ..pictures.record import Record, Seconds
 from ..runtime.closing import report
 from ..runtime.context import Ambient, current_scope, enter
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import checkpoint, drained
+from ..runtime.waiting import drained
 
 
 @dataclass(frozen=True, repr=False)
@@ -96,14 +96,14 @@ class Window(OnlyAsync):
         waited = False
         if len(self._behind) >= self._depth:
             oldest, started = self._behind[0], perf_counter()
-            over = oldest.over()  # there is nothing to wait for, or to report
+            over = oldest.closed or oldest.over()  # there is nothing to wait for, or to report
             waited = not over and await drained(runtime, oldest)
             self._behind.popleft()
             self._waited += perf_counter() - started
             if not over:
                 report(oldest, "window")
         if not waited:  # one turn of the loop for each iteration
-            await checkpoint()
+            await asyncio.sleep(0)
         self._begun += 1
         core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), None)
         self._current = enter(runtime, core, task, passing=True)
@@ -120,7 +120,7 @@ class Window(OnlyAsync):
     def _end(self, link: Ambient) -> None:
         self._current = None
         link.leave()
-        self._runtime.engine.scopes.end(link.core)
+        self._runtime.engine.end_scope(link.core)
         self._behind.append(link.core)
 
     def statistics(self) -> WindowStatistics:

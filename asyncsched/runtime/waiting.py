@@ -138,9 +138,3 @@ async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:
     except (asyncio.CancelledError, KeyboardInterrupt):  # only the end of the loop cancels this task
         runtime.abandoned = True
         raise
-
-
-@coroutine
-def checkpoint() -> Generator[None, None, None]:
-    """Let others run once."""
-    yield

@@ -150,7 +150,7 @@ async def test_scopes_windows_and_batches(s: asc.Scheduler) -> None:
         ("closed", "iteration 1"),
         ("opened", "iteration 2"),
     ]
-    assert told[5:8] == [("left", "iteration 2"), ("closed", "request"), ("closed", "iteration 2")]
+    assert told[5:8] == [("left", "iteration 2"), ("closed", "iteration 2"), ("closed", "request")]
     assert ("batch", 2) in told
     assert log.seen.count(("submitted", "scope 'request'")) == log.seen.count(("ended", "scope 'request'", "done")) == 1
 

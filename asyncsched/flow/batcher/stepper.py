@@ -33,7 +33,6 @@ from ...pictures.record import Record, Seconds
 from ...runtime.context import current_scope, deadline, find, innermost
 from ...runtime.runtime import Runtime
 from ...runtime.threads import outlast
-from ...runtime.waiting import checkpoint
 from ..scope import Scope, Submitter, check_wait
 from .members import NOBODY, MemberQueue, Seat
 from .queue import is_error, own
@@ -151,7 +150,7 @@ class Outputs(Generic[Output]):
         """
         seat = self._seat
         if seat.unread:
-            await checkpoint()
+            await asyncio.sleep(0)
         while not (seat.unread or seat.ended or seat.left):
             if seat.future is not None:
                 raise RuntimeError("another coroutine waits for this member's outputs: one reads them at a time")
