@@ -28,10 +28,9 @@ Some drops may be counted needlessly: those from before the number was set, and 
 Then the loop wakes for nothing, never too late. A task's own drops at its end are reported together with its end, a
 moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
 
-There is a shortcut. While no scan for a fitting task is under way, `Value.__del__` itself gives back what the loop's
-own thread drops. `immediate_thread` is the number of that thread. It is set when an operation runs at once and nothing
-is unfinished, until the next task is submitted; and while the engine runs quick tasks in a row, since it scans again
-afterwards.
+There is a shortcut. While no scan for a fitting task is under way, the bytes of what the loop's own thread drops are
+given back there and then. `immediate_thread` is the number of that thread. It is set while nothing is unfinished, until
+the next task is submitted; and while the engine runs quick tasks in a row, since it scans again afterwards.
 
 Some drops cannot be reported: there is no memory, or they come at the end of a recursion. They set `fatal`. So does a
 stream's thread that dies of an exception that is no task's. Then everything is abandoned. `fatal` is an attribute,
@@ -49,6 +48,7 @@ collector may run `__del__` in the thread that holds it).
 
 from __future__ import annotations
 
+from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -97,8 +97,12 @@ class Completions:
 
         Its charge is set to 0 just before, with no call in between: see `report_again`.
         """
+        account: Any = held.account
+        if self.immediate_thread == get_ident() and not account.closed:
+            account.used, held.charge = account.used - held.charge, 0
+            return
         charge, held.charge = held.charge, 0
-        self.items.append((held.account, charge, held.seq))
+        self.items.append((account, charge, held.seq))
         if self.wants_bytes:
             self.freed(charge)
 

@@ -268,6 +268,8 @@ class Engine:
             stuck = self.admission.stuck() if lacking and not completions.items else []
             self._stuck = bool(stuck)
             self._host.on_stuck(stuck)
+        if not (ledger.unfinished or ledger.drop_observer or ledger.abandoned):
+            completions.immediate_thread = get_ident()
         return None
 
     def _take_in(self) -> None:
@@ -325,13 +327,16 @@ class Engine:
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
-                self._host.run_here(task)
+                lane.device.run_here(task)
+                if task.plan.seconds:
+                    self._host.spend(task.plan.seconds)
                 self._endings.ended(task)
                 ran += 1
                 task = self.admission.next() if ran < most and not self._postponed else None
                 lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
         finally:
-            completions.immediate_thread = 0
+            if self.ledger.unfinished:
+                completions.immediate_thread = 0
         for account in self.ledger.waiting:
             account.changed = True
         return ran, task

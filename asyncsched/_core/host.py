@@ -29,8 +29,8 @@ class Host(Protocol):
         """Whether a quick task runs on the event loop's thread now."""
         return False
 
-    def run_here(self, task: Task) -> None:
-        """Run a quick task on the event loop's thread, to its end."""
+    def spend(self, seconds: float) -> None:
+        """Take note that a quick task held the event loop's thread for so long, beyond the usual cost of a task."""
         return
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:

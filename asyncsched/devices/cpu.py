@@ -43,6 +43,7 @@ from .._core.completions import Completions
 from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.model import Task
 from .._threads import start_thread
+from ..ops.op import Blas, Op
 from ..ops.parallel import PART_SECONDS, share_by
 from .contract import EXIT_SECONDS, Job, Point, begin_no_more, stream_thread
 from .counter import Counter
@@ -56,6 +57,16 @@ _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
 _EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
 _LOOK_UP: Final = Shared(())  # wakes a stream that sleeps, and gives it nothing to do
 _MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
+
+
+def _share_blas(team: Team, task: Task) -> None:
+    """Give BLAS the threads that suit a task which is about to be launched. On the loop's thread."""
+    call = task.call
+    product = isinstance(call, Op) and call.blas is not Blas.NONE
+    if product or not (isinstance(call, Op) and (call.out or call.view)):
+        # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
+        # library's or a user's function may use them all.
+        blas.compute(team, product or False in [one.finished.count == one.launched for one in team.streams])
 
 
 class CPUStream:
@@ -76,7 +87,7 @@ class CPUStream:
 
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         if self._team is not None:
-            self._team.before_launch(task)
+            _share_blas(self._team, task)
         self.launched += 1
         self.queue.put((task, waits))
         return self.launched
@@ -135,7 +146,7 @@ class CPUStream:
 
     def _next(self, team: Team, rest: Callable[[], _Item]) -> _Item:
         """The next item. While there is none, the thread helps with parts of other streams' operations."""
-        return (self.queue.empty() and team.open()) or rest()
+        return (self.queue.empty() and team.parts and team.open()) or rest()
 
     def _rest(self) -> _Item:
         """The next item. While arrays are out that a task here may have made, the thread looks up now and then: see
@@ -229,11 +240,9 @@ class CPUDevice(HostDevice):
         for stream in self._running:
             stream.look_up()
 
-    def run_here(self, task: Task) -> None:
-        if task.plan.seconds and self._team is not None:
-            self._team.before_launch(task)  # the loop's next turn is told of: see `Runtime.spend`
-        execute(task, self.memory)
-        self.memory.completions.ending = False
+    def before_launch(self, task: Task) -> None:
+        if self._team is not None:
+            _share_blas(self._team, task)
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)

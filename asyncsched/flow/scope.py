@@ -63,7 +63,6 @@ class Submitter(Tasks):
             ExceptionGroup: of those failures that nobody has seen.
         """
         runtime, core = self._runtime, self._core()
-        runtime.check()
         before = runtime.ledger.sequence
         if not await drained(runtime, core, before):
             await asyncio.sleep(0)
@@ -117,7 +116,6 @@ class Submitter(Tasks):
             ValueError, TypeError: for an argument out of its range.
         """
         runtime, core = self._runtime, self._core()
-        runtime.check()
         await asyncio.sleep(0)
         graph = record(runtime, core, fn, examples, donate)
         graph.prepare(await self._claim(core, repr(graph), graph.owned) if graph.owned else None)
@@ -407,18 +405,17 @@ class Scope(Submitter, OnlyAsync):
             RuntimeError: if the scope has no reserve.
         """
         runtime, core, more = self._runtime, self._core(), parse_bytes(nbytes, "nbytes")
-        runtime.check()
         around = core.account_around
         if around is None:
             raise RuntimeError(f"scope {self._name!r} has no reserve to grow: open it by `s.scope(reserve=...)`")
         check_reserve(core.reserve + more, around.limit, f"scope {self._name!r}, grown by {more:,} bytes,")
         await asyncio.sleep(0)
-        self._core()  # raises, if it was left
+        self._entered()  # raises, if it was left
         engine, claimed = runtime.engine, None
         growth = engine.scopes.open_growth(core, f"growth of {self._name}")
         try:
             claimed = await self._claim(growth, f"scope {self._name!r}, to grow,", more)
-            self._core()
+            self._entered()
             engine.grow_reserve(core, claimed)
         finally:
             del claimed  # an exception holds this frame
@@ -427,7 +424,6 @@ class Scope(Submitter, OnlyAsync):
 
     async def __aenter__(self) -> Self:
         runtime, seconds, until = self._runtime, self._deadline, inf
-        runtime.check()
         if self._inner is not None:
             raise RuntimeError("a scope is entered once: make another with `s.scope()`")
         if seconds is not None:
@@ -460,10 +456,10 @@ class Scope(Submitter, OnlyAsync):
         return core
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        core, what = self._core(), f"scope {self._name!r}"
+        core, what = self._entered(), f"scope {self._name!r}"
         if self._link is not None:
             self._link.leave()
-        if not (error or self._timeout or core.tasks or core.children or core.unseen or core.reserve):
+        if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.reserve):
             self._runtime.engine.close_scope(core)  # nothing to wait for, to tell or to give back
             return
         if waiting := growths(core):
@@ -560,6 +556,10 @@ class Scope(Submitter, OnlyAsync):
         )
 
     def _core(self) -> CoreScope:
+        self._runtime.check()
+        return self._entered()
+
+    def _entered(self) -> CoreScope:
         if self._inner is None or self._link is None:
             raise RuntimeError("the scope is not entered yet: use `async with s.scope() as scope`")
         if self._inner.closed:

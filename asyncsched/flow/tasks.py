@@ -103,7 +103,6 @@ class Tasks:
         if keywords:
             refuse_keywords(Tasks.put, keywords)
         runtime = self._runtime
-        runtime.check()
         source = importable(runtime, array, device)  # ordered behind the stream that is current now
         await asyncio.sleep(0)
         task, tensor = make_put(runtime, self._core(), source, bounded=False)
@@ -125,7 +124,6 @@ class Tasks:
 
         The source must not change before the tensor is done.
         """
-        self._runtime.check()
         return put_nowait(self._runtime, self._core(), array, device)
 
     @overload
@@ -245,9 +243,7 @@ class Tasks:
 
     def _context_for(self, fn: object, args: tuple[Any, ...], keywords: Mapping[str, object]) -> contextvars.Context:
         """The context that a callable runs in: a copy of this one. Make it before the event loop turns, since other
-        coroutines change what is current on this thread. Raises for a call that may not be made now, and for keywords:
-        they were meant for the function."""
-        self._runtime.check()
+        coroutines change what is current on this thread. Raises for keywords: they were meant for the function."""
         if keywords:
             given = ", ".join(f"{name}=..." for name in keywords)
             label = getattr(fn, "__name__", "fn")
@@ -412,7 +408,9 @@ def _make_call(
     if isinstance(nbytes, LearnedCost):
         lesson = nbytes._lesson(label, inputs, workspace, None if target.memory.number is not None else runtime.ledger)
         nbytes, workspace = lesson.nbytes, lesson.workspace
-    cost, scratch = _cost(form, result, nbytes, workspace, inputs)
+    cost, scratch = result, 0
+    if inputs or nbytes is not None or workspace is not None:
+        cost, scratch = _cost(form, result, nbytes, workspace, inputs)
     declared = nbytes is not None
     # The charge for a result that cannot be measured. None if the user gave no cost.
     options: dict[str, Any] | None = None

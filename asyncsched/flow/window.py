@@ -82,7 +82,7 @@ class Window(OnlyAsync):
     async def __aenter__(self) -> Self:
         runtime = self._runtime
         runtime.check()
-        task = asyncio.current_task(runtime.loop)
+        task = asyncio.current_task()
         assert task is not None
         if self._owner is None:
             self._owner = weakref.ref(task)

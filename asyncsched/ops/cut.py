@@ -24,7 +24,7 @@ from .cost_model import has_blas, product_seconds
 from .kernels.blocks import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .kernels.compiled import compiled
 from .op import PRODUCTS, Cut, Kernel, Op
-from .parallel import equal, number, ranges, rounds, seconds_of, threads
+from .parallel import equal, here, number, ranges, rounds, seconds_of, threads
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and the place of its result
@@ -48,8 +48,8 @@ _SIDE: Final = 1024
 
 def run(op: Op, kernel: Kernel, args: Sequence[Any], out: Array, options: Mapping[str, Any]) -> Any:
     """Compute the operation's result in `out`: whole, or in parts for the calling thread's team."""
-    found = parts(op, kernel, args, out)
-    if _repeats(kernel, args, out):
+    repeats, found = _repeats(kernel, args, out), parts(op, kernel, args, out)
+    if repeats:
         kernel = partial(without_buffers, kernel, out.shape[-1])
     if not found:
         return kernel(*args, out=out, **options)
@@ -78,7 +78,7 @@ def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]
         args: arrays and scalars.
         out: the array for the result.
     """
-    if threads() < 2:
+    if here.threads < 2:
         return []
     if op.cut in PRODUCTS:
         return _of_product(op.cut, args, out)

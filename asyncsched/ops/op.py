@@ -278,11 +278,7 @@ def bind(kernel: str | Kernel, xp: Any) -> Kernel:
     if isinstance(kernel, str):
         function: Kernel = getattr(xp, kernel)
         return partial(_logical, function) if kernel.startswith("logical_") and xp is not np else function
-
-    def bound(*arrays: Any, **options: Any) -> Any:
-        return kernel(xp, *arrays, **options)
-
-    return bound
+    return partial(kernel, xp)
 
 
 def _logical(function: Kernel, *arrays: Any, **options: Any) -> Any:

@@ -29,26 +29,26 @@ class _Here(threading.local):
     run: Callable[[Sequence[Part]], None] | None = None
 
 
-_here = _Here()
+here = _Here()
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
     """Let `run`, which has this number of threads, run the calling thread's parts from now on."""
-    _here.run, _here.threads = run, threads
+    here.run, here.threads = run, threads
 
 
 def threads() -> int:
     """The number of threads that share the calling thread's work, including itself."""
-    return _here.threads
+    return here.threads
 
 
 def run(parts: Sequence[Part]) -> None:
     """Call all parts, in any order, perhaps at the same time. Raises an exception of one of them."""
-    if _here.run is None or len(parts) < 2:
+    if here.run is None or len(parts) < 2:
         for part in parts:
             part()
     else:
-        _here.run(parts)
+        here.run(parts)
 
 
 def each(items: Sequence[Any], seconds: float, call: Callable[[Any], None]) -> None:
@@ -71,9 +71,9 @@ def number(seconds: float, each: int = 1, least: int = 1) -> int:
     Args:
         least: each part takes at least this many `PART_SECONDS`.
     """
-    if _here.threads < 2 or seconds < _WHOLE * PART_SECONDS:
+    if here.threads < 2 or seconds < _WHOLE * PART_SECONDS:
         return 1
-    return max(1, min(each * _here.threads, int(seconds / (least * PART_SECONDS))))
+    return max(1, min(each * here.threads, int(seconds / (least * PART_SECONDS))))
 
 
 def ranges(places: int, number: int, unit: int = 1) -> list[slice]:

@@ -48,6 +48,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import CO_ASYNC_GENERATOR
 from math import inf
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -140,11 +141,15 @@ def deadline(here: Ambient | None, task: asyncio.Task[Any] | None = None) -> flo
 
 
 def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
-    """The innermost ambient scope of a scheduler, or else its root. Searches from `here` outwards, if given.
+    """Where new work goes: the innermost ambient scope of a scheduler, or else its root. Searches from `here` outwards,
+    if given.
 
     Raises:
         SchedulerClosed: if that scope is closed, and this context inherited it.
+        RuntimeError, SchedulerClosed: if this thread, on this event loop, may not submit work: see `OnOneLoop.check`.
     """
+    if runtime.thread != get_ident() or not runtime.loop.is_running():  # type: ignore[union-attr]  # it has a thread
+        runtime.check()
     here = here or ambient.get()
     if here is not None and here.core.closed:
         here = innermost()

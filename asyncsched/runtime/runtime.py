@@ -126,6 +126,7 @@ class Runtime(OnOneLoop, Host):
         self.abandoned = False  # the loop ended while tasks ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
+        self.rests: list[Callable[[], None]] = []  # called when nothing is left to run
         self._overrun_told = False
         self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
@@ -184,6 +185,7 @@ class Runtime(OnOneLoop, Host):
                 device.open(self.completions, self.ledger.account.limit)
                 device.memory.observer = self.ledger.observer
                 self._add_lanes(device)
+            self.rests = [device.rest for device in self.devices if device.rest is not None]
         except BaseException as error:
             self.close()
             await self.disconnect()
@@ -244,13 +246,8 @@ class Runtime(OnOneLoop, Host):
     def _on_turn(self) -> None:
         self._allow_inline()
         if not self.ledger.unfinished:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Nothing is left to run."""
-        for device in self.devices:
-            if device.rest is not None:
-                device.rest()
+            for rest in self.rests:
+                rest()
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
@@ -342,6 +339,7 @@ class Runtime(OnOneLoop, Host):
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and on a half-opened scheduler."""
+        self.rests = []
         for device in self.devices:
             device.close()
 
@@ -388,14 +386,6 @@ class Runtime(OnOneLoop, Host):
             return None
         return lane.loop
 
-    def run_here(self, task: Task) -> None:
-        """Run a quick task on this thread, to its end."""
-        seconds = task.plan.seconds
-        assert task.lane is not None
-        task.lane.device.run_here(task)
-        if seconds:
-            self.spend(seconds)
-
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a context where NumPy's error state is quiet."""
         if self.meter.since is None:  # work begins after a rest
@@ -438,7 +428,8 @@ class Runtime(OnOneLoop, Host):
         if self.meter.since is not None:
             self.meter.sample(self.ledger.unfinished > 0)
             if not self.ledger.unfinished:
-                self._rest()
+                for rest in self.rests:
+                    rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

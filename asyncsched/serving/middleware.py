@@ -82,7 +82,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
                 await service.body_room.claim(room)
             try:
                 async with scope:
-                    service.door.entered(exchange, inside, scope._core())
+                    service.door.entered(exchange, inside, scope._entered())
                     client.begin()
                     exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
                     await app(exchange.scope, client.receive, exchange.send)

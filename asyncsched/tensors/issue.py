@@ -59,11 +59,11 @@ def issue(
     if runtime.thread != _get_ident():
         runtime.refuse()
     here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
-    if here is not None and here.runtime is runtime and not here.core.closed:
-        scope = here.core
-    else:
-        runtime.check()  # this may not be its loop
-        scope = current_scope(runtime)
+    if here is None or here.runtime is not runtime or (scope := here.core).closed:
+        assert runtime.loop is not None
+        if not runtime.loop.is_running():  # this may not be its loop
+            runtime.check()
+        scope = runtime.engine.root if here is None else current_scope(runtime)
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
     nbytes, cost = device.memory.needs(plan) if not inline or plan.helper else (plan.nbytes, plan.cost)

@@ -431,8 +431,9 @@ class EngineMachine(Promises):
         rooms = [r for r in self.open_rooms() if r is not self.root and r.entered and r.own_account is None]
         if rooms:
             room = rooms[pick % len(rooms)]
-            self.engine.scopes.end(room.core)
-            room.ended = True
+            done = not (self.unfinished(room) or room.core.children or room.core.unseen)
+            self.engine.end_scope(room.core)
+            room.ended, room.closed = True, done  # else a later sweep closes it
 
     @precondition(lambda self: len(self.open_rooms()) > 1)
     @rule(pick=PICK)

@@ -47,7 +47,7 @@ class Rig(Host):
         self.completions = Completions(lambda: None)
         self.engine = Engine(Limits(**limits), self.completions, self, self)
         self.ledger, self.root = self.engine.ledger, self.engine.root
-        self.loop = Lane()  # where quick tasks run
+        self.loop = Lane(self)  # where quick tasks run
         self.loop_is_free = True  # False: they held it for long enough, and go to streams
         self.ran: list[Task] = []  # the quick ones
         self.lanes = [Lane(loop=self.loop) for _ in range(lanes)]

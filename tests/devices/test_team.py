@@ -521,7 +521,7 @@ async def test_attention_is_cut_where_its_groups_of_heads_are_long(
 
 @pytest.mark.parametrize(("parts_of", "cut"), [(3.9, False), (4.1, True)])
 def test_what_is_short_stays_whole(monkeypatch: pytest.MonkeyPatch, parts_of: float, cut: bool) -> None:
-    monkeypatch.setattr(parallel._here, "threads", 2)
+    monkeypatch.setattr(parallel.here, "threads", 2)
     assert parallel.number(parts_of * parallel.PART_SECONDS) == 1 + cut
 
 
@@ -554,7 +554,7 @@ class _Circle:
         self._me, self._team = self, team
 
     def __del__(self) -> None:
-        self._team._open.append(Shared(()))
+        self._team.parts.append(Shared(()))
 
 
 def test_a_row_is_looked_for_while_a_finaliser_lets_another_thread_open_one() -> None:
@@ -562,7 +562,7 @@ def test_a_row_is_looked_for_while_a_finaliser_lets_another_thread_open_one() ->
     team, thresholds = Team(2), gc.get_threshold()
     try:
         for fewest in range(1, 40):
-            team._open.extend(Shared(()) for _ in range(17))  # of short tuples CPython keeps some to be used again
+            team.parts.extend(Shared(()) for _ in range(17))  # of short tuples CPython keeps some to be used again
             gc.collect()
             gc.disable()
             _Circle(team)
@@ -570,7 +570,7 @@ def test_a_row_is_looked_for_while_a_finaliser_lets_another_thread_open_one() ->
             gc.enable()
             assert team.open() is None
             gc.set_threshold(*thresholds)
-            team._open.clear()
+            team.parts.clear()
     finally:
         gc.set_threshold(*thresholds)
         gc.enable()
@@ -583,7 +583,7 @@ def _op(name: str) -> tuple[Op, Any]:
 @pytest.fixture
 def of_eight(monkeypatch: pytest.MonkeyPatch) -> None:
     """This thread shares its work with seven more."""
-    monkeypatch.setattr(parallel._here, "threads", 8)
+    monkeypatch.setattr(parallel.here, "threads", 8)
 
 
 @pytest.mark.usefixtures("of_eight")

@@ -71,7 +71,7 @@ def test_the_gradient_of_a_weight_has_the_same_bits_on_any_number_of_threads(mon
     options = {"shape": (16, channels, 3, 3), "stride": (1, 1), "padding": (1, 1), "dilation": (1, 1)}
     shared, found = [], set()
     for threads in (1, 2, 3):
-        monkeypatch.setattr(parallel._here, "threads", threads)
+        monkeypatch.setattr(parallel.here, "threads", threads)
         monkeypatch.setattr(parallel, "run", lambda parts: shared.append([part() for part in parts]))
         found.add(run("conv2d_weight_grad", (grad, x), options).tobytes())
     assert len(shared[0]) == 1 < len(shared[1])
@@ -104,7 +104,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(monkeypatch, name, width):
     options |= {} if name == "conv2d" else {"shape": x.shape}
     found = []
     for threads in (1, 2, 5):
-        monkeypatch.setattr(parallel._here, "threads", threads)
+        monkeypatch.setattr(parallel.here, "threads", threads)
         found.append(run(name, (x, weight), options).tobytes())
     assert found == found[:1] * 3
 

@@ -94,7 +94,7 @@ FORGETFUL = Op("cube", cube, by_sample_rule, out=True)
 @pytest.fixture
 def of_two(monkeypatch):
     """Work is shared by two threads."""
-    monkeypatch.setattr(parallel._here, "threads", 2)
+    monkeypatch.setattr(parallel.here, "threads", 2)
 
 
 @pytest.mark.usefixtures("of_two")

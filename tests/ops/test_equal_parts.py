@@ -18,14 +18,14 @@ RNG = np.random.default_rng(0)
 def shared(monkeypatch: pytest.MonkeyPatch, threads: int) -> list[int]:
     """How many parts rows are in from now on, one after the other."""
     found: list[int] = []
-    monkeypatch.setattr(parallel._here, "threads", threads)
+    monkeypatch.setattr(parallel.here, "threads", threads)
 
     def run(parts: Any) -> None:
         found.append(len(parts))
         for part in parts:
             part()
 
-    monkeypatch.setattr(parallel._here, "run", run)
+    monkeypatch.setattr(parallel.here, "run", run)
     return found
 
 

@@ -278,7 +278,7 @@ def test_an_infinite_weight_reaches_no_pixel_that_its_window_does_not_see():
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_blocks_begin_where_rows_have_the_bits_of_the_whole(monkeypatch, threads):
-    monkeypatch.setattr(parallel._here, "threads", threads)
+    monkeypatch.setattr(parallel.here, "threads", threads)
     found = blocks.long_blocks(np, 1000, 1001)
     assert [block.start for block in found[1:]] == [block.stop for block in found[:-1]]
     assert all(block.start % blocks.ROWS == 0 for block in found)
@@ -292,7 +292,7 @@ def test_layer_norm_in_the_blocks_of_several_threads_has_the_same_bits(monkeypat
     operands = [real(2001, 700).astype(dtype), real(700).astype(dtype), real(700).astype(dtype)]
     found = []
     for threads in (1, 2):
-        monkeypatch.setattr(parallel._here, "threads", threads)
+        monkeypatch.setattr(parallel.here, "threads", threads)
         found.append(resolve(TABLE["layer_norm"].exact, np)(*operands, eps=1e-5).tobytes())
     assert found[0] == found[1]
 

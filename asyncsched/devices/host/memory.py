@@ -79,6 +79,8 @@ def run_small(task: Task) -> bool:
 
 def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
     """The arguments of an operation; None if an input is not there."""
+    if not reads:
+        return tuple(template or ())
     arrays: list[Any] = []
     if type(reads) is Value:  # the most frequent case: a loop would take twice as long
         producer, array = reads.task, reads.array
@@ -114,6 +116,15 @@ class HostDevice(Device):
     def capture(self, program: Program, inputs: int) -> tuple[Callable[..., list[Any]], int, int]:
         fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
         return fused.run, program.peak(self.memory.footprint), 0
+
+    def run_here(self, task: Task) -> None:
+        if task.plan.seconds:
+            self.before_launch(task)  # the loop's next turn is told of: see `Runtime.spend`
+        execute(task, self.memory)
+        self.memory.completions.ending = False
+
+    def before_launch(self, task: Task) -> None:
+        """A task is about to be launched. On the loop's thread."""
 
     def fetch(self, array: Any) -> Any:
         return np.array(array)

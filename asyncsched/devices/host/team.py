@@ -23,11 +23,8 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Protocol
 
-from ..._core.model import Task
-from ...ops.op import Blas, Op
 from ...ops.parallel import Part
 from ..counter import Counter
-from . import blas
 
 
 class Helper(Protocol):
@@ -73,35 +70,24 @@ class Team:
     def __init__(self, size: int) -> None:
         self.size = size
         self.streams: Sequence[Helper] = ()
-        self._open: list[Shared] = []  # operations with parts left, and perhaps some without
-
-    def before_launch(self, task: Task) -> None:
-        """Give BLAS the threads that suit a task which is about to be launched. On the loop's thread."""
-        call, product = task.call, False
-        if isinstance(call, Op):
-            product = call.blas is not Blas.NONE
-            if (call.out or call.view) and not product:
-                return
-        # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
-        # library's or a user's function may use them all.
-        blas.compute(self, product or False in [one.finished.count == one.launched for one in self.streams])
+        self.parts: list[Shared] = []  # operations with parts that nobody has begun, and perhaps some without
 
     def run(self, parts: Sequence[Part]) -> None:
         """Run parts on the calling stream and on idle ones. Raises an exception of one of them."""
         shared = Shared(parts)
-        self._open.append(shared)
+        self.parts.append(shared)
         for stream in self.streams:
             stream.wake(shared)
         shared.help()
-        self._open.remove(shared)
+        self.parts.remove(shared)
         shared.wait(len(parts))
 
     def open(self) -> Shared | None:
         """An operation with parts that nobody has begun; None if there is none."""
-        if not self._open:  # as most often
+        if not self.parts:  # as most often
             return None
         # A copy of a list is made in one step, with the GIL and without it.
-        return next((shared for shared in list(self._open) if shared.left()), None)
+        return next((shared for shared in list(self.parts) if shared.left()), None)
 
 
 def _error_of(part: Part) -> BaseException | None:

@@ -191,7 +191,7 @@ class Runners:
         self._form(batch)
         observer = scope._runtime.ledger.observer
         if observer is not None:
-            observer.batch_formed(scope._core(), len(batch.items), [entry.context for entry in batch.items])
+            observer.batch_formed(scope._entered(), len(batch.items), [entry.context for entry in batch.items])
         return await self._call(scope, batch)
 
     def answered_by(self) -> dict[int, set[asyncio.Task[Any]]]:

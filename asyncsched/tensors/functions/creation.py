@@ -135,7 +135,6 @@ def from_dlpack(x: Any, /, *, device: object = None, copy: bool | None = None, s
     if copy is False:
         raise BufferError("from_dlpack: a scheduler's tensor is always a copy: leave `copy` out")
     runtime = find(scheduler)
-    runtime.check()
     return put_nowait(runtime, current_scope(runtime), x, device)
 
 
