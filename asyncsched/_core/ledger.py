@@ -28,6 +28,7 @@ class Limits:
     max_pending: int | None = None  # the most tasks in the backlog
 
 
+_OF_SCOPES = {"scope_opened", "scope_left", "scope_closed"}
 _NUMBERED = {"op_ran_inline", "bytes_released", "task_submitted"}
 
 
@@ -41,6 +42,7 @@ class Ledger:
         busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
         observer: told of every transition, if there is one.
         op_observer: the same, if operations that run at once are asked for.
+        scope_observer: the same, if scopes are asked for.
         numbers: operations that run at once have numbers, since somebody may be told these.
         drop_observer: the same, if drops are asked for. Without it they take the shortcut: see `completions`.
     """
@@ -53,6 +55,7 @@ class Ledger:
         self.abandoned: bool = False
         self.observer: Instrument | None = None
         self.op_observer: Instrument | None = None
+        self.scope_observer: Instrument | None = None
         self.drop_observer: Instrument | None = None
         self.numbers: bool = False
         self.sequence: int = 0  # the number of the next task
@@ -88,6 +91,7 @@ class Ledger:
         """Tell an observer everything. Only these events are asked for."""
         self.observer = observer
         self.op_observer = observer if "op_ran_inline" in events else None
+        self.scope_observer = observer if not _OF_SCOPES.isdisjoint(events) else None
         self.drop_observer = observer if "bytes_released" in events else None
         self.numbers = not _NUMBERED.isdisjoint(events)
 

@@ -39,8 +39,8 @@ class Scopes:
             self._sweep(parent.ended_children)
         scope = Scope(name, queue, parent.account, parent)
         parent.children[scope] = None
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_opened(scope)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_opened(scope)
         return scope
 
     def open_growth(self, scope: Scope, name: str) -> Scope:
@@ -71,8 +71,8 @@ class Scopes:
         parent = scope.parent
         assert parent is not None
         scope.ended = True
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_left(scope)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_left(scope)
         if not (scope.tasks or scope.children or scope.unseen):
             self.close(scope)
             return
@@ -108,8 +108,8 @@ class Scopes:
 
     def _closed(self, scope: Scope, error: BaseException | None = None) -> None:
         scope.closed = True
-        if self._ledger.observer is not None:
-            self._ledger.observer.scope_closed(scope, error)
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_closed(scope, error)
 
     def _hand_over(self, scope: Scope, parent: Scope) -> None:
         """Move the open children of a closing scope to its parent. Children that have ended close with it."""

@@ -75,12 +75,13 @@ class Client:
         Raises:
             Problem: if the body is announced as too large, or it is not known how large it may become.
         """
-        sends = self._exchange.header(b"expect") is None  # else it waits for "100 Continue", sent by `receive`
-        length, room = self._announced(), 0
+        headers = dict([*self._exchange.scope["headers"]][::-1])  # of several the first
+        sends = b"expect" not in headers  # else it waits for "100 Continue", sent by `receive`
+        length, room = _number(headers.get(b"content-length")), 0
         if length is not None and self._most is not None and length > self._most:
             raise BodyTooLarge(self._most, sending=sends)
         if self._max_bodies is not None:
-            if length is not None or self._has_none():
+            if length is not None or (b"transfer-encoding" not in headers and self._has_none()):
                 room = length or 0
             elif self._max_body is None:
                 raise LengthRequired(sending=sends)
@@ -91,15 +92,6 @@ class Client:
             self.begin()
         return room
 
-    def _announced(self) -> int | None:
-        announced = self._exchange.header(b"content-length")
-        try:
-            if announced is None or announced.isdigit():
-                return None if announced is None else int(announced)
-        except ValueError:  # thousands of digits
-            pass
-        raise Problem(400, "Content-Length must be a number of bytes.", close=True)
-
     def begin(self) -> None:
         """Begin to read the body: there is room for it."""
         self._may_read = True
@@ -107,8 +99,6 @@ class Client:
 
     def _has_none(self) -> bool:
         """Whether a request whose length is not announced has no body. HTTP/1 says so; later versions do not."""
-        if self._exchange.header(b"transfer-encoding") is not None:
-            return False
         scope = self._exchange.scope
         return scope.get("http_version", "2") < "2" or scope["method"] in ("GET", "HEAD", "OPTIONS", "TRACE")
 
@@ -243,6 +233,16 @@ class Client:
         if self._woken:
             raise asyncio.CancelledError  # which `receive` has swallowed
         return message
+
+
+def _number(length: bytes | None) -> int | None:
+    """The value of a Content-Length."""
+    try:
+        if length is None or length.isdigit():
+            return None if length is None else int(length)
+    except ValueError:  # thousands of digits
+        pass
+    raise Problem(400, "Content-Length must be a number of bytes.", close=True)
 
 
 _SOONEST: Final = 0.001  # seconds until the next try, and twice as long each time

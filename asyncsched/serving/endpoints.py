@@ -14,13 +14,13 @@ import atexit
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from .._blocks import contextmanager
 from .http import Exchange, Problem, route_of
 from .service import Service
 
@@ -114,6 +114,19 @@ _MOST_VALUES = 100  # of a label; others are "other"
 _SHARED_EVERY = 1.0  # seconds
 
 
+class _Timed(AbstractContextManager[None]):
+    """Counts and times one request."""
+
+    def __init__(self, metrics: Metrics, exchange: Exchange) -> None:
+        self._metrics, self._exchange, self._started = metrics, exchange, perf_counter()
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self._metrics.note(self._exchange, self._started, kind is not None)
+
+
 class Metrics:
     """An instrument that counts and times requests, and a collector of Prometheus for all else."""
 
@@ -171,25 +184,23 @@ class Metrics:
         else:
             self._registry.register(cast(Any, self))  # a Collector only by its method: the class is not imported here
 
-    @contextmanager
-    def __call__(self, exchange: Exchange) -> Iterator[None]:
-        started = perf_counter()
-        status = "500"  # a server's answer to an exception, or to no response
-        try:
-            yield
-            status = "disconnected" if exchange.disconnected else str(exchange.status or 500)
-        finally:
-            now, method = perf_counter(), exchange.scope["method"]
-            route = self._routes.bounded(route_of(exchange.scope) or "other")
-            self._requests.labels(method if method in _METHODS else "other", route, status).inc()
-            if exchange.tenant is not None:
-                self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()
-            if exchange.refusal:
-                self._refusals.labels(self._reason_of(exchange)).inc()
-            if status not in ("429", "503"):
-                self._seconds.labels(route).observe(now - started)
-            if self._shared and now - self._shared_at > _SHARED_EVERY:
-                self._share()
+    def __call__(self, exchange: Exchange) -> AbstractContextManager[None]:
+        return _Timed(self, exchange)
+
+    def note(self, exchange: Exchange, started: float, failed: bool) -> None:
+        """Count a request that has ended. If it `failed`, the server answers the exception."""
+        status = "500" if failed else "disconnected" if exchange.disconnected else str(exchange.status or 500)
+        now, method = perf_counter(), exchange.scope["method"]
+        route = self._routes.bounded(route_of(exchange.scope) or "other")
+        self._requests.labels(method if method in _METHODS else "other", route, status).inc()
+        if exchange.tenant is not None:
+            self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()
+        if exchange.refusal:
+            self._refusals.labels(self._reason_of(exchange)).inc()
+        if status not in ("429", "503"):
+            self._seconds.labels(route).observe(now - started)
+        if self._shared and now - self._shared_at > _SHARED_EVERY:
+            self._share()
 
     def _reason_of(self, exchange: Exchange) -> str:
         """What a request was refused for: the class of the exception, but for the server's own limits."""

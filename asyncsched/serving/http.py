@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from http.client import responses
 from math import ceil
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import anyio.lowlevel
 
@@ -31,6 +31,12 @@ _FOR_THE_LAST = 1.0  # seconds for a client to take the last event
 _LONGEST = 3600.0  # most seconds for Retry-After: a measured rate near zero would give centuries
 
 
+class Drains(Protocol):
+    """What knows whether the server is about to stop."""
+
+    draining: bool
+
+
 @dataclass(slots=True, eq=False)
 class Exchange:
     """One request, and the state of its response.
@@ -45,7 +51,7 @@ class Exchange:
         disconnected: whether the client left before that.
         cancelled: whether the application was cancelled before its time.
         left: whether it was answered though the application had not ended: its later messages are refused.
-        draining: whether the server is about to stop, so that the response ends its connection.
+        limiter: that let it in. While the server is about to stop, responses end their connections.
         on_taken: called then.
         on_late: called for a message after that answer. It may raise what ends the application.
         has_trailers: whether headers follow the response's body.
@@ -63,7 +69,7 @@ class Exchange:
     disconnected: bool = False
     cancelled: bool = False
     left: bool = False
-    draining: Callable[[], bool] | None = None
+    limiter: Drains | None = None
     on_taken: Callable[[], None] | None = None
     on_late: Callable[[], None] | None = None
     has_trailers: bool = False
@@ -94,7 +100,7 @@ class Exchange:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
-            if self.draining is not None and self.draining() and self.scope.get("http_version", "1.1") < "2":
+            if self.limiter is not None and self.limiter.draining and self.scope.get("http_version", "1.1") < "2":
                 others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
                 self.headers = [*others, (b"connection", b"close")]
                 message = {**message, "headers": self.headers}

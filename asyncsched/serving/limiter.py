@@ -17,11 +17,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable
 from time import perf_counter
 from typing import NoReturn
 
-from .._blocks import contextmanager
 from ..runtime.rates import Rate
 from .http import Exchange, Problem
 
@@ -56,26 +55,29 @@ class Limiter:
         wait, taken = self._rate.seconds_for(len(self)), self._taken.seconds_for(1)
         return wait if wait is None or taken is None else min(wait, taken)
 
-    @contextmanager
-    def admit(self, exchange: Exchange, end: Callable[[Exception], None]) -> Iterator[None]:
-        """Count a request while it is in progress. `end` ends it before its time, for a reason.
+    def admit(self, exchange: Exchange, end: Callable[[Exception], None]) -> float:
+        """Count a request, which is in progress until it leaves. `end` ends it before its time, for a reason.
+
+        Returns:
+            When it came, for `leave`.
 
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
         self._check(exchange.tenant)
         self._of_tenant[exchange.tenant] += 1  # first, since it raises for a tenant that cannot be hashed
-        if not len(self):
-            self._since = perf_counter()
-        self._in_progress[exchange] = end
         began = perf_counter()
-        try:
-            yield
-        finally:
-            self._taken.add(1, perf_counter() - began)
-            if exchange in self._in_progress:
-                self._answered(exchange)
-                self._leave(exchange)
+        if not len(self):
+            self._since = began
+        self._in_progress[exchange] = end
+        return began
+
+    def leave(self, exchange: Exchange, began: float) -> None:
+        """A request is answered, or ended."""
+        if exchange in self._in_progress:
+            self._answered(exchange)
+            self._ended(exchange)
+        self._taken.add(1, perf_counter() - began)
 
     def adopt(self, exchange: Exchange) -> None:
         """A request in progress is answered now, and keeps its place until `release`."""
@@ -85,7 +87,7 @@ class Limiter:
     def release(self, exchange: Exchange) -> None:
         """All work of a request that was adopted has ended."""
         self.adopted -= 1
-        self._leave(exchange)
+        self._ended(exchange)
 
     def in_progress(self) -> set[Exchange]:
         """The requests that are not answered yet."""
@@ -128,7 +130,7 @@ class Limiter:
             if not exchanges:
                 event.set()
 
-    def _leave(self, exchange: Exchange) -> None:
+    def _ended(self, exchange: Exchange) -> None:
         self._of_tenant[exchange.tenant] -= 1
         if not self._of_tenant[exchange.tenant]:
             del self._of_tenant[exchange.tenant]

@@ -51,9 +51,11 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
         exchange.tenant = options.tenant(exchange.scope)
     most, most_in_all = options.max_body, service.body_room.limit
     client = Client(exchange, max_body=most, max_bodies=most_in_all, body_timeout=options.body_timeout)
-    with service.limiter.admit(exchange, client.end):
-        exchange.draining = lambda: service.limiter.draining
+    began, exchange.limiter = service.limiter.admit(exchange, client.end), service.limiter
+    try:
         await _work(service, app, exchange, client, client.needed())
+    finally:
+        service.limiter.leave(exchange, began)
 
 
 async def _work(service: Service, app: App, exchange: Exchange, client: Client, room: int) -> None:
@@ -83,7 +85,8 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
             try:
                 async with scope:
                     service.door.entered(exchange, inside, scope._entered())
-                    client.begin()
+                    if room:
+                        client.begin()
                     exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
                     await app(exchange.scope, client.receive, exchange.send)
             finally:
