@@ -123,9 +123,10 @@ class CPUStream:
         if self._team is not None:
             share_by(self._team.run, self._team.size)
         memory, completions = self._memory, self._memory.completions
-        rest = self._rest if FREE_THREADED else self.queue.get
-        get = rest if self._team is None else partial(self._next, self._team, rest)
-        while (item := get()) is not None:
+        team, rest = self._team, self._rest if FREE_THREADED else self.queue.get
+        item: _Item
+        # While it has no task, it helps with parts of other streams' operations.
+        while (item := (team is not None and team.parts and self.queue.empty() and team.open()) or rest()) is not None:
             if isinstance(item, tuple):
                 task, waits = item
                 for stream, number in waits:
@@ -143,10 +144,6 @@ class CPUStream:
             item = None
             if wake:
                 completions.notify()
-
-    def _next(self, team: Team, rest: Callable[[], _Item]) -> _Item:
-        """The next item. While there is none, the thread helps with parts of other streams' operations."""
-        return (self.queue.empty() and team.parts and team.open()) or rest()
 
     def _rest(self) -> _Item:
         """The next item. While arrays are out that a task here may have made, the thread looks up now and then: see
