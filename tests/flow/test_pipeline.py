@@ -183,7 +183,7 @@ async def test_threads_tell_of_a_batch_in_bursts(
     drain_as_before = EntryQueue.drain
 
     def counted(queue: EntryQueue[Any]) -> None:
-        told.setdefault(queue, []).append(len(queue))
+        told.setdefault(queue, []).append(len(queue.things))
         drain_as_before(queue)
 
     monkeypatch.setattr(EntryQueue, "drain", counted)

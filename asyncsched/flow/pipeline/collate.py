@@ -17,7 +17,7 @@ import numpy as np
 
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
-from .links import Marked, unmarked
+from .links import Marked, Numbered, unmarked
 from .position import Origin
 
 PACKED: Final = object()  # in place of a batch, when a part of one was packed
@@ -54,14 +54,17 @@ class Packed(list[Any]):
         self._leaf = 0
         self._marks: list[tuple[Origin, Any]] = []  # of the items that may be written to; emptied as they are packed
 
-    def add(self, origin: Origin, given: Any) -> None:
-        """Add an item, which may be marked."""
-        item = given.item if type(given) is Marked else given
-        if not self and self._collate is None:
-            nbytes = sum(array.nbytes for array in find((np.ndarray,), item))
+    def add(self, items: list[Numbered]) -> None:
+        """Add some items, which may be marked. The first comes alone."""
+        self._marks += [(origin, given if type(given) is Marked else None) for origin, given in items]
+        self += [given.item if type(given) is Marked else given for _, given in items]
+        if len(self) == 1 and self._collate is None:
+            nbytes = sum(array.nbytes for array in find((np.ndarray,), self[0]))
             self.part = max(-(-self._size // _PARTS), _PART // max(nbytes, 1))
-        self._marks.append((origin, given if type(given) is Marked else None))
-        self.append(item)
+
+    def origins(self) -> tuple[Origin, ...]:
+        """Where its items came from."""
+        return tuple([origin for origin, _ in self._marks])
 
     def pack(self) -> object:
         """Pack the items that came since the last time. Items that cannot be packed stay as they are.

@@ -17,7 +17,7 @@ import anyio
 
 from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
-from .links import DROPPED, PLAIN, DroppingLink, Marked, WaitQueue, marked
+from .links import DROPPED, PLAIN, DroppingLink, Marked, Numbered, WaitQueue, marked
 from .position import Origin, brief
 from .stages import EntryQueue, Stage
 
@@ -216,7 +216,12 @@ class ThreadStage(CallingStage):
     async def feed(self) -> None:
         """Give every item to the threads."""
         while await self.ready():
-            self.give(*self.source.take_marked())
+            room = 1 + self.out.reserve_some(len(self.source.items) - 1)
+            self._give_all(self.source.take_some(room))
+
+    def _give_all(self, items: list[Numbered]) -> None:
+        for origin, item in items:
+            self.give(origin, item)
 
     def give(self, origin: Origin, item: Any) -> None:
         """Give one item, for whose result there is room."""
@@ -233,7 +238,8 @@ class ThreadStage(CallingStage):
             function = _keeps(function)
         if self._retry:
             function = _tries(function, self._retry, self)
-        while not self._stopped and (call := taken(self._calls)) is not None:
+        made, calls = self._made, self._calls
+        while not self._stopped and (call := taken(calls)) is not None:
             started = perf_counter()
             try:
                 if type(call.item) is Marked:
@@ -246,14 +252,18 @@ class ThreadStage(CallingStage):
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             call.seconds = perf_counter() - started
-            self._made.append(call)
+            made.things.append(call)
             del call  # while it waits, a thread holds nothing
             # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result. No
             # result is forgotten, since the last thread that works finds no more calls.
-            if self._calls.empty() or not self.out.lacks(len(self._made)):
-                self._made.wake()
+            if calls.empty() or not self.out.lacks(len(made.things)):
+                made.wake()
 
-    def _collect(self, call: Call) -> None:
+    def _collect(self, made: deque[Call]) -> None:
+        while made:
+            self._done(made.popleft())
+
+    def _done(self, call: Call) -> None:
         self._seconds += call.seconds
         self._leave(call)
 
@@ -273,28 +283,24 @@ class BatchStage(ThreadStage):
     async def feed(self) -> None:
         source, size = self.source, self._size
         while await self.ready():
-            origin, item = source.take_marked()
             packed = Packed(size, self._collate)
-            packed.add(origin, item)
-            origins, part = [origin], packed.part
+            packed.add(source.take_some(1))
+            part = packed.part
             while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
-                origin, item = source.take_marked()
-                origins.append(origin)
-                packed.add(origin, item)
+                packed.add(source.take_some(min(size - len(packed), part - len(packed) % part)))
                 if not len(packed) % part and len(packed) < size:
                     await self._caught_up()
                     self._behind += 1
                     self._calls.put(Call((), packed.pack))
             if part < size:
                 await self._caught_up()
-            del item
             if self.error is not None:  # of the batch before, for which this has waited
                 return
             if len(packed) < size and (self._drop_last or source.error is not None):
-                self._drop(origins)
+                self._drop(packed.origins())
                 return
             self._behind += 1
-            self.give(tuple(origins), packed)
+            self.give(packed.origins(), packed)
             del packed
 
     async def _caught_up(self) -> None:
@@ -306,18 +312,18 @@ class BatchStage(ThreadStage):
         super().fail(origin, error, given)
         self._ended.wake_all()
 
-    def _collect(self, call: Call) -> None:
+    def _done(self, call: Call) -> None:
         self._behind -= 1
         if call.item is PACKED:
             self._seconds += call.seconds
         else:
-            super()._collect(call)
+            super()._done(call)
         self._ended.wake()
 
-    def _drop(self, origins: list[Origin]) -> None:
+    def _drop(self, origins: tuple[Origin, ...]) -> None:
         """Items of a batch that is not full count as received in the next epoch, if there is one in this block."""
         if isinstance(self.out, DroppingLink):
-            self.out.drop(tuple(origins))
+            self.out.drop(origins)
 
 
 def _keeps(function: Function) -> Function:

@@ -164,6 +164,12 @@ class Link:
         while not self.try_reserve():
             await self.for_room.wait()
 
+    def reserve_some(self, most: int) -> int:
+        """Take room for so many items, or as many as there is room for. Returns for how many."""
+        room = max(0, min(most, self._room))
+        self._room -= room
+        return room
+
     async def reserve_all(self) -> int:
         """Wait for room, and take all of it. Returns for how many items."""
         await self.reserve()
@@ -264,6 +270,15 @@ class Link:
         if self.for_room.waiters and self._room * 2 >= self.capacity:
             self.for_room.wake()
         return self.items.popleft()
+
+    def take_some(self, most: int) -> list[Numbered]:
+        """The first items with their marks: so many, or as many as there are."""
+        items = self.items
+        found = [items.popleft() for _ in range(min(most, len(items)))]
+        self._room += len(found)
+        if self.for_room.waiters and self._room * 2 >= self.capacity:
+            self._offer_room()
+        return found
 
     def _checked(self, taken: Numbered) -> Numbered:
         origin, item = taken

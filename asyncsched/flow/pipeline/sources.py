@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from queue import SimpleQueue
@@ -216,8 +217,8 @@ class ThreadSource(SourceStage):
                     self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
-                        self._read_so_far.append((number, marked(item, self.name)))
-                        if not room or not self.out.lacks(len(self._read_so_far)):
+                        self._read_so_far.things.append((number, marked(item, self.name)))
+                        if not room or not self.out.lacks(len(self._read_so_far.things)):
                             self._read_so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing
@@ -226,7 +227,7 @@ class ThreadSource(SourceStage):
             self._failed = number, error
         finally:
             self._close()
-            self._read_so_far.append(None)
+            self._read_so_far.things.append(None)
             self._read_so_far.wake()
 
     def _open(self) -> None:
@@ -253,11 +254,13 @@ class ThreadSource(SourceStage):
         self._feeding.cancel()
         super().fail(origin, error, given)
 
-    def _take_in(self, read: tuple[int, Any] | None) -> None:
-        if read is not None:
+    def _take_in(self, so_far: deque[tuple[int, Any] | None]) -> None:
+        while (read := so_far.popleft()) is not None:
             if self.error is None:
                 self.pass_on(*read)
-            return
+            del read  # while it waits, the loop holds nothing
+            if not so_far:
+                return
         failed, self._failed = self._failed, None
         if failed is not None:
             self.fail(*failed)

@@ -195,7 +195,7 @@ class EntryQueue(Generic[T]):
     """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
 
     Args:
-        deliver: called with each thing.
+        deliver: called with the things that are there. It takes them out, one after the other.
         failed: called with what `deliver` raises.
 
     Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
@@ -207,19 +207,12 @@ class EntryQueue(Generic[T]):
     to be sure that another one wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
     """
 
-    def __init__(self, deliver: Callable[[T], None], failed: Callable[[Origin, BaseException], None]) -> None:
+    def __init__(self, deliver: Callable[[deque[T]], None], failed: Callable[[Origin, BaseException], None]) -> None:
         self._deliver = deliver
         self._failed = failed
         self._loop = asyncio.get_running_loop()
-        self._things: deque[T] = deque()
+        self.things: deque[T] = deque()  # any thread appends one, which is delivered at the next wake-up
         self._awake = False  # whether a step of the loop that drains this is on its way
-
-    def __len__(self) -> int:
-        return len(self._things)
-
-    def append(self, thing: T) -> None:
-        """Have `thing` delivered at the next wake-up. From any thread."""
-        self._things.append(thing)
 
     def wake(self) -> None:
         """Have all things that were appended delivered soon. From any thread."""
@@ -231,9 +224,9 @@ class EntryQueue(Generic[T]):
     def drain(self) -> None:
         """Deliver all things that are there, now."""
         self._awake = False
-        while self._things:
+        while self.things:
             try:
-                self._deliver(self._things.popleft())
+                self._deliver(self.things)
             except BaseException as error:  # say, an item's size: nobody sees what a callback of the loop raises
                 self._failed((), error)
                 if isinstance(error, KeyboardInterrupt | SystemExit):
