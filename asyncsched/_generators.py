@@ -12,14 +12,15 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import AsyncGeneratorType, FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ._interrupts import finaliser
 
+T = TypeVar("T")
 AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 _WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
 
@@ -103,6 +104,16 @@ def note(block: Block, frame: FrameType | None) -> None:
         frame = frame.f_back
 
 
+def set_variable(variable: ContextVar[T], value: T) -> None:
+    """Set a context variable, also in the middle of anything: in a finaliser, or where one does the same.
+
+    Before Python 3.12 the collector may run in the middle of `ContextVar.set`. A finaliser that sets a variable of the
+    context then frees the table that is being read, and the interpreter crashes. A copy of the context keeps the table.
+    """
+    _kept = copy_context() if sys.version_info < (3, 12) else None
+    variable.set(value)
+
+
 class Mark:
     """A block in which something holds for the coroutine that is in it, and for the tasks that it starts there."""
 
@@ -115,7 +126,7 @@ class Mark:
         self.frames: tuple[int, ...] = ()
 
     def enter(self) -> None:
-        self._marks.set((*self._marks.get(), self))
+        set_variable(self._marks, (*self._marks.get(), self))
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH):
             frame = frame.f_back
@@ -133,7 +144,7 @@ class Mark:
             self._take_out()
 
     def _take_out(self) -> None:
-        self._marks.set(tuple([mark for mark in self._marks.get() if mark is not self]))
+        set_variable(self._marks, tuple([mark for mark in self._marks.get() if mark is not self]))
 
 
 def holds(marks: tuple[Mark, ...]) -> bool:

@@ -20,9 +20,7 @@ from tests.thorough import usually
 from .finalisers import LOOPS, STREAMS, Case, run_all
 from .shadow import SURELY, Shadow, Version, Watch, derived
 
-# Few on Python 3.11: there the collector may run in the middle of `ContextVar.set`, and a finaliser that sets the
-# variable, too, has the interpreter crash now and then.
-PROGRAMS = int(os.environ.get("ASYNCSCHED_FINALISER_PROGRAMS", usually(25, 100 if sys.version_info >= (3, 12) else 25)))
+PROGRAMS = int(os.environ.get("ASYNCSCHED_FINALISER_PROGRAMS", usually(25, 100)))
 CHUNK = 5
 # What may end a process, or leave it without memory, runs in one of its own.
 SHARES = {"plain": 0.2, "collector": 0.35}

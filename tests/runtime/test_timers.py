@@ -88,7 +88,7 @@ async def test_the_first_to_time_out_lets_the_other_go_on(looks: list[deadlock.F
             return await asyncio.gather(*tasks)
 
     assert await asyncio.gather(two(False), two(True)) == [["late", "done"]] * 2
-    assert looks
+    await until(lambda: bool(looks))  # a search in another thread may end after the timers
     assert not any(finding.deadlock for finding in looks)
 
 
