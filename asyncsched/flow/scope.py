@@ -456,12 +456,13 @@ class Scope(Submitter, OnlyAsync):
         return core
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        core, what = self._entered(), f"scope {self._name!r}"
+        core = self._entered()
         if self._link is not None:
             self._link.leave()
         if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.reserve):
             self._runtime.engine.close_scope(core)  # nothing to wait for, to tell or to give back
             return
+        what = f"scope {self._name!r}"
         if waiting := growths(core):
             self._runtime.cancel_all(waiting, f"the end of {what}")
         try:

@@ -24,7 +24,7 @@ from .cost_model import has_blas, product_seconds
 from .kernels.blocks import LONG_BLOCK, ROWS, as_matrix, without_buffers
 from .kernels.compiled import compiled
 from .op import PRODUCTS, Cut, Kernel, Op
-from .parallel import equal, here, number, ranges, rounds, seconds_of, threads
+from .parallel import equal, here, number, ranges, rounds, seconds_of
 
 Array = np.ndarray[Any, Any]
 Part = tuple[Sequence[Any], Array]  # its operands, and the place of its result
@@ -93,7 +93,7 @@ def parts(op: Op, kernel: Kernel, args: Sequence[Any], out: Array) -> list[Part]
         axes -= args[1].ndim if op.cut is Cut.BY_WEIGHT_ROWS else 1
         unit, least = ROWS, _LEAST_OF_ROWS
     least = _LEAST_COMPILED if compiled(op.compiled_as) else least
-    each = max(1, min(rounds(seconds), out.size // (least * threads())))
+    each = max(1, min(rounds(seconds), out.size // (least * here.threads)))
     found = _places(out.shape[:axes], number(seconds, each), unit)
     return [([_slice(a, out, place) for a in args], out[place]) for place in found] if len(found) > 1 else []
 
@@ -112,7 +112,7 @@ def _of_product(kind: Cut, args: Sequence[Any], out: Array) -> list[Part]:
     count, tiles = prod(several), list[Slices]([()])
     found = _places(several, number(seconds, rounds(seconds)))
     matrices = out.ndim == len(several) + 2
-    if matrices and len(found) == count and (count < threads() or seconds > count * _LONG_SECONDS):
+    if matrices and len(found) == count and (count < here.threads or seconds > count * _LONG_SECONDS):
         tiles = _tiles(out.shape[-2:], seconds / count, out.dtype)
     pairs = [(place, tile) for place in found for tile in tiles]
     return [(_factors(kind, args, *pair), out[(*pair[0], ..., *pair[1])]) for pair in pairs] if len(pairs) > 1 else []
@@ -133,7 +133,7 @@ def _tiles(sides: tuple[int, ...], seconds: float, dtype: np.dtype[Any]) -> list
     short, long = sorted(sides)
     if has_blas(dtype):
         most = int(seconds / _LONG_SECONDS)
-        each = max(1, min(most, long // _SIDE) // threads())
+        each = max(1, min(most, long // _SIDE) // here.threads)
         along = equal(long, min(number(seconds, each, _LEAST), long // _EDGE), _EDGE)
         across = equal(short, min(most // len(along), short // _SIDE), _EDGE)
     else:  # nothing is packed

@@ -220,7 +220,7 @@ class Run:
         # Parts of whole blocks: shorter ones would take the GIL more often. For an array that stays in a processor's
         # cache between operations, the time is half the estimate.
         block = self._block(width)
-        each = max(1, min(parallel.rounds(self._seconds / 2), count // (block * parallel.threads())))
+        each = max(1, min(parallel.rounds(self._seconds / 2), count // (block * parallel.here.threads)))
         parts = [
             partial(self._part, slots, [array[part] if array.ndim else array for array in arrays], width)
             for part in parallel.ranges(count, parallel.number(self._seconds, each), block if each > 1 else 1)

@@ -29,17 +29,12 @@ class _Here(threading.local):
     run: Callable[[Sequence[Part]], None] | None = None
 
 
-here = _Here()
+here: Final = _Here()  # `threads`: how many share the calling thread's work, with itself
 
 
 def share_by(run: Callable[[Sequence[Part]], None], threads: int) -> None:
     """Let `run`, which has this number of threads, run the calling thread's parts from now on."""
     here.run, here.threads = run, threads
-
-
-def threads() -> int:
-    """The number of threads that share the calling thread's work, including itself."""
-    return here.threads
 
 
 def run(parts: Sequence[Part]) -> None:
@@ -94,7 +89,7 @@ def equal(places: int, number: int, unit: int = 1) -> list[slice]:
 
 def rounds(seconds: float) -> int:
     """The number of parts of `LONGEST_SECONDS` for each thread."""
-    return max(1, int(seconds / (LONGEST_SECONDS * threads())))
+    return max(1, int(seconds / (LONGEST_SECONDS * here.threads)))
 
 
 def seconds_of(elements: int, itemsize: int, element_seconds: float | None = None) -> float:

@@ -63,7 +63,7 @@ def blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8, elements: int
 
 def long_blocks(xp: Any, count: int, width: int = 1, *, alive: int = 8) -> list[slice]:
     """The same for short steps that use at most three temporary arrays."""
-    return blocks(xp, count, width, alive=alive, elements=LONG_BLOCK if parallel.threads() > 1 else BLOCK)
+    return blocks(xp, count, width, alive=alive, elements=LONG_BLOCK if parallel.here.threads > 1 else BLOCK)
 
 
 def unbuffered(xp: Any, width: int) -> AbstractContextManager[None]:

@@ -45,7 +45,7 @@ def layer_norm_exact(xp: Any, x: Any, weight: Any, bias: Any, *, eps: float, out
     out, result, rows = as_rows(xp, out, x, width=weight.size)
     weight, bias = weight.reshape(-1), bias.reshape(-1)
     # With other threads running, fewer calls matter more than the cache. Only half precision needs temporaries.
-    alive = 4 if parallel.threads() > 1 and out.dtype != xp.float16 else 8
+    alive = 4 if parallel.here.threads > 1 and out.dtype != xp.float16 else 8
     with unbuffered(xp, rows.shape[1]):
         for block in long_blocks(xp, *rows.shape, alive=alive):
             y, scale = _centre(xp, rows[block], eps, _room(xp, result[block]))

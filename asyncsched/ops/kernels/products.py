@@ -31,7 +31,7 @@ from ..declare import (
     with_out,
     with_products,
 )  # fmt: skip
-from ..parallel import threads
+from ..parallel import here
 from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, proxy, sample
 from . import releasing_gil
 
@@ -48,7 +48,7 @@ def dot(xp: Any, x: Any, y: Any) -> Any:
     """NumPy's `dot`. A product of two matrices is cut for several threads, as in `matmul`."""
     if xp is not np:
         return halves.product(xp.dot, x, y, prod(np.shape(x)[-1:]))
-    if threads() < 2 or not np.ndim(x) == np.ndim(y) == 2:
+    if here.threads < 2 or not np.ndim(x) == np.ndim(y) == 2:
         return np.dot(x, y)
     dtype = np.result_type(x, y)
     if not has_blas(dtype):
@@ -60,7 +60,7 @@ def dot(xp: Any, x: Any, y: Any) -> Any:
 
 def tensordot(xp: Any, x: Any, y: Any, *, axes: Any) -> Any:
     """Lay out both operands as matrices, as NumPy does, and multiply them."""
-    if xp is np and threads() < 2:
+    if xp is np and here.threads < 2:
         return np.tensordot(x, y, axes)
     first, second = tensordot_axes(axes, x.ndim, y.ndim)
     if xp is not np:
