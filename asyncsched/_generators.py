@@ -2,7 +2,7 @@
 
 A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python calls
 the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's context.
-There the generator's blocks are left; their own end comes later, and in another context.
+Then the generator's blocks are marked as left; their own end comes later, and in another context.
 """
 
 from __future__ import annotations
@@ -12,15 +12,14 @@ import gc
 import sys
 import weakref
 from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import AsyncGeneratorType, FrameType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 from ._interrupts import finaliser
 
-T = TypeVar("T")
 AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 _WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
 
@@ -104,16 +103,6 @@ def note(block: Block, frame: FrameType | None) -> None:
         frame = frame.f_back
 
 
-def set_variable(variable: ContextVar[T], value: T) -> None:
-    """Set a context variable, also in the middle of anything: in a finaliser, or where one does the same.
-
-    Before Python 3.12 the collector may run in the middle of `ContextVar.set`. A finaliser that sets a variable of the
-    context then frees the table that is being read, and the interpreter crashes. A copy of the context keeps the table.
-    """
-    _kept = copy_context() if sys.version_info < (3, 12) else None
-    variable.set(value)
-
-
 class Mark:
     """A block in which something holds for the coroutine that is in it, and for the tasks that it starts there."""
 
@@ -121,12 +110,12 @@ class Mark:
         self._marks = marks
         task = current_task()
         self._by = None if task is None else weakref.ref(task)
-        self.left_elsewhere = False  # by another task: so it holds for nobody any more
+        self.left_elsewhere = False  # by another task, or early: so it holds for nobody any more
         self.noted: Dropped | None = None
         self.frames: tuple[int, ...] = ()
 
     def enter(self) -> None:
-        set_variable(self._marks, (*self._marks.get(), self))
+        self._marks.set((*[mark for mark in self._marks.get() if not mark.left_elsewhere], self))
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH):
             frame = frame.f_back
@@ -137,14 +126,14 @@ class Mark:
             self.noted.forget(self)
         self._take_out()
         by = self._by and self._by()
-        self.left_elsewhere = by is not None and current_task() is not by
+        self.left_elsewhere = self.left_elsewhere or (by is not None and current_task() is not by)
 
     def leave_early(self) -> None:
         if self._by is not None and self._by() is current_task():
-            self._take_out()
+            self.left_elsewhere = True  # and no more, in the middle of anything: see `Ambient.leave_early`
 
     def _take_out(self) -> None:
-        set_variable(self._marks, tuple([mark for mark in self._marks.get() if mark is not self]))
+        self._marks.set(tuple([mark for mark in self._marks.get() if mark is not self]))
 
 
 def holds(marks: tuple[Mark, ...]) -> bool:

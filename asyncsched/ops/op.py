@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._blocks import contextmanager
-from .._generators import Mark
+from .._generators import Mark, holds
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
 
@@ -399,8 +399,10 @@ def _merge(largest: Meta, other: Meta) -> Meta:
 
 _exactly: ContextVar[tuple[Mark, ...]] = ContextVar("asyncsched.exact", default=())
 
-# Those that the current context is inside of: true if there is one.
-asked: Callable[[], tuple[Mark, ...]] = _exactly.get
+
+def asked() -> bool:
+    """Whether the current context is inside of one."""
+    return bool(marks := _exactly.get()) and holds(marks)
 
 
 @contextmanager

@@ -17,8 +17,8 @@ of another task. Four rules:
 1. Leaving takes the link out of the context that leaves, wherever it stands there. Links above it are made anew.
 2. A generator that nobody refers to any more is closed a turn of the loop later, in a task of the loop. But Python
    calls the hook for this (`sys.set_asyncgen_hooks`) in the middle of the line that dropped it, so in the consumer's
-   context. `_generators` stands before the loop's own hook, and leaves all blocks of the generator at once, in the
-   consumer's context alone. So what the consumer issues after its `break` is not cancelled with the generator.
+   context. `_generators` stands before the loop's own hook, and marks all blocks of the generator as left by the
+   consumer's task. So what the consumer issues after its `break` is not cancelled with the generator.
 3. Where a block is left by another task all the same, the task that entered it skips the link from then on. So do the
    tasks that were started later, since they too come after it (`entered_earlier` lists the others).
 4. Entering starts from the links that still hold, so they do not pile up.
@@ -53,7 +53,7 @@ from types import FrameType
 from typing import Any
 
 from .._core.model import Scope as CoreScope
-from .._generators import AWAITS, Dropped, current_task, note, set_variable
+from .._generators import AWAITS, Dropped, current_task, note
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
@@ -78,8 +78,8 @@ class Ambient:
         if self.noted is not None:
             self.noted.forget(self)
         outer = self.outer
-        if ambient.get() is self and (outer is None or not outer.core.closed):
-            set_variable(ambient, outer)
+        if ambient.get() is self and (outer is None or not outer.over):
+            ambient.set(outer)
         else:
             self._take_out()
         by = None if self.passing or self.left_early or self.core.entered_by is None else self.core.entered_by()
@@ -87,15 +87,19 @@ class Ambient:
             self.core.entered_earlier = weakref.WeakSet(asyncio.all_tasks(by.get_loop()))
 
     def leave_early(self) -> None:
-        """Leave the scope in this context, if this is the task that entered it. Its block will be left later."""
-        by = self.core.entered_by
-        if by is not None and by() is current_task():
-            self._take_out()
+        """Leave the scope, if this is the task that entered it. Its block will be left later.
+
+        Called in the middle of anything: so the link stays in the context, and is passed over. Before Python 3.12 the
+        collector may run within `ContextVar.set`, and to set a variable then crashes the interpreter.
+        """
+        by, task = self.core.entered_by, current_task()
+        if task is not None and by is not None and by() is task:
+            self.core.entered_earlier = weakref.WeakSet(asyncio.all_tasks(task.get_loop()))
             self.left_early = True
 
     def left(self, task: asyncio.Task[Any] | None = None) -> bool:
-        """Whether the scope is closed, and a task entered it, or was started since it was left by another: then new
-        tasks go to `outer`. By default it is the task that runs."""
+        """Whether the scope is over, and a task entered it, or was started since it was left early or by another: then
+        new tasks go to `outer`. By default it is the task that runs."""
         core = self.core
         if not self.over or core.entered_by is None or (task := task or current_task()) is None:
             return False
@@ -103,11 +107,11 @@ class Ambient:
 
     @property
     def over(self) -> bool:
-        """Whether the scope is closed."""
-        return self.core.closed or self.runtime.life is Life.CLOSED
+        """Whether the scope is closed, or was left early."""
+        return self.core.closed or self.left_early or self.runtime.life is Life.CLOSED
 
     def _take_out(self) -> None:
-        set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
+        ambient.set(_without(ambient.get(), lambda link: link.core is self.core or link.left()))
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
@@ -116,11 +120,11 @@ ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncs
 def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, passing: bool = False) -> Ambient:
     """Enter a scope in this context and task: the link that `leave`s it."""
     outer = ambient.get()
-    if outer is not None and (outer.outer is not None or outer.core.closed):
+    if outer is not None and (outer.outer is not None or outer.over):
         outer = innermost()
     core.entered_by = None if task is None else weakref.ref(task)
     link = Ambient(runtime, core, outer, passing)
-    set_variable(ambient, link)
+    ambient.set(link)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (flags := frame.f_code.co_flags) & AWAITS and not flags & CO_ASYNC_GENERATOR:
         frame = frame.f_back
@@ -151,13 +155,14 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
     if runtime.thread != get_ident() or not runtime.loop.is_running():  # type: ignore[union-attr]  # it has a thread
         runtime.check()
     here = here or ambient.get()
-    if here is not None and here.core.closed:
+    if here is not None and (here.core.closed or here.left_early):
         here = innermost()
     while here is not None:
         if here.runtime is runtime:
-            if not here.core.closed:
+            closed = here.core.closed
+            if not closed and not (here.left_early and here.left()):
                 return here.core
-            if not (here.passing or here.left()):
+            if closed and not (here.passing or here.left()):
                 raise SchedulerClosed(
                     f"scope {here.core.name!r} is closed, and this coroutine inherited it: "
                     "wait for such coroutines inside the scope, or start them outside of it, by "
@@ -168,16 +173,11 @@ def current_scope(runtime: Runtime, here: Ambient | None = None) -> CoreScope:
 
 
 def innermost() -> Ambient | None:
-    """The innermost link. Those that this asyncio task has left are taken out, so new tasks inherit none of them."""
+    """The innermost link, without those that this asyncio task has left. Changes no context: finalisers ask, too."""
     link = here = ambient.get()
     while link is not None and not link.over:
         link = link.outer
-    if link is None:  # as almost always
-        return here
-    found = _without(here, Ambient.left)
-    if found is not here:
-        set_variable(ambient, found)
-    return found
+    return here if link is None else _without(here, Ambient.left)  # None almost always
 
 
 def _without(here: Ambient | None, gone: Callable[[Ambient], bool]) -> Ambient | None:

@@ -59,7 +59,7 @@ def issue(
     if runtime.thread != _get_ident():
         runtime.refuse()
     here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
-    if here is None or here.runtime is not runtime or (scope := here.core).closed:
+    if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
         assert runtime.loop is not None
         if not runtime.loop.is_running():  # this may not be its loop
             runtime.check()
@@ -141,7 +141,7 @@ def run_at_once(
         if ledger.drop_observer is None:
             completions.immediate_thread = thread
     here = _ambient()  # as in `issue`
-    if here is None or here.runtime is not runtime or (scope := here.core).closed:
+    if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
         if not runtime.loop.is_running():
             runtime.check()
         scope = runtime.engine.root if here is None else current_scope(runtime)

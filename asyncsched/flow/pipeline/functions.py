@@ -256,7 +256,7 @@ class ThreadStage(CallingStage):
             del call  # while it waits, a thread holds nothing
             # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result. No
             # result is forgotten, since the last thread that works finds no more calls.
-            if calls.empty() or not self.out.lacks(len(made.things)):
+            if not made.awake and (calls.empty() or not self.out.lacks(len(made.things))):
                 made.wake()
 
     def _collect(self, made: deque[Call]) -> None:

@@ -204,7 +204,7 @@ class ThreadSource(SourceStage):
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
         yield_to_streams()
-        number = self.first
+        number, so_far = self.first, self._read_so_far
         try:
             self.opened = True
             self._open()
@@ -217,9 +217,9 @@ class ThreadSource(SourceStage):
                     self.seconds: float = self.seconds + perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
-                        self._read_so_far.things.append((number, marked(item, self.name)))
-                        if not room or not self.out.lacks(len(self._read_so_far.things)):
-                            self._read_so_far.wake()
+                        so_far.things.append((number, marked(item, self.name)))
+                        if not so_far.awake and (not room or not self.out.lacks(len(so_far.things))):
+                            so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing
             self.end = number
@@ -227,8 +227,8 @@ class ThreadSource(SourceStage):
             self._failed = number, error
         finally:
             self._close()
-            self._read_so_far.things.append(None)
-            self._read_so_far.wake()
+            so_far.things.append(None)
+            so_far.wake()
 
     def _open(self) -> None:
         self._iterator = _opened(iter, self.iterable)

@@ -212,18 +212,18 @@ class EntryQueue(Generic[T]):
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self.things: deque[T] = deque()  # any thread appends one, which is delivered at the next wake-up
-        self._awake = False  # whether a step of the loop that drains this is on its way
+        self.awake = False  # whether a step of the loop that drains this is on its way
 
     def wake(self) -> None:
         """Have all things that were appended delivered soon. From any thread."""
-        if not self._awake:
-            self._awake = True
+        if not self.awake:
+            self.awake = True
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
                 self._loop.call_soon_threadsafe(self.drain)
 
     def drain(self) -> None:
         """Deliver all things that are there, now."""
-        self._awake = False
+        self.awake = False
         while self.things:
             try:
                 self._deliver(self.things)
