@@ -58,8 +58,8 @@ def run(task: Task, memory: Memory) -> None:
     try:
         if task.move is not None and not moves(task, task.move, memory):
             return
-        is_op, upstream, reads = isinstance(task.call, Op), None, task.reads
-        if reads and not (type(reads) is Value and reads.task is None):
+        is_op, upstream = isinstance(task.call, Op), None
+        if task.reads and (type(task.reads) is not Value or task.reads.task is not None):
             upstream = failure_above(task.reads) if is_op else memory.certain(task.inputs)
         if upstream is not None:
             fail(task, upstream.passed_to(task.name, task.site))

@@ -78,7 +78,7 @@ class Ambient:
         if self.noted is not None:
             self.noted.forget(self)
         outer = self.outer
-        if ambient.get() is self and (outer is None or not outer.over):
+        if ambient.get() is self and (outer is None or not (outer.core.closed or outer.left_early)):
             ambient.set(outer)
         else:
             self._take_out()
@@ -120,7 +120,7 @@ ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncs
 def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, passing: bool = False) -> Ambient:
     """Enter a scope in this context and task: the link that `leave`s it."""
     outer = ambient.get()
-    if outer is not None and (outer.outer is not None or outer.over):
+    if outer is not None and (outer.outer is not None or outer.core.closed or outer.left_early):
         outer = innermost()
     core.entered_by = None if task is None else weakref.ref(task)
     link = Ambient(runtime, core, outer, passing)

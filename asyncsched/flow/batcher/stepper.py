@@ -186,6 +186,7 @@ class Beside(Submitter):
         self.name: str = name
 
     def _core(self) -> CoreScope:
+        self._runtime.check()
         here = innermost()
         while here is not None and here.core.name == self.name:
             here = here.outer
