@@ -48,7 +48,7 @@ from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited
 from ..tensors.arguments import dtype_of
-from ..tensors.handles import Handle, Task
+from ..tensors.handles import Handle, Task, deliver
 from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost
@@ -273,7 +273,11 @@ class Tasks:
         try:
             if task.state == PENDING:
                 await self._admitted(task)
-            return await handle
+            await awaited(self._runtime, (task,))
+            if handle._value.device.remote:
+                return await handle  # which brings it here
+            result: T = deliver(handle._value)
+            return result
         except (asyncio.CancelledError, GeneratorExit):
             self._take_back(task, "the coroutine that awaited it, which was cancelled")
             raise
