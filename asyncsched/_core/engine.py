@@ -268,8 +268,6 @@ class Engine:
             stuck = self.admission.stuck() if lacking and not completions.items else []
             self._stuck = bool(stuck)
             self._host.on_stuck(stuck)
-        if not (ledger.unfinished or ledger.drop_observer or ledger.abandoned):
-            completions.immediate_thread = get_ident()
         return None
 
     def _take_in(self) -> None:
@@ -285,6 +283,9 @@ class Engine:
                 self.ledger.look_again(item())
             else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
+        ledger = self.ledger
+        if not (ledger.unfinished or ledger.drop_observer or ledger.abandoned):
+            self.completions.immediate_thread = get_ident()
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 

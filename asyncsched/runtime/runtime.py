@@ -255,7 +255,8 @@ class Runtime(OnOneLoop, Host):
 
     def _observe(self, observer: Instruments | None) -> None:
         self.ledger.observe(observer, () if observer is None else observer.asked)
-        self.completions.immediate_thread = 0
+        if self.ledger.drop_observer is not None:
+            self.completions.immediate_thread = 0
         if self.lanes:  # the devices are open
             for device in self.devices:
                 device.memory.observer = observer

@@ -134,12 +134,8 @@ def run_at_once(
         if ledger.free <= 0:
             return None
         in_flight += ledger.in_flight
-    else:
-        completions = runtime.completions
-        if completions.items:
-            runtime.engine.drain()  # only drops, since nothing is unfinished
-        if ledger.drop_observer is None:
-            completions.immediate_thread = thread
+    elif runtime.completions.items:
+        runtime.engine.drain()  # only drops, since nothing is unfinished
     here = _ambient()  # as in `issue`
     if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
         if not runtime.loop.is_running():
