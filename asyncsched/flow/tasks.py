@@ -2,10 +2,11 @@
 
 Theory of operation. Each coroutine here goes the same way:
 
-1. It checks that this thread may submit, and passes through the event loop once (`sleep(0)`), before there is a task.
-   If it is cancelled there, it leaves nothing behind.
-2. It makes the task, which joins the queue of its scope in the same step. The backlog's limit does not apply, since a
-   coroutine that waits for admission cannot run ahead.
+1. It passes through the event loop once (`sleep(0)`), before there is a task. If it is cancelled there, it leaves
+   nothing behind.
+2. It asks for its scope, which raises if this thread may not submit (`current_scope`), and makes the task. The task
+   joins the queue of its scope in the same step. The backlog's limit does not apply, since a coroutine that waits for
+   admission cannot run ahead.
 3. It waits for admission. If it is cancelled or closed before that, it takes the task out of the queue. Later the task
    goes on, except that `call` cancels it.
 4. It returns the handle (`submit`), or waits for the end (`put`, `call`).

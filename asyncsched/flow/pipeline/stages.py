@@ -212,7 +212,7 @@ class EntryQueue(Generic[T]):
         self._failed = failed
         self._loop = asyncio.get_running_loop()
         self.things: deque[T] = deque()  # any thread appends one, which is delivered at the next wake-up
-        self.awake = False  # whether a step of the loop that drains this is on its way
+        self.awake: bool = False  # whether a step of the loop that drains this is on its way
 
     def wake(self) -> None:
         """Have all things that were appended delivered soon. From any thread."""
