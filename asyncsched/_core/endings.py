@@ -165,7 +165,7 @@ class Endings:
         # Without the GIL it may end, or its body may raise, right after the look at `value`. Then it counts as marked
         # before: only its dependents know of its result until this thread takes its end in. It is cancelled, and has
         # one of the two failures.
-        if task.settled or task.value is None:
+        if task.settled or task.value is None or task.failure is not None:  # its body has raised: that counts
             return False
         task.failure = failure
         task.cancelled = True

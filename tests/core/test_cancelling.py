@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from asyncsched._core.model import CANCELLED, DONE, LAUNCHED, PENDING, Task
+from asyncsched._core.model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Task
 from tests.validate import validate
 
 from .rig import Rig, answered, cancellation, execute
@@ -53,6 +53,23 @@ def test_a_waiter_that_leaves_while_others_are_called_takes_nobodys_place():
     rig.finish(task)
     rig.dispatch()
     assert called == [task, task]
+
+
+def test_a_task_whose_body_has_raised_is_not_cancelled_any_more():
+    """The completion is not posted yet. The exception would be lost, and nobody told of it."""
+    rig = Rig()
+    task, _ = rig.submit()
+    rig.dispatch()
+    rig.streams[task.lane].clear()
+    kept = task.value
+    execute(task, error=ValueError("no"))
+    task.value = kept  # the stream is about to let go
+    assert not rig.cancel(task)
+    task.value = kept = None
+    rig.post(task)
+    rig.dispatch()
+    assert task.state == FAILED
+    assert [failure.kind for failure in rig.root.take_failures()[0]] == ["ValueError"]
 
 
 def test_a_task_cancelled_while_its_body_returns_accounts_for_its_result():
