@@ -461,7 +461,7 @@ class Scope:
         """Whether it has ended, and neither it nor a child has an unfinished task or an unreported failure."""
         if not self.ended or self.tasks or self.unseen:
             return False
-        return not self.children or all(child.over() for child in list(self.children))
+        return all(child.over() for child in list(self.children))
 
     def tree(self) -> list[Scope]:
         """This scope and all below it."""

@@ -73,7 +73,7 @@ class Scopes:
         scope.ended = True
         if self._ledger.scope_observer is not None:
             self._ledger.scope_observer.scope_left(scope)
-        if not (scope.tasks or scope.children or scope.unseen):
+        if not (scope.tasks or scope.children or scope.unseen):  # as mostly; `over` looks at children, too
             self.close(scope)
             return
         if parent.ended_children is None:

@@ -348,7 +348,7 @@ class Scope(Submitter, OnlyAsync):
         deadline: float | None,
         share: Share,
     ) -> None:
-        self._runtime = around._runtime
+        super().__init__(around._runtime)
         self._parent = around._core  # asked for when this is entered
         self._name = name
         self._reserve = reserve

@@ -413,9 +413,7 @@ def _make_call(
     if isinstance(nbytes, LearnedCost):
         lesson = nbytes._lesson(label, inputs, workspace, None if target.memory.number is not None else runtime.ledger)
         nbytes, workspace = lesson.nbytes, lesson.workspace
-    cost, scratch = result, 0
-    if inputs or nbytes is not None or workspace is not None:
-        cost, scratch = _cost(form, result, nbytes, workspace, inputs)
+    cost, scratch = _cost(form, result, nbytes, workspace, inputs)
     declared = nbytes is not None
     # The charge for a result that cannot be measured. None if the user gave no cost.
     options: dict[str, Any] | None = None

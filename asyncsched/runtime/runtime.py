@@ -126,7 +126,6 @@ class Runtime(OnOneLoop, Host):
         self.abandoned = False  # the loop ended while tasks ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
-        self.rests: list[Callable[[], None]] = []  # called when nothing is left to run
         self._overrun_told = False
         self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
@@ -185,7 +184,6 @@ class Runtime(OnOneLoop, Host):
                 device.open(self.completions, self.ledger.account.limit)
                 device.memory.observer = self.ledger.observer
                 self._add_lanes(device)
-            self.rests = [device.rest for device in self.devices if device.rest is not None]
         except BaseException as error:
             self.close()
             await self.disconnect()
@@ -246,8 +244,13 @@ class Runtime(OnOneLoop, Host):
     def _on_turn(self) -> None:
         self._allow_inline()
         if not self.ledger.unfinished:
-            for rest in self.rests:
-                rest()
+            self._rest()
+
+    def _rest(self) -> None:
+        """Nothing is left to run."""
+        for device in self.devices:
+            if device.rest is not None:
+                device.rest()
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
@@ -340,7 +343,6 @@ class Runtime(OnOneLoop, Host):
 
     def stop_devices(self) -> None:
         """Let the streams' threads end. Safe on any thread, and on a half-opened scheduler."""
-        self.rests = []
         for device in self.devices:
             device.close()
 
@@ -429,8 +431,7 @@ class Runtime(OnOneLoop, Host):
         if self.meter.since is not None:
             self.meter.sample(self.ledger.unfinished > 0)
             if not self.ledger.unfinished:
-                for rest in self.rests:
-                    rest()
+                self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

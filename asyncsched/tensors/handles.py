@@ -198,8 +198,8 @@ class Task(Handle[T]):
     __slots__ = ("_name",)
 
     def __init__(self, value: Value, name: str) -> None:
-        self._value, self._name = value, name
-        self._entry = None if value.holders is None else enter(value.holders)
+        super().__init__(value)
+        self._name = name
 
     def __repr__(self) -> str:
         return f"Task({self._name}, {self._status()})"

@@ -18,7 +18,7 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..ops.op import NO_OPTIONS, Op, Plan
 from ..ops.program import ref
-from ..runtime.context import ambient, current_scope
+from ..runtime.context import Ambient, ambient, current_scope
 from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
@@ -60,10 +60,7 @@ def issue(
         runtime.refuse()
     here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
     if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
-        assert runtime.loop is not None
-        if not runtime.loop.is_running():  # this may not be its loop
-            runtime.check()
-        scope = runtime.engine.root if here is None else current_scope(runtime)
+        scope = _scope_of(runtime, here)
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
     nbytes, cost = device.memory.needs(plan) if not inline or plan.helper else (plan.nbytes, plan.cost)
@@ -77,6 +74,14 @@ def issue(
         taken.task = task
     runtime.submit(task, hold=hold)
     return value
+
+
+def _scope_of(runtime: Runtime, here: Ambient | None) -> Scope:
+    """The scope of an operation on the loop's thread, where it is not that of the innermost link."""
+    assert runtime.loop is not None
+    if not runtime.loop.is_running():  # this may not be its loop
+        runtime.check()
+    return runtime.engine.root if here is None else current_scope(runtime)
 
 
 def template_of(args: Iterable[Any]) -> tuple[Any, ...]:
@@ -138,9 +143,7 @@ def run_at_once(
         runtime.engine.drain()  # only drops, since nothing is unfinished
     here = _ambient()  # as in `issue`
     if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
-        if not runtime.loop.is_running():
-            runtime.check()
-        scope = runtime.engine.root if here is None else current_scope(runtime)
+        scope = _scope_of(runtime, here)
     account = scope.account
     nbytes = plan.nbytes
     spare = plan.workspace  # charged like a task's cost, and given back at once

@@ -13,7 +13,7 @@ from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
 from ..errors import QueueFull
 from ..ops.kernels.elementwise import copy
-from ..ops.meta import CODES, meta
+from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.runtime import INLINE_COPY, Runtime
@@ -54,8 +54,7 @@ def importable(runtime: Runtime, source: Any, device: object) -> Source:
                 " numbers one by one"
             )
         raise TypeError(f"put takes an array of numbers, or an object that `np.asarray` turns into one, not {kind}")
-    dtype = array.dtype
-    return array, dtype if dtype.isnative and dtype.char in CODES else dtype_of(dtype), target
+    return array, dtype_of(array.dtype), target
 
 
 def make_put(runtime: Runtime, core: Scope, source: Source, *, bounded: bool) -> tuple[Task, Tensor]:

@@ -85,7 +85,9 @@ async def test_the_first_to_time_out_lets_the_other_go_on(looks: list[deadlock.F
     async def two(around_all: bool) -> list[str]:
         async with asc.Scheduler("cpu", max_bytes=4 * NB) as s:
             tasks = [asyncio.create_task(greedy(s, form, seconds, around_all=around_all)) for seconds in (SOON, 60)]
-            return await asyncio.gather(*tasks)
+            ends = await asyncio.gather(*tasks)
+            assert s.statistics().tasks_failed == 0
+            return ends
 
     assert await asyncio.gather(two(False), two(True)) == [["late", "done"]] * 2
     await until(lambda: bool(looks))  # a search in another thread may end after the timers
@@ -97,3 +99,4 @@ async def test_a_timer_around_everybody_is_waited_for() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(SOON):
                 await asyncio.gather(wants_a_third(s), wants_a_third(s))
+        assert s.statistics().tasks_failed == 0

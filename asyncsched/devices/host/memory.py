@@ -79,7 +79,7 @@ def run_small(task: Task) -> bool:
 
 def _operands(reads: Any, template: Any) -> Sequence[Any] | None:
     """The arguments of an operation; None if an input is not there."""
-    if not reads:
+    if not reads:  # constants alone, as a host array that is put
         return tuple(template or ())
     arrays: list[Any] = []
     if type(reads) is Value:  # the most frequent case: a loop would take twice as long

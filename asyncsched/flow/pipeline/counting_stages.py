@@ -169,7 +169,7 @@ class ShuffleStage(Stage):
         """
         items, source = self._items, self.source
         while (lacking := self.held - len(items)) and (source.items or await source.arrived(lacking)):
-            items.append(source.take_marked())
+            items += source.take_some(lacking)
         return bool(items) and (not lacking or source.error is None)
 
 

@@ -220,6 +220,7 @@ class ThreadStage(CallingStage):
             self._give_all(self.source.take_some(room))
 
     def _give_all(self, items: list[Numbered]) -> None:
+        """Give these, in a frame of its own: while it waits for more, `feed` holds none."""
         for origin, item in items:
             self.give(origin, item)
 

@@ -173,9 +173,7 @@ class Link:
     async def reserve_all(self) -> int:
         """Wait for room, and take all of it. Returns for how many items."""
         await self.reserve()
-        room = 1 + max(0, self._room)
-        self._room = min(0, self._room)
-        return room
+        return 1 + self.reserve_some(self._room)
 
     def unreserve(self) -> None:
         """Give back room that was reserved, since no item came. Another worker may wait for room, and has to see that
