@@ -314,6 +314,7 @@ class StallWatch:
                     stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
                 elif not finding.caller.done():
+                    stall.searched = lasted  # it gives back its reserve now: no need to search again meanwhile
                     finding.caller.set_exception(self._deadlock(task, finding))
                 break
             if self._timeout is not None and lasted >= self._timeout:
