@@ -290,7 +290,7 @@ async def test_what_is_left_after_failures_at_random_is_what_the_whole_steps_mak
 async def test_once_it_has_decided_nothing_cancels_a_step(gate):
     """While its members wait behind a body."""
     async with asc.Scheduler("cpu", streams=1, max_ops=2) as s:
-        p = await s.put(np.ones(3))
+        p = await s.put(np.ones(10_000))  # in a stream's buffer, so not moved on the loop's thread
         p.requires_grad = True
         optimizer = optim.SGD([p], lr=0.5, momentum=0.9)
         p.sum().backward()
@@ -301,8 +301,8 @@ async def test_once_it_has_decided_nothing_cancels_a_step(gate):
         await until(lambda: commit.decide(True) if commit.gate.state >= 1 else False)
         assert not p.cancel()
         gate.set()
-        assert (await p).tolist() == [0.5] * 3
-        assert (await optimizer.state[0]["momentum"]).tolist() == [1] * 3
+        assert set(await p) == {0.5}
+        assert set(await optimizer.state[0]["momentum"]) == {1}
 
 
 async def test_a_gradient_that_failed_skips_steps_until_it_is_dropped(s):

@@ -138,22 +138,21 @@ class Ledger:
 
     def enqueue(self, task: Task) -> None:
         """Count a task that waits in a queue."""
-        account = task.scope.account
+        account, cost = task.scope.account, task.cost
         if not account.pending:
             self.waiting[account] = None
         if not task.lanes:
-            account.least_claim = min(account.least_claim, task.cost) if account.claims else task.cost
+            account.least_claim = min(account.least_claim, cost) if account.claims else cost
             account.claims += 1
-        elif task.cost < account.least or account.pending == account.claims:
-            account.least = task.cost
-        account.pending += 1
-        if not task.blockers and account.make_fit(task):
-            account.changed = True  # otherwise a scan for fitting tasks would find nothing new
-        self.pending += 1
-        self.pending_bytes += task.cost
-        if not task.lanes:
             self.claims += 1
-            self.claim_bytes += task.cost
+            self.claim_bytes += cost
+        elif cost < account.least or account.pending == account.claims:
+            account.least = cost
+        account.pending += 1
+        self.pending += 1
+        self.pending_bytes += cost
+        if not (account.changed or task.blockers) and account.make_fit(task):
+            account.changed = True  # otherwise a scan for fitting tasks would find nothing new
 
     def dequeue(self, task: Task) -> None:
         """Stop counting a task as pending."""

@@ -233,15 +233,14 @@ class Task:
     cancelled: bool = False  # cancelled after launch: it keeps its slot until it physically ends
 
     def __post_init__(self) -> None:
-        assert self.value is not None
-        self.value.task = self
+        self.value.task = self  # type: ignore[union-attr]  # only the stream clears it
         reads = self.reads
-        if FREE_THREADED and type(reads) is tuple and reads:
-            merge(reads)  # the stream's thread drops it
         if type(reads) is Value:  # the most frequent case: a loop would take twice as long
             if reads.holders is not None:
                 reads.holders.append(None)
         else:
+            if FREE_THREADED and reads:
+                merge(reads)  # the stream's thread drops it
             for value in reads:
                 if value.holders is not None:
                     value.holders.append(None)

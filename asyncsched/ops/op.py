@@ -149,6 +149,7 @@ class Plan:
     on_card_seconds: float = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
     overwrites: bool = field(init=False)  # whether the result may be written over a first operand of its form
+    fixed: bool = field(init=False)  # whether its bytes are known, and are the same however many threads share it
 
     def __post_init__(self) -> None:
         self.name = self.op.name
@@ -156,6 +157,7 @@ class Plan:
         self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
         self.cost = self.nbytes + self.workspace
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
+        self.fixed = self.meta.known and not self.helper
 
 
 @dataclass(frozen=True, slots=True, eq=False)

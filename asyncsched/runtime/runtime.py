@@ -379,7 +379,7 @@ class Runtime(OnOneLoop, Host):
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
             return None if reads else lane
-        if self.inline is _NEVER or task.move is not None:
+        if self.inline is _NEVER:
             return None
         for value in (reads,) if type(reads) is Value else reads:
             producer = value.task

@@ -63,10 +63,13 @@ def issue(
         scope = _scope_of(runtime, here)
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
-    nbytes, cost = device.memory.needs(plan) if not inline or plan.helper else (plan.nbytes, plan.cost)
-    value = new_value(scope.account, device, plan.meta, nbytes, site)
-    if value.holders is None and (not inline or plan.meta.shape is not plan.meta.bound):
-        value.holders = []  # a card writes over any; the size is not known yet
+    if inline and plan.fixed:
+        cost, value = plan.cost, new_value(scope.account, device, plan.meta, plan.nbytes, site)
+    else:
+        nbytes, cost = device.memory.needs(plan)
+        value = new_value(scope.account, device, plan.meta, nbytes, site)
+        if value.holders is None:
+            value.holders = []  # a card writes over any; or the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)
@@ -145,9 +148,8 @@ def run_at_once(
     if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
         scope = _scope_of(runtime, here)
     account = scope.account
-    nbytes = plan.nbytes
-    spare = plan.workspace  # charged like a task's cost, and given back at once
-    used, limit = account.used + nbytes + spare, account.limit  # `used`: the peak
+    nbytes, spare = plan.nbytes, plan.workspace  # the workspace is charged like a task's, and given back at once
+    used, limit = account.used + plan.cost, account.limit  # `used`: the peak
     if limit is not None and used > limit:
         return None
     if above is not None:

@@ -270,7 +270,7 @@ class Promises(RuleBasedStateMachine):
 
     def may_run_here(self, job: Job) -> bool:
         """Whether a task that was admitted runs on the loop's thread: a quick one, if all that it reads is there."""
-        if not job.quick or job.batch is not None or not self.rig.loop_is_free:
+        if not job.quick or not self.rig.loop_is_free:
             return False
         there = all(read.array is not None and not read.failed for read in job.inputs)
         return there and all(other.task.state >= DONE for other in job.after)
@@ -307,8 +307,9 @@ class Promises(RuleBasedStateMachine):
     def ends(self, job: Job, charge: int | None, error: BaseException | None) -> None:
         """A task runs to its end, on a stream or on the loop's thread."""
         failed = job.task.cancelled or any(read.failed for read in job.inputs)
-        made = job.task.call.charge if charge is None else charge
-        failed = failed or error is not None or (charge is None and job.task.call.error is not None)
+        call: Any = job.task.call  # None for a gate
+        made = charge or 0 if charge is not None or call is None else call.charge
+        failed = failed or error is not None or (charge is None and call is not None and call.error is not None)
         if job.batch is not None and job is job.batch.gate:
             job.batch.decide()
         outer, self.thinking = self.thinking, True  # no finaliser comes here: in a body that is for programs to try

@@ -61,7 +61,7 @@ class Rig(Host):
         self._launched.append(task)
 
     def loop_lane(self, task: Task) -> Lane | None:
-        if not self.loop_is_free or task.move is not None or failure_above(task.inputs) is not None:
+        if not self.loop_is_free or failure_above(task.inputs) is not None:
             return None
         there = all(value.array is not None for value in task.inputs)
         return self.loop if there and all(other.state >= DONE for other in task.after or ()) else None

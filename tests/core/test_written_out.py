@@ -41,8 +41,9 @@ def at_once(rig: Rig, *, workspace: int = 0, view: bool = False) -> Value | None
     op = SimpleNamespace(name="add", out=not view)
     kernel = (lambda a, b: a[:]) if view else np.add
     plan: Any = SimpleNamespace(
-        nbytes=NBYTES, workspace=workspace, pair=True, kernel=kernel, meta=FORM, seconds=0.0, op=op
-    )
+        nbytes=NBYTES, workspace=workspace, cost=NBYTES + workspace, pair=True, kernel=kernel, meta=FORM, seconds=0.0,
+        op=op,
+    )  # fmt: skip
     return run_at_once(op, plan, first, first.array, 1.0, None)  # type: ignore[arg-type]
 
 

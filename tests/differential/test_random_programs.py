@@ -66,7 +66,7 @@ async def test_what_is_written_over_has_no_holder_that_does_not_count(
 ) -> None:
     """Values of all sizes are written over here."""
     asked = 0
-    for seed in range(usually(100, 1000)):
+    for seed in range(usually(150, 1000)):
         rng = random.Random(seed)
         program, streams = make(seed, scopes=rng.choice([1, 1, 3]), most=40), rng.randint(1, 4)
         with watching(monkeypatch, smallest=1) as oracle:

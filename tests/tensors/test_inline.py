@@ -317,6 +317,24 @@ async def test_a_pending_task_runs_on_the_loops_thread(gate):
         assert s.statistics().peak_tasks_in_flight == 2
 
 
+async def test_training_a_small_network_takes_no_hop(s):
+    """Its steps are commits, whose tasks are pending until the gradients are there."""
+    rng = np.random.default_rng(0)
+    model = asc.nn.Sequential(asc.nn.Linear(32, 64), asc.nn.LayerNorm(64), asc.nn.ReLU(), asc.nn.Linear(64, 4))
+    optimizer = asc.optim.Adam(model.parameters(), lr=0.01)
+    x, target = await s.put(rng.standard_normal((8, 32), np.float32)), await s.put(np.arange(8) % 4)
+    begun, losses = launches(s), []
+    for _ in range(20):
+        loss = asc.nn.functional.cross_entropy(model(x), target)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(await loss.item())
+        await asyncio.sleep(0)  # its time on the loop's thread is limited between two turns
+    assert losses[-1] < 0.5 * losses[0]
+    assert launches(s) == begun
+
+
 async def test_the_loop_turns_while_many_that_were_pending_run(gate):
     async with asc.Scheduler("cpu", max_ops=1) as s:
         x = await s.put(np.ones(2))

@@ -53,12 +53,12 @@ def run_small(task: Task) -> bool:
     happened, and `execution.run` and `execution.release` do the same and more.
     """
     op, value = task.call, task.value
-    if type(op) is not Op or not op.out or task.move is not None or task.cancelled or task.takes:
+    if type(op) is not Op or not op.out or task.cancelled or task.takes:
         return False
     if value is None or value.nbytes >= POOLED_BYTES or value.meta.bound is not value.meta.shape:
         return False
     arrays = _operands(task.reads, task.args)
-    if arrays is None:
+    if arrays is None or (task.move is not None and not task.move.commit.decide(False)):
         return False
     try:
         array = (op.kernels.get(np) or resolve(op, np))(*arrays, **(task.options or NO_OPTIONS))

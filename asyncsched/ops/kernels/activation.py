@@ -259,11 +259,13 @@ _GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gel
 OPS = (
     # In a captured step `maximum` gives the same bits on short blocks, without rows of zeros.
     elementwise(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
-    elementwise(relu_backward, blockwise_rule, "The gradient of relu."),
-    elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x))."),
-    elementwise(leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller."),
-    elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta."),
-    elementwise(softplus_backward, blockwise_rule, "The gradient of softplus."),
+    elementwise(relu_backward, blockwise_rule, "The gradient of relu.", Cost.SCALAR),
+    elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x)).", Cost.FUNCTION),
+    elementwise(
+        leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller.", Cost.SCALAR
+    ),
+    elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
+    elementwise(softplus_backward, blockwise_rule, "The gradient of softplus.", Cost.FUNCTION),
     bounded(_GELU, gelu_exact, 1e-6, 1e-6),
     bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6),
 )

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..declare import Cut, Inferred, Meta, Op, Operand, Options, bounded, meta, with_products
+from ..declare import Cost, Cut, Inferred, Meta, Op, Operand, Options, bounded, meta, with_products
 from ..rules import Known, alike, as_meta, block_bytes, copies, floats, like, no_axis
 from . import compiled
 from .blocks import (
@@ -396,7 +396,7 @@ def along_rows_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> 
     return like(operands[0], copies(operands) + block_bytes(operands[0], shape[-1], 6))
 
 
-_by_rows = partial(with_products, rule=along_rows_rule, inplace=True, cut=Cut.BY_ROWS)
+_by_rows = partial(with_products, rule=along_rows_rule, cost=Cost.FUNCTION, inplace=True, cut=Cut.BY_ROWS)
 _DOC = "exp(x) over its sum along the last axis, or the logarithm of it."
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Inferred, Meta, Op, Operand, Options, elementwise, meta, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, elementwise, meta, with_out
 from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
 from ..rules import INTP, as_meta, broadcast, cast_bytes, copies, lengths, viewed
 from .blocks import ADDED, BLOCK, blocks
@@ -267,12 +267,12 @@ OPS = (
     ),
     with_out(
         choice_backward, choice_backward_rule,
-        "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", inplace=True,
-        fused_on_cuda=True,
+        "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", Cost.SCALAR,
+        inplace=True, fused_on_cuda=True,
     ),
     with_out(cumulative_prod_gradient, cumulative_prod_gradient_rule, "The gradient of running products."),
-    elementwise(axpby, update_rule, "a x + b y, where a and b are numbers."),
-    elementwise(axpby_squared, update_rule, "a x + b y**2, where a and b are numbers."),
-    elementwise(rms_scaled, update_rule, "x over the root of averaged squares."),
-    elementwise(adam_step, update_rule, "A step of Adam."),
+    elementwise(axpby, update_rule, "a x + b y, where a and b are numbers.", Cost.SCALAR),
+    elementwise(axpby_squared, update_rule, "a x + b y**2, where a and b are numbers.", Cost.SCALAR),
+    elementwise(rms_scaled, update_rule, "x over the root of averaged squares.", Cost.SCALAR),
+    elementwise(adam_step, update_rule, "A step of Adam.", Cost.FUNCTION),
 )  # fmt: skip

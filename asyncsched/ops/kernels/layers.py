@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import parallel
-from ..declare import Blas, Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
+from ..declare import Blas, Cost, Cut, Inferred, Op, Operand, Options, bounded, meta, product, with_out, with_products
 from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
 from .attention import log_softmax_rows, log_sums, softmax_rows
@@ -184,7 +184,7 @@ def linear_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
 
 
 _LAYER_NORM = with_products(
-    layer_norm, layer_norm_rule, "The last axes brought to mean 0 and variance 1.",
+    layer_norm, layer_norm_rule, "The last axes brought to mean 0 and variance 1.", Cost.FUNCTION,
     inplace=True, cut=Cut.BY_WEIGHT_ROWS, compiled_as="layer_norm", launches=20,
 )  # fmt: skip
 
@@ -321,24 +321,27 @@ def class_numbers_rule(op: Op, operands: tuple[Operand, ...], options: Options) 
 
 _CROSS_ENTROPY = Op(
     "cross_entropy", cross_entropy, cross_entropy_rule, doc="The negative logarithm of the target's softmax.",
-    checks=True, blas=Blas.INSIDE, launches=27,
+    checks=True, blas=Blas.INSIDE, launches=27, element_seconds=Cost.FUNCTION,
 )  # fmt: skip
+_OF_WEIGHT = "The gradient of the weight."
 _TARGETS = "Targets as class numbers; 0 in rows that do not count."
 
 
 OPS = (
     bounded(_LAYER_NORM, layer_norm_exact, 3e-6, 3e-6),
-    with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", launches=28),
-    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, "The gradient of the weight.", launches=22),
-    product(with_out(linear, linear_rule, "x weight^T + bias.", launches=2), Cut.PRODUCT_NT),
+    with_products(layer_norm_input_grad, layer_norm_input_grad_rule, "The gradient of x.", Cost.FUNCTION, launches=28),
+    with_products(layer_norm_weight_grad, layer_norm_weight_grad_rule, _OF_WEIGHT, Cost.FUNCTION, launches=22),
+    product(with_out(linear, linear_rule, "x weight^T + bias.", Cost.MULTIPLICATION, launches=2), Cut.PRODUCT_NT),
     product(
-        with_out(linear_weight_grad, linear_weight_grad_rule, "The gradient of the weight.", launches=1), Cut.PRODUCT_TN
+        with_out(linear_weight_grad, linear_weight_grad_rule, _OF_WEIGHT, Cost.MULTIPLICATION, launches=1),
+        Cut.PRODUCT_TN,
     ),
     bounded(_CROSS_ENTROPY, cross_entropy_exact, 3e-6, 3e-6),
     with_products(
         cross_entropy_backward,
         cross_entropy_backward_rule,
         "The gradient of the loss.",
+        Cost.FUNCTION,
         inplace=True,
         checks=True,
         launches=25,
