@@ -107,7 +107,8 @@ class Admission:
             head = queue.peek()
             if head is None or head.blockers or (full and head.lanes):
                 continue
-            if head.scope.account.make_fit(head):
+            account = head.scope.account  # `has_room`, written out: most tasks come here
+            if account.limit is None or account.used + head.cost <= account.limit or account.make_fit(head):
                 if queue.in_rotation:  # it shared until now, and its class may have been passed over
                     queue.tenant.priority.passed = 0
                 return head

@@ -104,6 +104,11 @@ class Answerer(Protocol):
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""
 
+    clock = staticmethod(perf_counter)
+    # Rare, and here since CPython is slower with more than 30 attributes in a `__dict__`
+    abandoned: bool = False  # the loop ended while tasks ran: nothing is waited for any more
+    _overrun_told = False
+
     def __init__(
         self,
         devices: Sequence[Device],
@@ -117,16 +122,13 @@ class Runtime(OnOneLoop, Host):
         self._wakeup: Wakeup | None = None
         self.engine: Engine = Engine(limits, self.completions, self, self)
         self.ledger: Ledger = self.engine.ledger
-        self.clock = perf_counter
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
         self._auto_bytes = auto_bytes  # whether the devices determine the limit
         self.dispatch: Callable[[], None] = self.engine.dispatch
         self.submit: Callable[..., None] = self.engine.submit  # or the sink's
         self._held_for = 0.0  # estimated seconds for which quick operations held this thread since the loop's last turn
-        self.abandoned = False  # the loop ended while tasks ran: nothing is waited for any more
         self.sink: Sink | None = None  # where tasks go instead of the backlog
         self.lanes: dict[Any, Lanes] = {}  # by device, once it is open
-        self._overrun_told = False
         self._looks_up = False
         self.instruments: Instruments = Instruments(self._observe)
         self.scheduler: weakref.ref[Any] | None = None  # the users' object

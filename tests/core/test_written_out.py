@@ -55,7 +55,7 @@ def twin_of(ledger: Ledger) -> Ledger:
 
 
 def books(ledger: Ledger) -> dict[str, Any]:
-    return vars(ledger) | {"account": fields(ledger.account, "runtime"), "completions": None}
+    return fields(ledger) | {"account": fields(ledger.account, "runtime"), "completions": None}
 
 
 def fields(thing: Any, *left_out: str) -> dict[str, Any]:

@@ -335,6 +335,11 @@ async def test_training_a_small_network_takes_no_hop(s):
     assert launches(s) == begun
 
 
+async def test_cpython_shares_the_names_of_what_each_operation_asks(s):
+    """With more than 30 in a `__dict__` it does not, and each call of a method takes longer."""
+    assert len(vars(s._runtime)) <= 30
+
+
 async def test_the_loop_turns_while_many_that_were_pending_run(gate):
     async with asc.Scheduler("cpu", max_ops=1) as s:
         x = await s.put(np.ones(2))
