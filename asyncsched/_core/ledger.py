@@ -56,9 +56,9 @@ class Ledger:
 
     def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
         self.limits: Limits = limits
-        self.completions = completions
+        self.completions: Completions = completions
         self.account: Account = self._account(limits.max_bytes, runtime)
-        self.busy = False
+        self.busy: bool = False
         self.abandoned: bool = False
         self.observer: Instrument | None = None
         self.op_observer: Instrument | None = None

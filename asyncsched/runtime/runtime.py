@@ -104,7 +104,7 @@ class Answerer(Protocol):
 class Runtime(OnOneLoop, Host):
     """One scheduler's engine, devices and event loop."""
 
-    clock = staticmethod(perf_counter)
+    clock: Callable[[], float] = staticmethod(perf_counter)
     # Rare, and here since CPython is slower with more than 30 attributes in a `__dict__`
     abandoned: bool = False  # the loop ended while tasks ran: nothing is waited for any more
     _overrun_told = False
