@@ -112,6 +112,7 @@ from asyncsched import array_api as xp  # noqa: E402
 from asyncsched.__main__ import main as command  # noqa: E402
 from asyncsched.runtime.wakeup import Wakeup  # noqa: E402
 from tests.fake_cupy import fake_cupy  # noqa: E402
+from tests.ledger import engine_of  # noqa: E402
 
 OPTIONAL = {"cupy", "dask", "distributed", "numba", "psutil", "pytest", "pytest_asyncio", "rich", "safetensors"}
 
@@ -131,7 +132,7 @@ async def every_module(s: asc.Scheduler) -> None:
 
 
 async def operations_and_calls(s: asc.Scheduler) -> None:
-    assert not isinstance(s._runtime.completions.wake, Wakeup)
+    assert not isinstance(engine_of(s).completions.wake, Wakeup)
     x = await s.put(np.arange(6.0).reshape(2, 3))
     assert (await (x @ x.T + 1).sum().item()) == 87.0
     assert await s.call(sum, [1, 2]) == 3

@@ -23,6 +23,7 @@ from asyncsched.errors import TaskCancelled
 from asyncsched.ops.op import Op
 from asyncsched.runtime.life import InlineMode
 from tests.fake_cupy import fake_cupy
+from tests.ledger import engine_of
 from tests.thorough import usually
 from tests.validate import validate
 from tests.waiting import held, until
@@ -94,7 +95,7 @@ class Injector:
     def __init__(self, s: asc.Scheduler, hit: Callable[[Task], None]) -> None:
         self.seen: list[Task] = []
         self.nth = -1
-        self._engine = s._runtime.engine
+        self._engine = engine_of(s)
         self._submit = self._engine.submit
         self._hit = hit
 
@@ -198,7 +199,7 @@ async def test_whatever_is_hit_the_model_is_that_of_the_last_whole_step(which, h
                 differing = [{name for name in state if state[name] != other[name]} for other in allowed]
                 assert set() in differing, (nth, failed)
             gc.collect()
-            engine = s._runtime.engine
+            engine = engine_of(s)
             engine.drain()
             validate(engine)
             assert engine.ledger.account.used == 0
@@ -297,7 +298,7 @@ async def test_once_it_has_decided_nothing_cancels_a_step(gate):
         await p.grad
         s.submit_nowait(held, gate)
         optimizer.step()
-        (commit,) = {task.move.commit for task in s._runtime.engine.root.unfinished() if task.move is not None}
+        (commit,) = {task.move.commit for task in engine_of(s).root.unfinished() if task.move is not None}
         await until(lambda: commit.decide(True) if commit.gate.state >= 1 else False)
         assert not p.cancel()
         gate.set()
@@ -367,7 +368,7 @@ async def test_what_an_optimiser_keeps_takes_no_room_again(gate):
         (p * p).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
-        return [task for task in s._runtime.engine.admission.tasks() if task.name == "step()"][-1].cost
+        return [task for task in engine_of(s).admission.tasks() if task.name == "step()"][-1].cost
 
     async with asc.Scheduler("cpu", streams=1, max_ops=1) as s:
         p = await s.put(np.ones(100_000))
@@ -399,7 +400,7 @@ async def test_what_looks_at_a_moment_meanwhile_does_not_cost_room(s):
         running = s.submit_nowait(held, gate)
         optimizer.step()
         optimizer.zero_grad()
-        looking = gc.get_objects(), [found.inputs for found in s._runtime.engine.root.tasks]
+        looking = gc.get_objects(), [found.inputs for found in engine_of(s).root.tasks]
         gate.set()
         await running
         await s.barrier()

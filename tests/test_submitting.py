@@ -15,6 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched._core.model import Account
 from asyncsched.devices.contract import Job
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import held, turns, until
 
@@ -160,11 +161,11 @@ async def test_a_coroutine_closed_while_it_waits_withdraws_its_task(what: str, g
             "call": lambda: s.call(int),
             "scope": lambda: s.scope(reserve=2 * BLOCK.nbytes).__aenter__(),
         }[what]()
-        while not s._runtime.engine.ledger.pending:
+        while not engine_of(s).ledger.pending:
             waits.send(None)
         waits.close()
-        assert not s._runtime.engine.ledger.pending
-        validate(s._runtime.engine)
+        assert not engine_of(s).ledger.pending
+        validate(engine_of(s))
         gate.set()
         await s.barrier()
         assert (await x).sum() == BLOCK.sum()

@@ -15,6 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, at_rest, fake_cupy
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import until
 
@@ -62,12 +63,12 @@ def assert_nothing_left_set() -> None:
 
 def assert_ledgers_zero(s: asc.Scheduler) -> None:
     """Nothing is charged, pending or in flight any more, once what is on its way back has come."""
-    while s._runtime.completions.returning:  # the janitor's
+    while engine_of(s).completions.returning:  # the janitor's
         os.sched_yield()
     statistics = s.statistics()  # takes in what was posted
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
-    validate(s._runtime.engine)
-    assert s._runtime.engine.ledger.account.used == 0
+    validate(engine_of(s))
+    assert engine_of(s).ledger.account.used == 0
 
 
 class CrossingDevice(CUDADevice):

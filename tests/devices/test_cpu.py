@@ -25,6 +25,7 @@ from asyncsched.devices.host.pool import Pool
 from asyncsched.ops import cut
 from asyncsched.ops.kernels.blocks import without_buffers
 from tests.fake_cupy import Fake
+from tests.ledger import engine_of
 from tests.processes import fresh
 from tests.waiting import Clock, fail, held, turns
 
@@ -368,7 +369,7 @@ async def test_a_stream_has_let_go_of_a_task_when_it_wakes_the_loop(
         return found
 
     async with asc.Scheduler(device) as s:
-        completions = s._runtime.completions
+        completions = engine_of(s).completions
         wake, loop_thread = completions.wake, threading.get_ident()
 
         def looking() -> None:

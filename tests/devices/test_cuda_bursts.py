@@ -17,6 +17,7 @@ from asyncsched.devices import execution
 from asyncsched.devices.cuda import stream
 from tests.fake_cupy import Fake
 from tests.fake_cupy.errors import CUDARuntimeError
+from tests.ledger import lane_of
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_ledgers_zero, ended, finished, issued, opened
@@ -43,7 +44,7 @@ async def records(fake: Fake, array: np.ndarray, count: int = 40, step: Step = l
         await chain(x, 4, step)[-1]  # compiled
         await s.barrier()
         held = s.submit_nowait(gate.wait, 60)
-        await until(lambda: held._value.task.lane is not None)
+        await until(lambda: lane_of(held) is not None)
         before = fake.statistics["records"]
         tensors = chain(x, count, step)
         gate.set()
@@ -105,7 +106,7 @@ async def test_a_reader_on_another_stream_waits_for_what_has_no_event_yet(
         y = s.submit_nowait(source, x, shape=x.shape, dtype=x.dtype) + 1
         root = asc.sqrt(y)
         reader = y * 5
-        assert reader._value.task.lane is not root._value.task.lane
+        assert lane_of(reader) is not lane_of(root)
         with fake.pause():
             first.set()
             await until(lambda: issued(s) == before[0] + 3)  # the source, y, and the reader; the root is in the middle

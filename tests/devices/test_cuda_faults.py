@@ -17,6 +17,7 @@ import asyncsched as asc
 from asyncsched.devices import execution
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
+from tests.ledger import lane_of
 from tests.waiting import until
 
 from .conftest import (
@@ -249,7 +250,7 @@ async def test_what_a_fault_kept_from_being_made_is_not_read(fake: Fake, monkeyp
         made = s.submit_nowait(_after(gate, np.positive), x, shape=x.shape, dtype=x.dtype) + 1
         tail = made * 2  # so that the reader goes to the other stream
         reader = s.submit_nowait(read.append, made)
-        assert [t._value.task.lane.stream for t in (made, tail, reader)] == [first, first, second]
+        assert [lane_of(t).stream for t in (made, tail, reader)] == [first, first, second]
         await until(lambda: first.issued.waiters)  # the reader waits for its producer
         fake.fail()
         gate.set()
@@ -328,7 +329,7 @@ async def test_a_reader_that_could_not_wait_does_not_settle_what_it_reads(
         with fake.hold(one.cuda):
             y = asc.take(x, bad, axis=0)
             tail, reader = y * 2, y * 3
-            assert [t._value.task.lane.stream for t in (y, tail, reader)] == [one, one, other]
+            assert [lane_of(t).stream for t in (y, tail, reader)] == [one, one, other]
             await all_issued(s)
             await until(lambda: y._value.deferred_errors[0].settled or one.finished.waiters)
         with pytest.raises(CUDARuntimeError):

@@ -17,6 +17,7 @@ from asyncsched.ops.table import TABLE
 from asyncsched.tensors.tensor import apply
 from tests.fake_cupy import Fake
 from tests.gpu.cases import CASES, RANDOM, _matrices, _sets, _transforms
+from tests.ledger import lane_of
 
 from .conftest import opened
 
@@ -67,7 +68,7 @@ async def test_transforms_share_one_stream(fake: Fake) -> None:
         graphs = [await s.capture(asc.fft.fftn, x), await s.capture(asc.fft.ifft, x)]
         with fake.pause():
             found = [transform(x) for _ in range(10) for transform in (asc.fft.fft, asc.fft.ifftn, *graphs)]
-            lanes = {t._value.task.lane for t in found}
+            lanes = {lane_of(t) for t in found}
         await asc.gather(*found)
         assert len(lanes - {None}) == 1
 

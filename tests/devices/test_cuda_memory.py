@@ -18,6 +18,7 @@ from asyncsched.devices.cuda.heap import Heap
 from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
+from tests.ledger import lane_of
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_ledgers_zero, checked, ended, finished, issued, opened
@@ -52,7 +53,7 @@ async def test_what_another_stream_still_reads_stays(fake: Fake, way: str) -> No
             made = x * 2
             other, here = x + 5, x - made  # `here` follows on the lane of `made`, and is its tail
             readers = [made + i for i in range(3)]
-            lane = other._value.task.lane
+            lane = lane_of(other)
             await until(lambda: issued(s) == before + 6)
             if way == "cancelled":
                 assert made.cancel()

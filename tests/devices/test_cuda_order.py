@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake
+from tests.ledger import engine_of, lane_of
 from tests.waiting import until
 
 from .conftest import BLOCK, all_issued, assert_nothing_left_set, finished, issued, opened
@@ -43,7 +44,7 @@ async def test_a_diamond_uses_two_streams_and_joins(fake: Fake) -> None:
         before, waits = await all_issued(s), fake.statistics["waits"]
         with fake.pause():
             left, right = x + 1, x * 5
-            assert left._value.task.lane is not right._value.task.lane
+            assert lane_of(left) is not lane_of(right)
             both = left + right
             await until(lambda: issued(s) == before + 3)
             assert fake.statistics["waits"] == waits + 1
@@ -73,11 +74,11 @@ async def test_a_producer_that_is_not_issued_yet_is_waited_for(fake: Fake) -> No
         x = await s.put(BLOCK)
         await (x - 1)
         first = s.submit_nowait(held, x, shape=x.shape, dtype=x.dtype)
-        here = first._value.task.lane
+        here = lane_of(first)
         s.submit_nowait(held)  # so that both streams have a tail
         s.submit_nowait(held)
         readers = [first - 1 for _ in range(4)]
-        assert {reader._value.task.lane for reader in readers} != {here}
+        assert {lane_of(reader) for reader in readers} != {here}
         for _ in range(20):
             await asyncio.sleep(0)
         gate.set()
@@ -112,7 +113,7 @@ async def test_the_loop_is_woken_once_for_a_burst(fake: Fake) -> None:
     """Each completion is awaited by somebody, and would wake the loop if it were not known that it wakes already."""
     async with opened(1, max_ops=None) as s:
         x = await s.put(BLOCK)
-        before, completions, wakes = await all_issued(s), s._runtime.completions, []
+        before, completions, wakes = await all_issued(s), engine_of(s).completions, []
         with fake.pause():
             wake = completions.wake
             completions.wake = lambda: (wakes.append(1), wake())[1]
@@ -171,7 +172,7 @@ async def test_a_new_kernel_is_compiled_by_one_thread(fake: Fake, monkeypatch: p
         await s.barrier()
         monkeypatch.setattr(os, "sched_yield", linger)
         left, right = asc.exp(x), asc.exp(x)
-        assert left._value.task.lane is not right._value.task.lane
+        assert lane_of(left) is not lane_of(right)
         await asc.gather(left, right)
         monkeypatch.undo()
     assert sum(key[0] == "exp" for key in fake.compiled) == 1
@@ -189,12 +190,12 @@ async def test_a_new_row_that_waits_for_its_stream_holds_up_no_other(fake: Fake)
         with fake.hold(first.cuda), fake.hold(second.cuda):
             before = fake.blocking.total()
             found = y[mask]
-            lane = found._value.task.lane
+            lane = lane_of(found)
             assert lane is not None
             await until(lambda: fake.blocking.total() > before)
             other = asc.exp(x)
-            assert other._value.task.lane is not lane
-            stream = other._value.task.lane.stream
+            assert lane_of(other) is not lane
+            stream = lane_of(other).stream
             await until(lambda: stream.issued.count == stream.launched)
             assert not found.done()
         assert (await found).shape == (BLOCK.size,)
@@ -271,8 +272,8 @@ async def test_nothing_is_done_before_what_it_reads(
         with fake.pause():
             y = x + 1
             readers = [y * i for i in range(8)]
-            lanes = [reader._value.task.lane.stream for reader in readers]  # type: ignore[union-attr]
-            late = y._value.task.lane.stream  # type: ignore[union-attr]
+            lanes = [lane_of(reader).stream for reader in readers]  # type: ignore[union-attr]
+            late = lane_of(y).stream  # type: ignore[union-attr]
         apart = [reader for reader, lane in zip(readers, lanes, strict=True) if lane is not late]
         assert apart
         await until(lambda apart=apart: late.finished.waiters or apart[0].done())  # type: ignore[misc]
@@ -299,7 +300,7 @@ async def test_operations_shorter_than_a_hop_stay_where_others_are(fake: Fake) -
         before, waits = await all_issued(s), fake.statistics["waits"]
         with fake.pause():
             y = x + 1
-            assert len({t._value.task.lane for t in [y, x * 3, *[y * i for i in range(4)]]}) == 1
+            assert len({lane_of(t) for t in [y, x * 3, *[y * i for i in range(4)]]}) == 1
             await until(lambda: issued(s) == before + 6)
         assert fake.statistics["waits"] == waits
         await s.barrier()
@@ -309,6 +310,6 @@ async def test_functions_go_to_stream_by_stream(fake: Fake) -> None:
     gate = threading.Event()
     async with asc.Scheduler("cuda") as s:
         functions = [s.submit_nowait(gate.wait, 60) for _ in range(2)]
-        assert functions[0]._value.task.lane is not functions[1]._value.task.lane
+        assert lane_of(functions[0]) is not lane_of(functions[1])
         gate.set()
         await s.barrier()

@@ -9,6 +9,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice, SimFault
+from tests.ledger import engine_of
 from tests.validate import validate
 
 
@@ -67,7 +68,7 @@ async def test_injected_faults_reach_whoever_reads(seed: int) -> None:
                 assert "injected into" in str(fault)
             x = y = None
         await s.barrier()
-        validate(s._runtime.engine)
+        validate(engine_of(s))
         found = s.statistics()
         assert found.bytes_retained == found.bytes_in_flight == 0
     assert 0 < faults <= device.faults

@@ -15,6 +15,7 @@ import numpy as np
 
 import asyncsched as asc
 from asyncsched._core.free_threading import FREE_THREADED
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import until
 
@@ -319,7 +320,7 @@ async def run(
             statistics = s.statistics()
     except BaseExceptionGroup as group:
         _only_booms(group)
-    engine = s._runtime.engine
+    engine = engine_of(s)
     # On CUDA what was awaited is charged until its streams are past it. On a free-threaded build what a function
     # returned is charged until the stream that made it has looked up.
     if FREE_THREADED or any(device.kind == "cuda" for device in s.devices):

@@ -19,6 +19,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from asyncsched.tensors.handles import runtime_of
 from tests.conftest import LOOPS
+from tests.ledger import engine_of
 from tests.waiting import tasks_made_by, turns, until
 
 from .asking import Model, Panic, ask
@@ -460,7 +461,7 @@ async def test_nothing_is_left_when_the_queue_is_empty(s: asc.Scheduler) -> None
         await asyncio.gather(*ask(batcher, *range(50)))
     await until(lambda: asyncio.all_tasks() == before)
     gc.collect()
-    assert s._runtime.engine.root.children == {}
+    assert engine_of(s).root.children == {}
     assert s.statistics().bytes_retained == 0
 
 

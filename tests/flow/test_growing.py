@@ -13,6 +13,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import stall
+from tests.ledger import engine_of
 from tests.waiting import cancelled, turns, until
 
 PAGE = 1000
@@ -27,7 +28,7 @@ async def s(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asc.Scheduler]:
         yield scheduler
         found = scheduler.statistics()
         assert (found.bytes_reserved, found.reserves_waiting, found.bytes_waiting) == (0, 0, 0)
-        assert not scheduler._runtime.engine.root.children
+        assert not engine_of(scheduler).root.children
 
 
 class Cache:

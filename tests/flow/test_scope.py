@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.ledger import used
+from tests.ledger import engine_of, used
 from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns
 
 BLOCK = np.ones((200, 200))
@@ -127,7 +127,7 @@ async def test_a_scope_is_entered_once_and_not_used_before_or_after(s: asc.Sched
 @pytest.mark.parametrize("options", [{}, {"reserve": 10**6}, {"deadline": 3600}], ids=["plain", "reserve", "deadline"])
 async def test_entered_by_two_at_once_the_second_is_refused_and_nothing_is_left(options: dict[str, Any]) -> None:
     async with asc.Scheduler("cpu", max_bytes=10**6) as s:
-        root, scope, left = s._runtime.engine.root, s.scope(**options), asyncio.Event()
+        root, scope, left = engine_of(s).root, s.scope(**options), asyncio.Event()
         full = await s.put(np.ones(10))  # so the one with a reserve waits for room
 
         async def enter() -> int:
@@ -248,11 +248,11 @@ async def test_cancelled_while_it_waits_for_its_reserve() -> None:
         for _ in range(20):
             task = asyncio.create_task(work())
             await turns()
-            assert s._runtime.engine.ledger.pending == 1
+            assert engine_of(s).ledger.pending == 1
             assert s.statistics().tasks_pending == 0  # a claim is no task
             await cancelled(task)
         assert used(s) == NB
-        assert not s._runtime.engine.root.children
+        assert not engine_of(s).root.children
         del kept
         async with s.scope(reserve=2 * NB):
             assert used(s) == 2 * NB
@@ -268,7 +268,7 @@ async def test_cancelled_in_the_turn_that_grants_its_reserve() -> None:
         assert used(s) == 2 * NB
         await cancelled(entering)
         assert used(s) == s.statistics().bytes_reserved == 0
-        assert not s._runtime.engine.root.children
+        assert not engine_of(s).root.children
 
 
 async def test_scopes_that_wait_for_their_reserves_all_get_them() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.ledger import used
+from tests.ledger import engine_of, used
 from tests.waiting import held, settled
 
 BLOCK = np.ones((200, 200))
@@ -87,8 +87,8 @@ async def test_it_passes_while_entering_waits_for_the_reserve() -> None:
             async with s.scope(name="late", reserve=2 * NB, deadline=SOON):
                 pytest.fail("entered")
         assert used(s) == NB
-        assert s._runtime.engine.ledger.pending == 0
-        assert not s._runtime.engine.root.children
+        assert engine_of(s).ledger.pending == 0
+        assert not engine_of(s).root.children
         del kept
 
 

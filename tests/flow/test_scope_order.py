@@ -17,6 +17,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.ops.op import asked
 from asyncsched.runtime.context import Ambient, ambient, current_scope, deadline
+from tests.ledger import engine_of
 
 from ..processes import fresh
 from ..waiting import turns, until
@@ -56,7 +57,7 @@ async def test_an_abandoned_generator_which_the_loop_closes_in_a_task_of_its_own
     async for _ in numbers(s):
         break
     gc.collect()
-    await until(lambda: not s._runtime.engine.root.children)
+    await until(lambda: not engine_of(s).root.children)
     assert here(s) == "root"
     async with s.scope(name="next"):
         assert here(s) == "next"
@@ -106,7 +107,7 @@ async def test_a_task_that_is_started_after_the_generator_ended_inherits_nothing
     async for _ in numbers(s):
         break
     gc.collect()
-    await until(lambda: not s._runtime.engine.root.children)
+    await until(lambda: not engine_of(s).root.children)
     await asc.ones(3)
     assert await asyncio.create_task(child()) == "root"
 
@@ -177,7 +178,7 @@ async def test_what_comes_after_a_break_is_not_in_the_generators_scope(
     assert here(s) == "root"
     assert await s.call(pow, 2, 10) == 1024  # not cancelled with the generator
     assert await at_once == "root"
-    await until(lambda: not [scope for scope in s._runtime.engine.root.children if not scope.ended])
+    await until(lambda: not [scope for scope in engine_of(s).root.children if not scope.ended])
     assert await asyncio.create_task(child(s)) == "root"
 
 
@@ -192,7 +193,7 @@ async def test_a_task_from_before_a_break_is_refused(s: asc.Scheduler) -> None:
     async for _ in numbers(s):
         task = asyncio.create_task(late())
         break
-    await until(lambda: not s._runtime.engine.root.children)
+    await until(lambda: not engine_of(s).root.children)
     left.set()
     await task
 
@@ -216,7 +217,7 @@ async def test_a_generator_that_ends_in_another_task(s: asc.Scheduler, drops: bo
 
     before = asyncio.create_task(late())
     await asyncio.create_task(close(), context=contextvars.Context())
-    await until(lambda: not s._runtime.engine.root.children)
+    await until(lambda: not engine_of(s).root.children)
     assert await asyncio.create_task(child(s)) == "root"
     assert here(s) == "root"
     left.set()
@@ -236,7 +237,7 @@ async def test_a_generator_that_the_garbage_collector_drops_in_another_task(s: a
         gc.collect()
 
     await asyncio.create_task(collect())
-    await until(lambda: not s._runtime.engine.root.children)
+    await until(lambda: not engine_of(s).root.children)
     assert await asyncio.create_task(child(s)) == "root"
 
 
@@ -257,7 +258,7 @@ async def test_generators_that_overlap_keep_nothing(s: asc.Scheduler) -> None:
     for _ in range(20):
         async for _ in numbers(s):
             break
-    await until(lambda: len(s._runtime.engine.root.children) == 1)
+    await until(lambda: len(engine_of(s).root.children) == 1)
     assert links() < before + 5  # some of tasks that have just ended
     await items.aclose()  # type: ignore[attr-defined]
     assert here(s) == "root"

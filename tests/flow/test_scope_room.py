@@ -10,6 +10,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.rates import Room
+from tests.ledger import engine_of
 from tests.waiting import Clock, outside, turns, until
 
 
@@ -17,7 +18,7 @@ from tests.waiting import Clock, outside, turns, until
 async def clock(s: asc.Scheduler) -> Clock:
     """By which the scheduler measures how long those wait who reserve."""
     clock = Clock()
-    s._runtime.room = Room(s._runtime.engine.admission, clock)
+    s._runtime.room = Room(engine_of(s).admission, clock)
     return clock
 
 
@@ -25,7 +26,7 @@ async def clock(s: asc.Scheduler) -> Clock:
 async def s() -> Any:
     async with asc.Scheduler("cpu", max_bytes=1000) as scheduler:
         yield scheduler
-        assert not scheduler._runtime.engine.root.children
+        assert not engine_of(scheduler).root.children
         assert not scheduler._runtime.room.waiting
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import asyncsched as asc
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import held
 
@@ -104,7 +105,7 @@ async def test_leaving_by_cancellation_drops_what_waits_and_counts_what_runs() -
             assert (load.tasks_pending, load.bytes_pending) == (0, 0)
             assert (load.tasks_in_flight, load.bytes_tracked) == (1, 100)
             assert s.statistics().tasks_cancelled == 50
-            validate(s._runtime.engine)
+            validate(engine_of(s))
             assert not task.done()
             await asyncio.sleep(0)
         gate.set()

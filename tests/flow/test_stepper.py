@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
-from tests.ledger import used
+from tests.ledger import engine_of, used
 from tests.waiting import (
     cancelled,
     eager_tasks,
@@ -1251,7 +1251,7 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         await until(lambda: asyncio.all_tasks() == before)
         found = stepper.statistics()
         assert (found.members, found.stepping, found.waiting, found.paused, found.admitting) == (0, 0, 0, 0, 0)
-        assert len(s._runtime.engine.root.children) == 1
+        assert len(engine_of(s).root.children) == 1
         assert own._core().children == {}
         assert used(s) == s.statistics().bytes_reserved == 1000
 

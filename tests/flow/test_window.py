@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from tests.ledger import engine_of
 from tests.waiting import fail, held, turns, until
 
 
@@ -131,7 +132,7 @@ async def test_an_empty_iteration_and_a_long_loop(s: asc.Scheduler) -> None:
         async with window:
             if i % 3:
                 s.submit_nowait(int)
-    assert len(s._runtime.engine.root.children) <= 4
+    assert len(engine_of(s).root.children) <= 4
 
 
 class Unwalked(dict[Any, None]):
@@ -140,7 +141,7 @@ class Unwalked(dict[Any, None]):
 
 
 async def test_what_an_iteration_costs_does_not_grow_with_the_scopes_that_are_open(s: asc.Scheduler) -> None:
-    root, window = s._runtime.engine.root, s.window(2)
+    root, window = engine_of(s).root, s.window(2)
     root.children = Unwalked(root.children)
     for _ in range(20):
         async with window:

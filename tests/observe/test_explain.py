@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
+from tests.ledger import engine_of
 from tests.processes import fresh
 from tests.validate import validate
 from tests.waiting import cancelled, fail, held, outside, settled, until
@@ -316,8 +317,8 @@ async def test_a_chain_of_many_is_told_by_its_ends_and_nothing_changes(gate):
         before = s.statistics()
         found = lines(s.explain(x))
         after = s.statistics()
-        validate(s._runtime.engine)
-        s._runtime.cancel_all(s._runtime.engine.root.unfinished(), "the test")
+        validate(engine_of(s))
+        s._runtime.cancel_all(engine_of(s).root.unfinished(), "the test")
         gate.set()
     assert after == before
     assert len(found) == 11
@@ -349,7 +350,7 @@ async def test_at_any_moment_of_anything(seed):
                 assert s.explain().startswith("Scheduler(sim; ")
                 assert len(s.graph()) >= before.tasks_pending
                 assert s.statistics() == before
-                validate(s._runtime.engine)
+                validate(engine_of(s))
             del x, y
             known.clear()
 

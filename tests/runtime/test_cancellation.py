@@ -11,6 +11,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched._core.model import LAUNCHED, PENDING
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import cancelled, fail, turns
 
@@ -44,7 +45,7 @@ def core(handle: Any) -> Any:
 
 def idle(s: asc.Scheduler) -> bool:
     now = s.statistics()
-    validate(s._runtime.engine)
+    validate(engine_of(s))
     return now.tasks_pending == now.tasks_in_flight == now.bytes_in_flight == now.bytes_retained == 0
 
 
@@ -242,7 +243,7 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         calling = asyncio.create_task(s.call(body))
         await turns()
         assert s.statistics().tasks_pending == 1
-        s._runtime.engine.ledger.free += 1
+        engine_of(s).ledger.free += 1
         s._runtime.dispatch()
         assert s.statistics().tasks_in_flight == 2  # admitted, and `call` does not know yet
         await cancelled(calling)

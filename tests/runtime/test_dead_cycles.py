@@ -18,6 +18,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices import execution
 from asyncsched.devices.host import pool as host_pool
+from tests.ledger import engine_of
 from tests.waiting import held, until
 
 pytestmark = pytest.mark.one_loop
@@ -187,7 +188,7 @@ async def test_a_finaliser_cancels_tasks_while_others_are_launched(own: bool, ga
                 told.append((y.cancel(), (y, z)))
 
             gate.set()
-            while not s._runtime.completions.items:  # its end is told, and not taken in, as it would be in a turn
+            while not engine_of(s).completions.items:  # its end is told, and not taken in, as it would be in a turn
                 pass
             at_calls({number: act}, y.done)
             if not told:
@@ -213,7 +214,7 @@ async def test_an_operand_is_read_though_a_finaliser_takes_in_that_it_came(funct
 
             def look(x: asc.Tensor = x) -> None:
                 gate.set()
-                while not s._runtime.completions.items:
+                while not engine_of(s).completions.items:
                     os.sched_yield()
                 x.done()
 

@@ -15,6 +15,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import deadlock
+from tests.ledger import engine_of
 from tests.waiting import cancelled, turns, until
 
 BLOCK = np.ones((100, 100))
@@ -195,7 +196,7 @@ async def test_leaving_the_scheduler_in_a_deadlock_ends(looks: list[deadlock.Fin
     async with contextlib.AsyncExitStack() as stack:
         s = await stack.enter_async_context(asc.Scheduler("cpu", max_bytes=LIMIT))
         task = asyncio.create_task(form(s))
-        await until(lambda: s._runtime.engine.admission.stuck())
+        await until(lambda: engine_of(s).admission.stuck())
         await s.aclose()
         with pytest.raises(asc.MemoryDeadlockError):
             await task
@@ -281,7 +282,7 @@ async def test_a_few_bytes_elsewhere_hide_no_deadlock(looks: list[deadlock.Findi
 async def test_a_coroutine_that_waits_in_a_reserve_holds_it(looks: list[deadlock.Finding]) -> None:
     """The bytes of a reserve that others cannot use are held by the coroutine that will leave the scope."""
     async with asc.Scheduler("cpu", max_bytes=LIMIT) as s:
-        root, entered = s._runtime.engine.root, asyncio.Event()
+        root, entered = engine_of(s).root, asyncio.Event()
 
         async def caller() -> None:
             async with s.scope(reserve=2 * NB):

@@ -14,6 +14,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime import stall
+from tests.ledger import engine_of
 from tests.waiting import fail, no_collector, until
 
 BLOCK = np.ones((100, 100))
@@ -266,7 +267,7 @@ async def test_collecting_in_vain_has_a_share_of_the_loops_time(monkeypatch: pyt
             collector.now += after
             held = await s.put(BLOCK)
             waiting = asyncio.create_task(s.put(BLOCK))
-            await until(s._runtime.engine.admission.stuck)
+            await until(engine_of(s).admission.stuck)
             for _ in range(5):
                 await asyncio.sleep(0)
             assert collector.collected == [0, 1] * expected

@@ -17,6 +17,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched._core.instrument import Instrument
+from tests.ledger import engine_of
 from tests.validate import validate
 from tests.waiting import held
 
@@ -141,7 +142,7 @@ async def test_among_rows_that_were_pending(program, by_collector, watched, gate
         del this
         gc.collect()
         s.statistics()
-        engine = s._runtime.engine
+        engine = engine_of(s)
         validate(engine)
         assert not engine.ledger.account.used
         assert not engine.ledger.unfinished

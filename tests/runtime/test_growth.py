@@ -16,7 +16,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.sim import SimDevice
-from tests.ledger import used
+from tests.ledger import engine_of, used
 from tests.waiting import fail, no_collector, settled, until
 
 BLOCK = np.ones((200, 200))  # 320,000 bytes: from the pool
@@ -51,7 +51,7 @@ async def test_a_thousand_iterations_leave_nothing() -> None:
         assert await asyncio.to_thread(resident) - with_pool < 12 * 2**20
         assert used(s) == 0
         assert not s._runtime.parked
-        assert not s._runtime.engine.root.children
+        assert not engine_of(s).root.children
         now = s.statistics()
         assert now.bytes_retained == now.bytes_reserved == now.bytes_in_flight == 0
         assert not s.devices[0].memory.escapes

@@ -25,6 +25,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.runtime.context import current_scope
 from asyncsched.runtime.wakeup import _on_wake
+from tests.ledger import engine_of
 from tests.thorough import usually
 from tests.validate import validate
 from tests.waiting import held, turns, until
@@ -136,8 +137,8 @@ async def test_every_waiter_gets_a_result_or_an_error(program: Any, max_ops: int
                 came_so_far = interrupted(number, partial(program, s, x, gate))
                 s._runtime.dispatch()  # takes in what a finaliser could not report
                 if s._runtime.interrupted is None:
-                    s._runtime.engine.drain()
-                    validate(s._runtime.engine)
+                    engine_of(s).drain()
+                    validate(engine_of(s))
                     gate.set()
                     try:
                         await s.barrier()
@@ -344,7 +345,7 @@ async def test_a_scope_ends_with_a_generator_whose_end_a_signal_interrupts(s: as
         assert current_scope(s._runtime).name == "inside"
         came_so_far = interrupted(number, box.clear, partial(_is_in, ("Dropped.__call__",)))
         assert current_scope(s._runtime).name == "root"
-        await until(lambda: not s._runtime.engine.root.children)
+        await until(lambda: not engine_of(s).root.children)
         if not came_so_far:
             break
     assert number > 5

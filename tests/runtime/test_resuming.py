@@ -11,6 +11,7 @@ import pytest
 import uvloop
 
 import asyncsched as asc
+from tests.ledger import engine_of
 from tests.waiting import held, turns, until
 
 
@@ -21,7 +22,7 @@ async def _answered(
     tasks = [s.submit_nowait(held, gate, place) for place in range(len(waiting))]
     started = [asyncio.create_task(wait(task)) for wait, task in zip(waiting, tasks, strict=True)]
     await turns()
-    completions = s._runtime.completions
+    completions = engine_of(s).completions
     completions.awake = True  # as if it were already
     gate.set()
     await until(lambda: len(completions.items) == len(tasks))

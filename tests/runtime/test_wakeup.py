@@ -15,6 +15,7 @@ import uvloop
 
 import asyncsched as asc
 from asyncsched.runtime.wakeup import Wakeup
+from tests.ledger import engine_of
 from tests.waiting import held, no_collector, turns
 
 needs_counters = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="no event counters here")
@@ -89,7 +90,7 @@ async def test_a_wake_up_on_its_way_when_the_scheduler_closes_is_not_lost(gate: 
     task = s.submit_nowait(held, gate, 5)
     waiting = asyncio.ensure_future(task)
     await turns()
-    completions = s._runtime.completions
+    completions = engine_of(s).completions
     completions.notify()  # by the counter, which the loop reads in its next turn
     with pytest.raises(TimeoutError):
         await s.aclose(timeout=0)
@@ -113,7 +114,7 @@ async def test_without_a_counter_the_loop_is_woken_in_its_own_way(
     else:
         monkeypatch.setattr("asyncsched.runtime.runtime.Wakeup", lambda loop, target: Wakeup(_NoFiles(), target))
     async with asc.Scheduler("cpu") as s:
-        assert not isinstance(s._runtime.completions.wake, Wakeup)
+        assert not isinstance(engine_of(s).completions.wake, Wakeup)
         assert await s.call(int) == 0
         assert await asc.gather(*[s.submit_nowait(int, i) for i in range(20)]) == list(range(20))
 
@@ -130,7 +131,7 @@ class _NoFiles(asyncio.AbstractEventLoop):
 @pytest.mark.one_loop
 async def test_a_thread_that_still_wakes_a_closed_scheduler_writes_to_no_other_file() -> None:
     async with asc.Scheduler("cpu") as s:
-        wake = s._runtime.completions.wake
+        wake = engine_of(s).completions.wake
         assert isinstance(wake, Wakeup)
         its = wake._fd
     read, write = os.pipe()
@@ -145,7 +146,7 @@ async def test_a_thread_that_still_wakes_a_closed_scheduler_writes_to_no_other_f
 @needs_counters
 @pytest.mark.one_loop
 async def test_the_child_of_a_fork_does_not_wake_its_parent(s: asc.Scheduler) -> None:
-    wake = s._runtime.completions.wake
+    wake = engine_of(s).completions.wake
     assert isinstance(wake, Wakeup)
     wake.forget()  # as after a fork
     wake()

@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import client, middleware
 from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
+from tests.ledger import engine_of
 from tests.waiting import cancelled, eager_tasks, turns, until
 
 from . import rig
@@ -45,7 +46,7 @@ async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
         assert s.statistics().tasks_cancelled == 2
         assert call.sent == []
         assert ended == []
-        assert s._runtime.engine.root.children == {}
+        assert engine_of(s).root.children == {}
         assert seen.exchanges[0].disconnected
         assert len(server.limiter) == 0
 

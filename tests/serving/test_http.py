@@ -11,6 +11,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import Problem
 from asyncsched.serving.http import ASGIScope, Receive, Send
+from tests.ledger import engine_of
 
 from .rig import Call, opened, raises, serving
 
@@ -77,7 +78,7 @@ async def test_other_exceptions_are_the_frameworks(beside: list[Exception]) -> N
         with pytest.raises(ExceptionGroup if beside else KeyError):
             await call.task
         assert call.sent == []
-        assert s._runtime.engine.root.children == {}
+        assert engine_of(s).root.children == {}
         assert len(server.limiter) == 0
 
 

@@ -14,6 +14,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.serving import limiter
 from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
+from tests.ledger import engine_of
 from tests.waiting import turns, until
 
 from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
@@ -23,13 +24,13 @@ async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler(
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         s = scope["state"]["scheduler"]
         x = await s.put(np.frombuffer(await read(receive), np.uint8))
-        assert [child.name for child in s._runtime.engine.root.children] == ["POST /sum"]
+        assert [child.name for child in engine_of(s).root.children] == ["POST /sum"]
         await reply(send, str(await asc.sum(x).item()).encode())
 
     server = serving(app)
     async with server.open() as s:
         assert await Call(server, "/sum").feed(bytes([1, 2]), more=True).feed(bytes([3])).answer() == (200, b"6")
-        assert s._runtime.engine.root.children == {}
+        assert engine_of(s).root.children == {}
         assert s.statistics().bytes_retained == 0
 
 
@@ -187,7 +188,7 @@ async def test_many_at_once_and_nothing_is_left() -> None:
         found = s.statistics()
         assert (found.tasks_pending, found.tasks_in_flight, found.bytes_in_flight, found.bytes_retained) == (0,) * 4
         assert found.peak_bytes <= 2**20
-        assert s._runtime.engine.root.children == {}
+        assert engine_of(s).root.children == {}
         await until(lambda: asyncio.all_tasks() == before)
 
 

@@ -18,6 +18,7 @@ from asyncsched.ops.cost_model import INLINE_SECONDS
 from asyncsched.optim import SGD
 from asyncsched.runtime.runtime import INLINE_BUDGET
 from tests.fake_cupy import fake_cupy
+from tests.ledger import lane_of
 from tests.waiting import Clock, held, until
 
 pytestmark = pytest.mark.one_loop
@@ -335,7 +336,7 @@ async def test_replays_on_the_host_are_spread_over_its_streams(gate: threading.E
         graph = await s.capture(lambda t: t * 2 + 1, t)
         busy = [s.submit_nowait(held, gate) for _ in range(2)]
         replays = [graph(t) for _ in range(4)]
-        assert len({replay._value.task.lane for replay in replays}) == 2
+        assert len({lane_of(replay) for replay in replays}) == 2
         gate.set()
         await asc.gather(*busy)
         for replay in replays:

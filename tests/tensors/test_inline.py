@@ -13,6 +13,7 @@ import asyncsched as asc
 from asyncsched.ops import TABLE, plan
 from asyncsched.ops.op import Numbers
 from asyncsched.runtime.runtime import INLINE_BUDGET
+from tests.ledger import engine_of
 from tests.waiting import held
 
 pytestmark = pytest.mark.one_loop
@@ -119,12 +120,12 @@ def test_numbers_are_kept_as_long_as_they_are_few():
 
 async def test_bytes_dropped_between_two_of_them_are_free_at_once(s):
     x = await s.put(LINE)
-    used = s._runtime.engine.ledger.account.used
+    used = engine_of(s).ledger.account.used
     y = x + 1
-    assert s._runtime.engine.ledger.account.used == used + LINE.nbytes
+    assert engine_of(s).ledger.account.used == used + LINE.nbytes
     del y
-    assert not s._runtime.completions.items
-    assert s._runtime.engine.ledger.account.used == used
+    assert not engine_of(s).completions.items
+    assert engine_of(s).ledger.account.used == used
     assert s.statistics().bytes_retained == used
 
 
@@ -132,7 +133,7 @@ async def test_a_drop_on_another_thread_reaches_the_loop(s):
     x = await s.put(LINE)
     kept = [x + 1]
     await asyncio.to_thread(kept.clear)
-    assert len(s._runtime.completions.items) == 1
+    assert len(engine_of(s).completions.items) == 1
     assert s.statistics().bytes_retained == LINE.nbytes
 
 
@@ -143,7 +144,7 @@ async def test_a_drop_while_a_task_waits_for_room_reaches_the_loop(gate):
         waits = s.submit_nowait(np.copy, x, nbytes=2 * LINE.nbytes)
         assert not waits.done()
         del y
-        assert len(s._runtime.completions.items) == 1
+        assert len(engine_of(s).completions.items) == 1
         assert np.array_equal(await waits, LINE)
         assert np.array_equal(await z, LINE + 2)
 
