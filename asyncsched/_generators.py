@@ -16,10 +16,11 @@ from contextvars import ContextVar
 from functools import partial
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR
 from types import AsyncGeneratorType, FrameType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from ._interrupts import finaliser
 
+T = TypeVar("T")
 AWAITS: Final = CO_ASYNC_GENERATOR | CO_COROUTINE | CO_GENERATOR
 _WITH: Final = (f"{__package__}.", "contextlib")  # modules whose frames are between a `with` and what it enters
 
@@ -103,6 +104,24 @@ def note(block: Block, frame: FrameType | None) -> None:
         frame = frame.f_back
 
 
+def set_variable(variable: ContextVar[T], value: T) -> None:
+    """Set a context variable while no finaliser can run.
+
+    Before Python 3.12 the collector may run within `ContextVar.set`. A finaliser that sets a variable then frees the
+    table that is being read, and the interpreter crashes. (So it may while asyncio copies a context.) The finalisers of the old value run after it, too, since in
+    every version they could free the new one, which `set` goes on to use.
+    """
+    _old = variable.get(None)
+    collects = sys.version_info < (3, 12) and gc.isenabled()
+    try:
+        if collects:
+            gc.disable()
+        variable.set(value)
+    finally:
+        if collects:
+            gc.enable()
+
+
 class Mark:
     """A block in which something holds for the coroutine that is in it, and for the tasks that it starts there."""
 
@@ -115,7 +134,7 @@ class Mark:
         self.frames: tuple[int, ...] = ()
 
     def enter(self) -> None:
-        self._marks.set((*[mark for mark in self._marks.get() if not mark.left_elsewhere], self))
+        set_variable(self._marks, (*[mark for mark in self._marks.get() if not mark.left_elsewhere], self))
         frame: FrameType | None = sys._getframe(1)
         while frame is not None and str(frame.f_globals.get("__name__")).startswith(_WITH):
             frame = frame.f_back
@@ -133,7 +152,7 @@ class Mark:
             self.left_elsewhere = True  # and no more, in the middle of anything: see `Ambient.leave_early`
 
     def _take_out(self) -> None:
-        self._marks.set(tuple([mark for mark in self._marks.get() if mark is not self]))
+        set_variable(self._marks, tuple([mark for mark in self._marks.get() if mark is not self]))
 
 
 def holds(marks: tuple[Mark, ...]) -> bool:

@@ -53,7 +53,7 @@ from types import FrameType
 from typing import Any
 
 from .._core.model import Scope as CoreScope
-from .._generators import AWAITS, Dropped, current_task, note
+from .._generators import AWAITS, Dropped, current_task, note, set_variable
 from ..errors import SchedulerClosed
 from .life import OPEN, Life, running_loop
 from .runtime import Runtime
@@ -79,7 +79,7 @@ class Ambient:
             self.noted.forget(self)
         outer = self.outer
         if ambient.get() is self and (outer is None or not (outer.core.closed or outer.left_early)):
-            ambient.set(outer)
+            set_variable(ambient, outer)
         else:
             self._take_out()
         by = None if self.passing or self.left_early or self.core.entered_by is None else self.core.entered_by()
@@ -111,7 +111,7 @@ class Ambient:
         return self.core.closed or self.left_early or self.runtime.life is Life.CLOSED
 
     def _take_out(self) -> None:
-        ambient.set(_without(ambient.get(), lambda link: link.core is self.core or link.left()))
+        set_variable(ambient, _without(ambient.get(), lambda link: link.core is self.core or link.left()))
 
 
 ambient: contextvars.ContextVar[Ambient | None] = contextvars.ContextVar("asyncsched.ambient", default=None)
@@ -124,7 +124,7 @@ def enter(runtime: Runtime, core: CoreScope, task: asyncio.Task[Any] | None, *, 
         outer = innermost()
     core.entered_by = None if task is None else weakref.ref(task)
     link = Ambient(runtime, core, outer, passing)
-    ambient.set(link)
+    set_variable(ambient, link)
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (flags := frame.f_code.co_flags) & AWAITS and not flags & CO_ASYNC_GENERATOR:
         frame = frame.f_back

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any, Final
 
+from .._generators import set_variable
 from .._log import Log
 from ..runtime.context import ambient
 from .client import Cancelling, Client, Disconnected
@@ -77,7 +78,7 @@ async def _work(service: Service, app: App, exchange: Exchange, client: Client, 
     inside, cancelling = service.door.let_in(exchange, name, seconds, client.end), Cancelling()
 
     async def in_scope() -> None:
-        ambient.set(None)  # a server starts a pipelined request within the last one
+        set_variable(ambient, None)  # a server starts a pipelined request within the last one
         scope._takes_turn = scope._cancels = False
         with cancelling:
             if room:

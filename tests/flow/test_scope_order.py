@@ -298,6 +298,38 @@ def test_generators_that_the_collector_drops_in_the_middle_of_anything() -> None
     assert fresh(DROPS) == "fine\n"
 
 
+SETS = """
+import gc
+from asyncsched import exact, no_grad
+
+kept, on = [], True
+
+class Dead:  # its finaliser runs whenever the collector does
+    def __init__(self):
+        self.me = self
+    def __del__(self):
+        if on:
+            with exact():
+                kept.append([bytes([255]) * n for n in range(20, 200)])
+            del kept[:-3]
+            Dead()
+
+with no_grad(), exact():
+    Dead()
+gc.set_threshold(1)
+for _ in range(300):
+    with no_grad(), exact():
+        pass
+on = False
+print("fine")
+"""
+
+
+def test_a_finaliser_that_sets_a_context_variable_runs_not_while_one_is_set() -> None:
+    """Before Python 3.12 that crashes the interpreter."""
+    assert fresh(SETS) == "fine\n"
+
+
 @pytest.mark.parametrize("closed", [False, True], ids=["dropped", "closed"])
 async def test_a_deadline_ends_with_its_generator(s: asc.Scheduler, closed: bool) -> None:
     async def short() -> AsyncIterator[int]:

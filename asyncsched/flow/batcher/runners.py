@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from ..._arguments import counted, is_coroutine_function, label_of
 from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
+from ..._generators import set_variable
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.awaiting import place_of
@@ -370,7 +371,7 @@ def _leave_scopes(caller: Ambient | None = None) -> None:
     if here is None and caller is not None and caller.runtime.life is Life.OPEN:
         here = caller
     if here is not None:
-        ambient.set(Ambient(here.runtime, here.runtime.engine.root, None))
+        set_variable(ambient, Ambient(here.runtime, here.runtime.engine.root, None))
 
 
 def _ends_the_loop(error: BaseException, batch: Batch) -> bool:
