@@ -108,8 +108,8 @@ def set_variable(variable: ContextVar[T], value: T) -> None:
     """Set a context variable while no finaliser can run.
 
     Before Python 3.12 the collector may run within `ContextVar.set`. A finaliser that sets a variable then frees the
-    table that is being read, and the interpreter crashes. (So it may while asyncio copies a context.) The finalisers of the old value run after it, too, since in
-    every version they could free the new one, which `set` goes on to use.
+    table that is being read, and the interpreter crashes. (So it may while asyncio copies a context.) The finalisers of
+    the old value run after it, too, since in every version they could free the new one, which `set` goes on to use.
     """
     _old = variable.get(None)
     collects = sys.version_info < (3, 12) and gc.isenabled()
