@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 import asyncsched as asc
 
 from .asking import Model
+from .stepping import STEPS
 
 MakeTable = Callable[[dict[str, Any]], Any]
 
@@ -44,3 +45,17 @@ def frame(request: pytest.FixtureRequest) -> MakeTable:
 def pandas() -> Any:
     """The package, imported where that may block."""
     return pytest.importorskip("pandas")
+
+
+@pytest.fixture(params=STEPS)
+def step(request: pytest.FixtureRequest) -> Callable[[list[Any]], Any]:
+    """A step of a stepper: on a stream, and on the loop."""
+    return STEPS[request.param]
+
+
+@pytest.fixture
+async def limited(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[asc.Scheduler]:
+    """10,000 bytes; it looks soon at who is stuck."""
+    monkeypatch.setattr("asyncsched.runtime.stall.FIRST_LOOK", 0.01)
+    async with asc.Scheduler("cpu", max_bytes=10_000) as s:
+        yield s
