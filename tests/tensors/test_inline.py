@@ -324,6 +324,7 @@ async def test_training_a_small_network_takes_no_hop(s):
     model = asc.nn.Sequential(asc.nn.Linear(32, 64), asc.nn.LayerNorm(64), asc.nn.ReLU(), asc.nn.Linear(64, 4))
     optimizer = asc.optim.Adam(model.parameters(), lr=0.01)
     x, target = await s.put(rng.standard_normal((8, 32), np.float32)), await s.put(np.arange(8) % 4)
+    await s.barrier()  # the first weights are drawn on streams
     begun, losses = launches(s), []
     for _ in range(20):
         loss = asc.nn.functional.cross_entropy(model(x), target)

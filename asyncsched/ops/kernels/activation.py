@@ -252,8 +252,11 @@ def _bounded_square(xp: Any, x: Any) -> Any:
     return xp.square(square, out=square)
 
 
-_GELU = elementwise(gelu, blockwise_rule, "x times the normal distribution function of x.", compiled_as="gelu")
-_GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gelu.")
+# Of double precision without an approximation an element takes 9 ns.
+_GELU = elementwise(
+    gelu, blockwise_rule, "x times the normal distribution function of x.", Cost.FUNCTION, compiled_as="gelu"
+)
+_GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gelu.", Cost.FUNCTION)
 
 
 OPS = (

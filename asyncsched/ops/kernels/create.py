@@ -281,7 +281,7 @@ OPS = (
     Op("eye", eye, eye_rule, launches=2, doc="Ones on a diagonal."),
     packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
     Op("draw_seeded", draw_seeded, draw_seeded_rule, doc="Random numbers from a seed."),
-    with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", inplace=True),
+    with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", Cost.FUNCTION, inplace=True),
     with_out(uniform, random_rule, "Evenly distributed random numbers."),
     with_out(normal, random_rule, "Normally distributed random numbers."),
 )

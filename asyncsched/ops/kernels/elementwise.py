@@ -188,7 +188,7 @@ OPS = (
     _ufunc("log10", "The logarithm to base 10.", Cost.FUNCTION),
     _ufunc("log1p", "The natural logarithm of 1 + x, exact near zero.", Cost.FUNCTION),
     _ufunc("log2", "The logarithm to base 2.", Cost.FUNCTION),
-    _ufunc("logaddexp", "The logarithm of the sum of exponentials."),
+    _ufunc("logaddexp", "The logarithm of the sum of exponentials.", Cost.FUNCTION),
     _ufunc("maximum", "The larger of both; NaN where either is NaN.", Cost.VECTOR),
     _ufunc("minimum", "The smaller of both; NaN where either is NaN.", Cost.VECTOR),
     _ufunc("multiply", "The product x1 * x2.", Cost.VECTOR, code="{0} * {1}"),
@@ -228,8 +228,14 @@ OPS = (
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     Op("real", real, view_rule, view=True, doc="The real part: a view; for real numbers the tensor itself."),
     Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; for real numbers new zeros."),
-    Op("tril", "tril", tril_rule, launches=2, doc="The lower triangle, zeros above diagonal k."),
-    Op("triu", "triu", tril_rule, launches=2, doc="The upper triangle, zeros below diagonal k."),
+    Op(
+        "tril", "tril", tril_rule, element_seconds=Cost.SCALAR, launches=2,
+        doc="The lower triangle, zeros above diagonal k.",
+    ),
+    Op(
+        "triu", "triu", tril_rule, element_seconds=Cost.SCALAR, launches=2,
+        doc="The upper triangle, zeros below diagonal k.",
+    ),
 )  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 

@@ -337,12 +337,21 @@ def check_value(value: tuple[int, ...], target: Shape) -> None:
 
 OPS = (
     Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
-    Op("getitem_advanced", getitem_advanced, getitem_advanced_rule, checks=True, doc="An index with tensors: a copy."),
-    with_out(setitem, setitem_rule, "A new version with a part assigned.", inplace=True, assigns=True, checks=True),
+    Op(
+        "getitem_advanced", getitem_advanced, getitem_advanced_rule, element_seconds=Cost.FUNCTION, checks=True,
+        doc="An index with tensors: a copy.",
+    ),
+    with_out(
+        setitem, setitem_rule, "A new version with a part assigned.", Cost.FUNCTION,
+        inplace=True, assigns=True, checks=True,
+    ),
     Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are the last to their places."),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
-    Op("take_along_axis", take_along_axis, take_along_axis_rule, checks=True, doc="An element for each index."),
+    Op(
+        "take_along_axis", take_along_axis, take_along_axis_rule, element_seconds=Cost.LONG_FUNCTION, checks=True,
+        doc="An element for each index.",
+    ),
     Op("argwhere", argwhere, argwhere_rule, doc="The indices of nonzero elements, a row for each."),
     Op("searchsorted", searchsorted, searchsorted_rule, checks=True, doc="Where to insert into a sorted tensor."),
-    with_out(embedding, embedding_rule, "Rows of a weight, by their numbers.", checks=True),
+    with_out(embedding, embedding_rule, "Rows of a weight, by their numbers.", Cost.SCALAR, checks=True),
 )  # fmt: skip

@@ -464,7 +464,10 @@ OPS = (
     _of_matrices("solve", solve, solution_rule, "The solution of linear equations."),
     _of_matrices("matrix_power", matrix_power, power_rule, "Square matrices to an integer power."),
     _of_matrices("matrix_norm", matrix_norm, matrix_norm_rule, "A norm of each matrix."),
-    Op("vector_norm", vector_norm, vector_norm_rule, launches=2, doc="A norm of vectors along the axes."),
+    Op(
+        "vector_norm", vector_norm, vector_norm_rule, element_seconds=Cost.SCALAR, launches=2,
+        doc="A norm of vectors along the axes.",
+    ),
     Op("diagonal", diagonal, view_rule, view=True, doc="A diagonal of matrices: a view."),
     _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
     _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),

@@ -273,5 +273,5 @@ OPS = (
     _cut_inside(tensordot, tensordot_rule, "The sum of products over several axes."),
     _cut_inside(dot, dot_rule, "NumPy's `dot`."),
     Op("einsum", einsum, einsum_rule, doc="Products summed over the axes that a text names."),
-    with_out(outer, outer_rule, "All products of the elements of two vectors.", launches=1),
+    with_out(outer, outer_rule, "All products of the elements of two vectors.", Cost.SCALAR, launches=1),
 )  # fmt: skip

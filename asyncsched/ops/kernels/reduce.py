@@ -391,7 +391,7 @@ OPS = (
         name="cumulative_prod",
         launches=5,
     ),
-    Op("diff", "diff", diff_rule, doc="The n-th difference of neighbours along an axis."),
+    Op("diff", "diff", diff_rule, element_seconds=Cost.SHORT, doc="The n-th difference of neighbours along an axis."),
     with_out(sort, sort_rule, "The elements in order along an axis.", Cost.SORTING, inplace=True),
     Op("argsort", argsort, argsort_rule, doc="The indices that sort along an axis.", element_seconds=Cost.SORTING),
     with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=1),

@@ -193,8 +193,11 @@ OPS = (
     Op("reshape", reshape, reshape_rule, view=True, fixed=_reshaping, doc="Another shape, in C order: perhaps a view."),
     with_out(concat, concat_rule, "Tensors joined along an existing axis.", Cost.SCALAR),
     with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
-    Op("repeat", "repeat", repeat_rule, releasing_gil=releasing_gil.repeat, doc="Each element several times."),
+    Op(
+        "repeat", "repeat", repeat_rule, element_seconds=Cost.FUNCTION, releasing_gil=releasing_gil.repeat,
+        doc="Each element several times.",
+    ),
     Op("repeat_each", repeat_each, repeat_each_rule, doc="Each element as often as its own number says."),
-    Op("tile", releasing_gil.tile, tile_rule, doc="Copies of the tensor side by side."),
-    Op("roll", "roll", roll_rule, doc="The elements shifted in a circle along the axes."),
+    Op("tile", releasing_gil.tile, tile_rule, element_seconds=Cost.SHORT, doc="Copies of the tensor side by side."),
+    Op("roll", "roll", roll_rule, element_seconds=Cost.SHORT, doc="The elements shifted in a circle along the axes."),
 )  # fmt: skip

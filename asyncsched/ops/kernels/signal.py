@@ -376,7 +376,7 @@ OPS = (
         "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
         element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",
     ),
-    Op("pad", pad, pad_rule, doc="The operand with elements added around it."),
+    Op("pad", pad, pad_rule, element_seconds=Cost.SHORT, doc="The operand with elements added around it."),
     Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
     with_out(overlap_add, overlap_add_rule, "Windows added where they overlap: the gradient of sliding windows."),
     _transform("fft"),
