@@ -34,7 +34,8 @@ the next task is submitted; and while the engine runs quick tasks in a row, sinc
 
 Some drops cannot be reported: there is no memory, or they come at the end of a recursion. They set `fatal`. So does a
 stream's thread that dies of an exception that is no task's. Then everything is abandoned. `fatal` is an attribute,
-since there may be no room for a call or an object.
+since there may be no room for a call or an object. (At the very end of a recursion CPython cannot even enter a
+finaliser written in Python. Then nobody learns of the drop, and its bytes stay charged.)
 
 Memory may be *on its way back*: nobody holds it, and its bytes come once a device has done its work. Until then it is
 neither in flight nor held. Decisions that need everything else at rest (the progress rule, the search for a deadlock)
