@@ -116,7 +116,7 @@ class Ledger:
     def idle(self) -> bool:
         """Whether new work that fits may go past all queues: nothing is pending, and a slot is free.
 
-        This is the only such rule. `tensors.issue.run_at_once` repeats it.
+        This is the only such rule. `join` and `tensors.issue.run_at_once` repeat it.
         """
         return not self.pending and self.free > 0
 

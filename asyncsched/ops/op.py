@@ -229,8 +229,10 @@ def plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     Raises NumPy's errors for these shapes and dtypes, and `OverflowError` for a Python integer that does not fit the
     dtype it is cast to.
     """
-    key = plan_key(operands, options)
-    found = op.plans.get(key)
+    found = None if options else op.plans.get(operands)  # without numbers or options, the metas are the key
+    if found is None:
+        key = plan_key(operands, options)
+        found = op.plans.get(key)
     if found is None:
         found = _new_plan(op, operands, options)
         if len(op.plans) >= _PLAN_LIMIT:

@@ -63,13 +63,11 @@ def issue(
         scope = _scope_of(runtime, here)
     site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
     streams = lanes or runtime.lanes[device].compute
-    if inline and plan.fixed:
-        cost, value = plan.cost, new_value(scope.account, device, plan.meta, plan.nbytes, site)
-    else:
-        nbytes, cost = device.memory.needs(plan)
-        value = new_value(scope.account, device, plan.meta, nbytes, site)
-        if value.holders is None:
-            value.holders = []  # a card writes over any; or the size is not known yet
+    fixed = inline and plan.fixed
+    nbytes, cost = (plan.nbytes, plan.cost) if fixed else device.memory.needs(plan)
+    value = new_value(scope.account, device, plan.meta, nbytes, site)
+    if value.holders is None and not fixed:
+        value.holders = []  # a card writes over any; or the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)

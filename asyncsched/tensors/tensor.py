@@ -90,10 +90,7 @@ def apply(
     for value in inputs:
         if value.device is not place:
             _refuse_mixed(inputs[0], value)
-    kinds, numbers = tuple(forms), len(args) - len(inputs)
-    found = None if numbers or options else op.plans.get(kinds)  # of tensors alone, their forms are the key
-    if found is None:
-        found = plan(op, kinds, options)
+    found = plan(op, tuple(forms), options)
     made, lanes = None, None
     if op.resource and not place.inline and not place.remote:
         lanes = runtime.lane_of(op.resource, place)
@@ -102,7 +99,7 @@ def apply(
         a, b = arrays if found.pair else (None, None)
         made = run_at_once(op, found, first, a, b, failure_above(inputs), arrays, options)
     if made is None:
-        template = template_of(args) if numbers else None
+        template = None if len(inputs) == len(args) else template_of(args)
         reads = first if first is not None and len(inputs) == 1 else tuple(inputs)
         made = issue(runtime, place, op, found, reads, template, options, lanes=lanes, hold=hold, after=after)
     result = Tensor(made)

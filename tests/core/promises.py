@@ -307,9 +307,10 @@ class Promises(RuleBasedStateMachine):
     def ends(self, job: Job, charge: int | None, error: BaseException | None) -> None:
         """A task runs to its end, on a stream or on the loop's thread."""
         failed = job.task.cancelled or any(read.failed for read in job.inputs)
-        call: Any = job.task.call  # None for a gate
-        made = charge or 0 if charge is not None or call is None else call.charge
-        failed = failed or error is not None or (charge is None and call is not None and call.error is not None)
+        made, failed = charge or 0, failed or error is not None
+        call: Any = job.task.call
+        if charge is None and call is not None:  # it is as it was made; a gate has no body
+            made, failed = call.charge, failed or call.error is not None
         if job.batch is not None and job is job.batch.gate:
             job.batch.decide()
         outer, self.thinking = self.thinking, True  # no finaliser comes here: in a body that is for programs to try

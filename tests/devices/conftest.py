@@ -15,8 +15,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.device import CUDADevice
 from tests.fake_cupy import Fake, at_rest, fake_cupy
-from tests.ledger import engine_of
-from tests.validate import validate
+from tests.ledger import engine_of, used
 from tests.waiting import until
 
 BLOCK = np.ones((32, 32), np.float32)
@@ -67,8 +66,7 @@ def assert_ledgers_zero(s: asc.Scheduler) -> None:
         os.sched_yield()
     statistics = s.statistics()  # takes in what was posted
     assert statistics.tasks_pending == statistics.tasks_in_flight == 0
-    validate(engine_of(s))
-    assert engine_of(s).ledger.account.used == 0
+    assert used(s) == 0
 
 
 class CrossingDevice(CUDADevice):

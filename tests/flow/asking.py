@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+from asyncsched import Scheduler
 from asyncsched.flow.batcher.batcher import Batcher
 
 
@@ -29,6 +31,21 @@ def ask(batcher: Batcher[Any, Any], *items: Any) -> list[asyncio.Task[Any]]:
         return await batcher(item)
 
     return [asyncio.create_task(one(item)) for item in items]
+
+
+async def past_its_deadline(s: Scheduler, later: Callable[[], None], ask: Callable[[], Any]) -> asyncio.Task[Any]:
+    """A task that was started in a scope with a deadline, and asks only when that has passed."""
+    left = asyncio.Event()
+
+    async def refresh() -> Any:
+        await left.wait()
+        return await ask()
+
+    async with s.scope(deadline=1800):
+        task = asyncio.create_task(refresh())
+    left.set()
+    later()
+    return task
 
 
 class Panic(BaseException):

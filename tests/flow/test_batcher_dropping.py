@@ -14,7 +14,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.batcher import Batcher
 from tests.waiting import cancelled, turns, until
 
-from .asking import Model, ask
+from .asking import Model, ask, past_its_deadline
 
 
 async def test_cancelled_items_leave_the_queue_and_are_never_computed(model: Model) -> None:
@@ -70,16 +70,8 @@ async def test_past_its_deadline_an_item_is_dropped_before_the_loop_could_tell_i
 
 
 async def test_started_in_a_scope_whose_deadline_has_passed_a_caller_is_told(s: asc.Scheduler, later: Any) -> None:
-    left, batcher = asyncio.Event(), Batcher(Model())
-
-    async def refresh() -> Any:
-        await left.wait()
-        return await batcher(1)
-
-    async with s.scope(deadline=1800):
-        task = asyncio.create_task(refresh())
-    left.set()
-    later()
+    batcher = Batcher(Model())
+    task = await past_its_deadline(s, later, lambda: batcher(1))
     with pytest.raises(asc.DeadlineExceeded, match="start longer work outside"):
         await task
     assert batcher.statistics().dropped == 1

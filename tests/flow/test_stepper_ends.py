@@ -14,6 +14,7 @@ import asyncsched as asc
 from asyncsched.flow.batcher.stepper import Stepper
 from tests.waiting import cancelled, turns, until
 
+from .asking import past_its_deadline
 from .stepping import Model, Slots, Text, advance, read, use
 
 # -- the scheduler, the loop, the deadline ----------------------------------------------------------------------------
@@ -58,17 +59,8 @@ async def test_the_deadline_of_its_scope_ends_a_member(s: asc.Scheduler) -> None
 
 
 async def test_a_member_past_the_deadline_of_a_scope_it_was_started_in_is_told(s: asc.Scheduler, later: Any) -> None:
-    left = asyncio.Event()
     stepper: Stepper[Text, int] = Stepper(advance)
-
-    async def refresh() -> Any:
-        await left.wait()
-        return await read(stepper, Text(1))
-
-    async with s.scope(deadline=1800):
-        task = asyncio.create_task(refresh())
-    left.set()
-    later()
+    task = await past_its_deadline(s, later, lambda: read(stepper, Text(1)))
     with pytest.raises(asc.DeadlineExceeded, match="before a step had room for its member"):
         await task
 
