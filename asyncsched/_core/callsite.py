@@ -56,10 +56,10 @@ def call_site(skip: int = 2) -> CallSite | None:
     frame: FrameType | None = sys._getframe(skip)
     while frame is not None:
         number = id(code := frame.f_code)
+        found = _known.get((number, frame.f_lasti))  # most often the line is known already
+        if found is not None:
+            return found
         if number not in _inside:
-            found = _known.get((number, frame.f_lasti))  # most often the line is known already
-            if found is not None:
-                return found
             if not code.co_filename.startswith(_BETWEEN):
                 if len(_known) >= _MOST_KNOWN:
                     _known.clear()

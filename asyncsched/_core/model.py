@@ -18,12 +18,11 @@ from typing import Any, Final, NoReturn, Protocol, Self
 from weakref import ref
 
 from .._interrupts import finaliser
-from . import ownership
 from .callsite import CallSite
 from .completions import NO_ROOM, Completions, report_again
 from .failure import Failure, Unseen
 from .free_threading import FREE_THREADED, merge, merged_at_birth
-from .ownership import COUNTED, take_out
+from .ownership import COUNTED, enter, take_out
 
 # States, in the order of a task's life. Plain ints: they are compared several times per task.
 PENDING: Final = 0
@@ -159,7 +158,7 @@ class Lease:
 
     def __init__(self, value: Value) -> None:
         self._value = value
-        self._entry = None if value.holders is None else ownership.enter(value.holders)
+        self._entry = None if value.holders is None else enter(value.holders)
 
     if FREE_THREADED:
 

@@ -12,9 +12,9 @@ only a holder can bring in another one. So any thread may ask. Appending to a li
 with Python's global lock and without it, and no count of Python's references is read.
 
 An entry must not end too early. In a dead cycle the collector calls all finalisers before it clears any object, and any
-of them may read a handle or keep it. So a lease has an `Entry` in an object that the collector does not track: it ends
-when the lease is cleared, and not before. (`devices.untracked` makes that object, and hands its maker to this file,
-which knows no NumPy.) The entry refers to the list alone, so it hides no cycle of the user's from the collector.
+of them may read a handle or keep it. So an `Entry` whose finaliser the collector calls (`gc.is_finalized` says so) only
+hands its place in the list to a new entry, and keeps that. The new one is none of the objects that the collector has
+found dead, so it ends when the first is cleared: after all finalisers, and only if none of them kept the handle.
 
 A pending task that lacks bytes needs none once it is the only holder of an input that it can write over: see
 `Ledger.relieve`. Until then the first entry has a weak reference to it (`watch`). Whoever takes another entry out sees
@@ -25,7 +25,7 @@ Small values have no list. They are never written over, and the count would cost
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from gc import is_finalized
 from typing import Any, Final, Protocol
 from weakref import ref
 
@@ -39,7 +39,6 @@ COUNTED: Final = 1024
 POOLED_BYTES: Final = 64 * 1024
 
 _FEW: Final = 4  # entries: a task reads its input once or twice
-_new_entry = merged_at_birth(object.__new__)
 
 
 class Held(Protocol):
@@ -51,21 +50,38 @@ class Held(Protocol):
 class Entry:
     """An entry in a list of holders. It takes itself out at its end, on any thread and in the middle of anything."""
 
-    __slots__ = ("holders",)
-    holders: list[Any]
+    __slots__ = ("holders", "out")
+    holders: Any  # the list; or the entry that has its place there
+    out: bool  # set once it is out
 
-    @finaliser(lambda _, entry: _take_out_again(entry.holders))
+    @finaliser(lambda end, entry: _take_out_again(entry.holders) if hasattr(entry, "out") else end(entry))
     def __del__(self) -> None:
         try:
             holders = self.holders
         except AttributeError:  # a signal's exception came while it was being made: a holder too many is left
             return
-        holders.pop()  # `take_out`, written out: every handle ends here
-        if len(holders) <= _FEW:
-            for first in holders:
-                if first is not None:
-                    _report(first)
-                return
+        if is_finalized(self):  # by the collector
+            later = _new_entry()
+            later.holders, self.holders = holders, later
+        else:
+            self.out = True
+            holders.pop()  # `take_out`, written out: every handle ends here
+            if len(holders) <= _FEW:
+                for first in holders:
+                    if first is not None:
+                        _report(first)
+                    return
+
+
+_new_entry = merged_at_birth(Entry)
+
+
+def enter(holders: list[Any]) -> Entry:
+    """A new entry in a list of holders, until the returned object is dropped."""
+    holders.append(None)
+    entry = _new_entry()
+    entry.holders = holders
+    return entry
 
 
 def take_out(holders: list[Any]) -> None:
@@ -99,18 +115,6 @@ def _report(watching: dict[ref[Any], None]) -> None:
             completions = task.scope.account.completions
             completions.items.append(waiting)
             completions.notify()
-
-
-def _tracked(holders: list[Any]) -> object:
-    holders.append(None)
-    entry = _new_entry(Entry)
-    entry.holders = holders
-    return entry
-
-
-# A new entry in a list of holders, until the returned object is dropped. Until `devices.untracked` hands over its own,
-# which the collector does not see, there is no array either that could be read too late.
-enter: Callable[[list[Any]], object] = _tracked
 
 
 def sole(value: Held, entries: int) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
-from . import untracked as untracked  # hands over to `_core.ownership` what the collector does not see
 from .contract import Device
 from .cpu import CPUDevice
 

@@ -9,10 +9,10 @@ CPython tracks the instances of every Python class, and CuPy's arrays, pointers 
 not tracked, not even those of objects: the collector never learns what they refer to. So an object that only such an
 array holds has a reference which the collector cannot account for, and it is left alone.
 
-So a lease of a value (`_core.ownership`) and CuPy's memory hold an array without axes, and that holds the object whose
-`__del__` reports the end. The collector clears leases and CuPy's objects only after all finalisers, and only if none of
-those kept one. Then the array dies by its reference count, and the object in it dies, too. Its `__del__` runs then:
-once, and never too early. Weak references to it last as long, and their callbacks are not early either.
+So CuPy's memory holds an array without axes, and that holds the object whose `__del__` reports the end. The collector
+clears CuPy's objects only after all finalisers, and only if none of those kept one. Then the array dies by its
+reference count, and the object in it dies, too. Its `__del__` runs then: once, and never too early. Weak references to
+it last as long, and their callbacks are not early either.
 
 Such an object must not refer to any object of the user's: the collector would never find a cycle through it.
 
@@ -28,17 +28,15 @@ from typing import Any
 
 import numpy as np
 
-from .._core import ownership
 from .._core.free_threading import merged_at_birth
-from .._core.ownership import Entry
 
-_new, _empty, _object = merged_at_birth(object.__new__), np.empty, np.dtype(object)
+_object = np.dtype(object)
 
 
 @merged_at_birth
 def untracked(thing: object) -> Any:
     """Returns the only holder of a thing. The thing dies when the holder's last reference goes, and not before."""
-    holder = _empty((), _object)
+    holder = np.empty((), _object)
     holder[()] = thing
     return holder
 
@@ -46,17 +44,3 @@ def untracked(thing: object) -> Any:
 def behind(holder: Any) -> Any:
     """The thing that a holder holds; None for any other object."""
     return holder[()] if type(holder) is np.ndarray and holder.dtype is _object and not holder.shape else None
-
-
-@merged_at_birth
-def enter(holders: list[Any]) -> Any:
-    """A new entry in a list of holders, which ends when the returned object does: see `_core.ownership`."""
-    holders.append(None)
-    entry = _new(Entry)
-    entry.holders = holders
-    holder = _empty((), _object)  # `untracked`, written out: every handle comes here
-    holder[()] = entry
-    return holder
-
-
-ownership.enter = enter

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Lease, Value
+from .._core.ownership import enter
 from .._instead import TASK, no_attribute
 from .._interrupts import Lock
 from ..devices.contract import Job
 from ..devices.memory import form_of, hand_out
-from ..devices.untracked import enter
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread, under_way

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias, cast
 import numpy as np
 
 from .._core.model import Lease, Task, Value, failure_above
+from .._core.ownership import enter
 from .._instead import naming_arguments
-from ..devices.untracked import enter
 from ..ops.index_keys import Key, encode_key
 from ..ops.kernels.elementwise import power_op
 from ..ops.op import NO_OPTIONS, Op, asked, plan

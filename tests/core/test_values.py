@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from asyncsched._core.completions import Completions
-from asyncsched._core.model import Account, Value, new_value
+from asyncsched._core.model import Account, Lease, Value, new_value
+from asyncsched._core.ownership import COUNTED
 
 
 class Cycle:
@@ -71,3 +72,31 @@ def test_bytes_come_back_when_their_array_is_gone_or_in_the_collectors_hands(hel
     del value
     gc.collect()
     assert told == [held]
+
+
+class Keeps:
+    """Keeps what it holds when it is finalised."""
+
+    def __init__(self, thing: Any, kept: list[Any]) -> None:
+        self.me, self.thing, self.kept = self, thing, kept
+
+    def __del__(self) -> None:
+        self.kept.append(self.thing)
+
+
+@pytest.mark.parametrize("earlier", [True, False])
+def test_a_lease_counts_until_no_finaliser_can_have_kept_it(earlier: bool) -> None:
+    """The collector finalises the objects of a dead cycle in the order in which they were made."""
+    value = new_value(Account(None, Completions(lambda: None)), None, None, nbytes=COUNTED)
+    kept: list[Any] = []
+    lease = Lease(value) if earlier else None
+    cycle = Keeps(None, kept)
+    cycle.thing = lease or Lease(value)
+    del lease, cycle
+    for _ in range(3):  # what was kept may be in a dead cycle again
+        gc.collect()
+        assert value.holders == [None]
+        Keeps(kept.pop(), kept)
+    gc.collect()
+    kept.clear()
+    assert value.holders == []
