@@ -311,7 +311,7 @@ async def test_a_finaliser_may_run_a_captured_step(p: Program) -> None:
 # -- why it holds -----------------------------------------------------------------------------------------------------
 
 
-async def test_the_collector_knows_no_block_and_no_lease(p: Program) -> None:
+async def test_the_collector_knows_no_block_and_no_loan(p: Program) -> None:
     """If a NumPy or a CuPy to come shows it what they hold, it will end them early."""
     array, made = await awaited(p), await returned(p)
     for keeper in (p.x._value.array, array, made):
