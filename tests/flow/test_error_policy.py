@@ -167,15 +167,20 @@ async def test_rates_and_costs_are_told(s: asc.Scheduler) -> None:
 
 @pytest.mark.parametrize("ordered", [False, True])
 async def test_an_array_that_was_overwritten_is_not_left_out(s: asc.Scheduler, ordered: bool) -> None:
-    buffer = np.zeros(3)
+    buffer, ahead = np.zeros(3), threading.Event()
 
     def fills(epoch: int) -> Any:
         for number in range(5):
             buffer[:] = number
             yield buffer
+        ahead.set()
+
+    def total(array: Any) -> Any:
+        assert ahead.wait(60)
+        return array.sum()
 
     with pytest.raises(RuntimeError, match="written to"):
-        await drain(s.pipeline(fills).map(np.sum, skip=Exception, ordered=ordered))
+        await drain(s.pipeline(fills).map(total, workers=1, skip=Exception, ordered=ordered))
 
 
 async def test_an_item_of_many_parts_is_weighed_by_few(s: asc.Scheduler) -> None:
