@@ -16,10 +16,11 @@ it last as long, and their callbacks are not early either.
 
 Such an object must not refer to any object of the user's: the collector would never find a cycle through it.
 
-Not taken: a class derived from `int`, without slots (CPython tracks its instances, too); a weak reference with a
-callback on an empty array of NumPy's (it takes longer); CuPy's `PythonFunctionAllocator` (the collector clears its
-memory's reference to the function that frees, and then that is called); a capsule with a destructor (one that calls
-Python takes longer).
+Not taken: a new object in place of one that the collector finalised, as `_core.ownership` has it for entries (these
+objects are found from arrays, and change until their end); a class derived from `int`, without slots (CPython tracks
+its instances, too); a weak reference with a callback on an empty array of NumPy's (it takes longer); CuPy's
+`PythonFunctionAllocator` (the collector clears its memory's reference to the function that frees, and then that is
+called); a capsule with a destructor (one that calls Python takes longer).
 """
 
 from __future__ import annotations

@@ -13,16 +13,7 @@ import pytest
 from asyncsched._core.completions import Completions
 from asyncsched._core.model import Account, Lease, Value, new_value
 from asyncsched._core.ownership import COUNTED
-
-
-class Cycle:
-    """Reads what it holds when it is finalised."""
-
-    def __init__(self, value: Value, found: list[Any]) -> None:
-        self.me, self.value, self.found = self, value, found
-
-    def __del__(self) -> None:
-        self.found.append(self.value.escaped)
+from tests.cycles import Cycle
 
 
 class Reclaimed:
@@ -53,7 +44,7 @@ def test_a_buffer_that_nobody_holds_may_be_used_again(memory):
 
 def test_a_buffer_in_a_dead_cycle_may_not_since_another_finaliser_may_read_it(memory):
     found: list[Any] = []
-    Cycle(value_of(memory), found)
+    Cycle(value_of(memory), lambda value: found.append(value.escaped))
     assert not memory.blocks
     gc.collect()
     assert memory.blocks == [("a buffer", True)]
@@ -68,20 +59,10 @@ def test_bytes_come_back_when_their_array_is_gone_or_in_the_collectors_hands(hel
     value.charge, there = 8, weakref.ref(value.array)
     account.completions.wants_bytes = 1  # told at the first drop
     if held:
-        Cycle(value, [])
+        Cycle(value, lambda value: None)
     del value
     gc.collect()
     assert told == [held]
-
-
-class Keeps:
-    """Keeps what it holds when it is finalised."""
-
-    def __init__(self, thing: Any, kept: list[Any]) -> None:
-        self.me, self.thing, self.kept = self, thing, kept
-
-    def __del__(self) -> None:
-        self.kept.append(self.thing)
 
 
 @pytest.mark.parametrize("earlier", [True, False])
@@ -90,13 +71,13 @@ def test_a_lease_counts_until_no_finaliser_can_have_kept_it(earlier: bool) -> No
     value = new_value(Account(None, Completions(lambda: None)), None, None, nbytes=COUNTED)
     kept: list[Any] = []
     lease = Lease(value) if earlier else None
-    cycle = Keeps(None, kept)
+    cycle = Cycle(None, kept.append)
     cycle.thing = lease or Lease(value)
     del lease, cycle
     for _ in range(3):  # what was kept may be in a dead cycle again
         gc.collect()
         assert value.holders == [None]
-        Keeps(kept.pop(), kept)
+        Cycle(kept.pop(), kept.append)
     gc.collect()
     kept.clear()
     assert value.holders == []

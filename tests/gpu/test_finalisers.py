@@ -18,6 +18,7 @@ import asyncsched as asc
 from asyncsched.devices.cuda.janitor import Loan, keeper_of
 from asyncsched.devices.cuda.pool import Block, PrivatePool
 from asyncsched.devices.untracked import behind, untracked
+from tests.cycles import Cycle
 from tests.waiting import no_collector, until
 
 from .conftest import Card
@@ -142,16 +143,6 @@ async def tensor_of_a_function(p: Program) -> Any:
 ARRAYS = [awaited, view, awaited_view, returned, handed_on, imported]
 TENSORS = [tensor, tensor_of_a_function]
 Make = Callable[[Program], Awaitable[Any]]
-
-
-class Cycle:
-    """A cycle with something in it, and what its finaliser does with that."""
-
-    def __init__(self, thing: Any, act: Callable[[Any], None]) -> None:
-        self.thing, self.act, self.me = thing, act, self
-
-    def __del__(self) -> None:
-        self.act(self.thing)
 
 
 def name(make: Any) -> str:
