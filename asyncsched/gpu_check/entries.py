@@ -24,7 +24,6 @@ FOLDER: Final = "{folder}"
 NOT_THROUGH: Final = "not through"  # the state of a program whose time passed: it may be well, and slow
 _TAIL: Final = 20_000  # characters
 _GRACE: Final = 5.0  # seconds to write tracebacks, or to end
-_KILL: Final = getattr(signal, "SIGKILL", signal.SIGABRT)
 _TRACEBACK: Final = re.compile(r"(?:Traceback \(most recent call last\)|Fatal Python error).*", re.DOTALL)
 _RAISED: Final = re.compile(r"(?!AssertionError)[\w.]*(Error|Exception)\b")
 _FAILURES: Final = re.compile(r"(\d+) failed\b(?!.* errors?\b)")  # pytest's last line
@@ -89,9 +88,11 @@ class Entry:
                 status = process.wait(limit)
             except subprocess.TimeoutExpired:
                 status = None
-                _end(process, signal.SIGABRT)
+                process.send_signal(signal.SIGABRT)  # it alone: two that write at once mix their tracebacks
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_GRACE)
             finally:
-                _end(process, _KILL)  # and processes that it may have left behind
+                _kill(process)
         self.seconds = round(monotonic() - began, 3)
         self._read(folder)
         if status is not None:
@@ -165,11 +166,11 @@ def _parts(rows: Sequence[dict[str, Any]], kind: str) -> Iterator[tuple[dict[str
     return ((row, name, part) for row in rows for name, part in row[kind].items())
 
 
-def _end(process: subprocess.Popen[bytes], number: int) -> None:
-    """Send a signal to a process and to those that it started, and wait a little for its end."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process and those that it started, and wait a little for its end."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
-            os.killpg(process.pid, number)
+            os.killpg(process.pid, signal.SIGKILL)
         else:
             process.kill()
     with suppress(subprocess.TimeoutExpired):
