@@ -13,11 +13,11 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
@@ -25,11 +25,13 @@ from .._core.callsite import CallSite, is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import waiting_elsewhere, where_it_waits
-from .deadlock import BUDGET, investigate, reserves
+from .deadlock import BUDGET, investigate
 from .loop_work import may_happen
 from .runtime import Runtime
+from .stall_text import known_of
 
-_ENDED: Final = "has ended; the event loop takes that in at its next turn"
+_Link = tuple[str, Task | None]  # of a chain: why a task waits, in words, and the task it waits for, if any
+_ENDED: Final[_Link] = "which has ended; the event loop takes that in at its next turn", None
 _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
 _LONGEST: Final = 300  # characters of an exception's text
@@ -47,14 +49,12 @@ def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> s
         what = "was cancelled" if failure.cancelled else "failed"
         lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_shortened(line) for line in failure.told()]]
         if task is not None and task.state == LAUNCHED:
-            lines += [
-                "its body has not ended, and keeps its slot and bytes until then",
-                *_chain(runtime, task, holders),
-            ]
+            lines += ["its body has not ended, and keeps its slot and bytes until then"]
+            lines += _chain(runtime, task, holders)[1:]
         return "\n  ".join(lines)
     if task is None or task.state >= DONE:
         return _where(value)
-    return "\n  ".join([f"{_label(task)} is {_state(task)}", *_chain(runtime, task, holders)])
+    return "\n  ".join(_chain(runtime, task, holders))
 
 
 def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
@@ -74,8 +74,7 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
         if task is None:
             told.append(f"{who[0]}{more}: its task has ended, and the event loop has not resumed it")
         else:
-            lines = [f"{who[0]}{more}: {_label(task)} is {_state(task)}", *_chain(runtime, task, holders)]
-            told.append("\n  ".join(lines))
+            told.append(f"{who[0]}{more}: " + "\n  ".join(_chain(runtime, task, holders)))
     if len(found) > _WAITERS:
         told.append(f"... and {len(found) - _WAITERS:,} more that somebody awaits")
     return "\n".join(told)
@@ -125,154 +124,124 @@ def _made_by(site: CallSite | None) -> str:
 
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     """The graph of all unfinished tasks; with `values`, of those and the tasks they depend on."""
-    tasks = runtime.engine.root.unfinished() if values is None else _unfinished_behind(values)
-    tasks.sort(key=lambda task: task.seq)
+    asked: list[Task | Value] = [*runtime.engine.root.unfinished()] if values is None else [*map(_node_of, values)]
     # before the nodes are made, since a stream's thread may clear the inputs of a launched task at any time
-    reads = [(task, [_node_of(value) for value in task.inputs]) for task in tasks]
-    places: dict[Task | Value, int] = {}
-    for thing in [made for task, inputs in reads for made in (*inputs, task)] + [_node_of(v) for v in values or ()]:
-        places.setdefault(thing, len(places))
-    inputs_of: dict[Task | Value, tuple[int, ...]] = {
-        task: tuple([places[made] for made in inputs]) for task, inputs in reads
-    }
+    reads, todo = dict[Task | Value, list[Task | Value]](), list(asked)
+    while todo:
+        thing = todo.pop()
+        if thing not in reads:
+            reads[thing] = [_node_of(value) for value in thing.inputs] if isinstance(thing, Task) else []
+            todo += reads[thing]
+    tasks = sorted([thing for thing in reads if isinstance(thing, Task)], key=_age)
+    things = dict.fromkeys([thing for task in tasks for thing in (*reads[task], task)] + asked)
+    places = {thing: place for place, thing in enumerate(things)}
     line, name_of = cache(line_of), cache(_made_by)
     found = []
-    for thing in places:
-        if isinstance(thing, Task):
-            value, state, name = thing.value, STATE_NAMES[thing.state], thing.name
-            state = "cancelled" if thing.cancelled else state
-        else:
-            value, task = thing, thing.task  # before its state, which forgets the task
-            name = task.name if task is not None else name_of(thing.site)
-            name, state = name or ("result" if thing.base is None else "view"), _state_of_value(thing)
+    for thing in things:
+        task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
+        name, state = ("", "done") if task is None else (task.name, STATE_NAMES[task.state])
+        state = "cancelled" if task is not None and task.failure is not None and task.failure.cancelled else state
+        if value is not None and not name:
+            name = name_of(value.site) or ("result" if value.base is None else "view")
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
         where = "" if value is None or value.site is None else line(value.site)
-        found.append(Node(name, shape, dtype, state, device.name if device else "", inputs_of.get(thing, ()), where))
+        inputs = tuple([places[made] for made in reads[thing]])
+        found.append(Node(name, shape, dtype, state, device.name if device else "", inputs, where))
     return TaskGraph(found)
 
 
 def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
-    """Lines for the links of the chain from `task` down; of a long chain, only for its two ends."""
-    chain = _Chain(runtime, holders)
-    links = list(chain.links(task))
-    told = [line for link in links[:_FIRST] for line in chain.told(link)]
+    """A line for a task, and lines for why it waits, and so on down; of a long chain, only for its two ends."""
+    links = _Chain(runtime, holders).links(task)
     left_out = len(links) - _FIRST - _LAST
     if left_out > 0:
-        told.append(f"... {left_out:,} more, each of which waits for the next ...")
-    return told + [line for link in links[_FIRST:][-_LAST:] for line in chain.told(link)]
-
-
-class _Link(NamedTuple):
-    """A task, why it waits (in words, or a function that returns lines), and the task it waits for, if any."""
-
-    task: Task
-    waits: str | Callable[[], list[str]]
-    behind: Task | None
+        links[_FIRST:-_LAST] = [(f"... {left_out:,} more, each of which waits for the next ...", None)]
+    told = [f"{why}{'' if behind is None else f': {_label(behind)}{_in_commit(behind)}'}" for why, behind in links]
+    return [f"{_label(task)} is {STATE_NAMES[task.state]}{_in_commit(task)}", *told]
 
 
 class _Chain:
-    """The reasons why tasks wait, at one moment, in words."""
+    """The reasons why tasks wait, at one moment: each in words, and the task it waits for, if any."""
 
     def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
         self._engine, self._loop = runtime.engine, runtime.loop
-        self._holders = holders
+        self._holders = holders or partial(known_of, runtime)
         self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
-    def links(self, task: Task) -> Iterator[_Link]:
+    def links(self, task: Task) -> list[_Link]:
         """The reason why a task waits, then why the task behind it waits, and so on."""
-        seen = set[Task]()
+        found, seen = list[_Link](), set[Task]()
         todo: Task | None = task
         while todo is not None and todo not in seen:  # changes on another thread might make a circle
             seen.add(todo)
-            link = self._on_its_stream(todo) if todo.state == LAUNCHED else self._before_its_stream(todo)
-            yield link
-            todo = link.behind
-
-    def told(self, link: _Link) -> list[str]:
-        """Lines for one link of a chain."""
-        if not isinstance(link.waits, str):
-            return link.waits()
-        then = "" if link.behind is None else f": {_label(link.behind)}{_in_commit(link.behind)}"
-        return [f"which {link.waits}{then}"]
+            found.append(self._on_its_stream(todo) if todo.state == LAUNCHED else self._before_its_stream(todo))
+            todo = found[-1][1]
+        return found
 
     def _before_its_stream(self, task: Task) -> _Link:
         if task.state != PENDING:
-            return _Link(task, _ENDED, None)
+            return _ENDED
         if task.blockers:
             others = [v.task for v in task.inputs] + list(task.after or ())
             pending = [other for other in others if other is not None and other.state == PENDING]
             more = f" (of {task.blockers:,} that are pending)" if task.blockers > 1 else ""
-            return _Link(task, f"waits for an input{more}", min(pending, key=_age, default=None))
+            return f"which waits for an input{more}", min(pending, key=_age, default=None)
         queue, account, ledger = task.scope.queue, task.scope.account, self._engine.ledger
         head = queue.peek()
         if head is not task and head is not None:
             before = counted(len(list(takewhile(lambda other: other is not task, queue.tasks()))), "other")
-            return _Link(task, f"is behind {before} in the queue of {_name_of(task.scope)}, whose head is", head)
+            return f"which is behind {before} in the queue of {_name_of(task.scope)}, whose head is", head
         if task.lanes and ledger.free <= 0:
             taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
-            return _Link(task, f"waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None))
+            return f"which waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None)
         if not account.has_room(task):
-            oldest = next(iter(self._charged_to(account)), None)
-            # The holders are searched for only if the link is shown.
-            return _Link(task, partial(self._bytes, task, oldest), oldest)
+            flying = [other for other in self._in_flight if other.scope.account is account]
+            return self._bytes(task, flying), next(iter(flying), None)
         if account.earmark is not None and account.earmark is not task and not account.grace:
-            return _Link(task, "waits for bytes kept for a task that was passed over too often", account.earmark)
-        return _Link(task, "waits for nothing: it is launched at the next turn of the event loop", None)
+            return "which waits for bytes kept for a task that was passed over too often", account.earmark
+        return "which waits for nothing: it is launched at the next turn of the event loop", None
 
     def _on_its_stream(self, task: Task) -> _Link:
         lane = task.lane
         if lane is None or lane.stream.finished.count >= task.number:
-            return _Link(task, _ENDED, None)
+            return _ENDED
         first = lane.stream.finished.count + 1
         if first < task.number:
             running = next((t for t in self._in_flight if t.lane is lane and t.number == first), None)
             before = counted(max(1, task.number - first), "other")
-            return _Link(task, f"is launched on {lane.stream.name} behind {before}, the first", running)
+            return f"which is launched on {lane.stream.name} behind {before}, the first", running
         for value in task.inputs:
             producer = value.task
             if producer is not None and producer.state == LAUNCHED and (other := producer.lane) not in (None, lane):
                 assert other is not None
                 if other.stream.finished.count < producer.number:
-                    waits = f"is the next on {lane.stream.name}, and waits for an input on another stream"
-                    return _Link(task, waits, producer)
-        return _Link(task, f"{'copies' if lane.copies else 'runs'} on {lane.stream.name}{_where_it_runs(task)}", None)
+                    waits = f"which is the next on {lane.stream.name}, and waits for an input on another stream"
+                    return waits, producer
+        return f"which {'copies' if lane.copies else 'runs'} on {lane.stream.name}{_where_it_runs(task)}", None
 
-    def _charged_to(self, account: Account) -> list[Task]:
-        """The tasks in flight that are charged to an account, oldest first."""
-        return [task for task in self._in_flight if task.scope.account is account]
-
-    def _bytes(self, task: Task, behind: Task | None) -> list[str]:
+    def _bytes(self, task: Task, flying: Sequence[Task]) -> str:
+        """Why a task waits for bytes, in lines, while others in flight are charged to its account."""
         account, engine = task.scope.account, self._engine
         whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
         lines = [
             f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
-            + (", and nothing in flight will free any" if behind is None else "")
+            + ("" if flying else ", and nothing in flight will free any")
         ]
-        flying = self._charged_to(account)
         if flying:
-            total = sum(other.cost for other in flying)
-            tasks = counted(len(flying), "task")
+            total, tasks = sum([other.cost for other in flying]), counted(len(flying), "task")
             lines.append(f"  {total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
-        if self._holders is not None:
-            lines += [f"  {line}" for line in self._holders(account)]
-        else:
-            for _, scope in reserves(engine.root, {account}):
-                lines.append(f"  {scope.reserve:,} bytes: the reserve of {_name_of(scope)}, which is open")
-        if behind is None:
-            enough = sufficient_limit(engine.admission.tasks(), account)
-            if self._loop is not None:
-                lines.append(f"  (what may still act: {may_happen(self._loop) or 'nothing'})")
-            return [*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"]
-        return [*lines, f"and for those in flight, the oldest: {_label(behind)}"]
+        lines += [f"  {line}" for line in self._holders(account)]
+        if flying:
+            return "\n  ".join([*lines, "and for those in flight, the oldest"])
+        if self._loop is not None:
+            lines.append(f"  (what may still act: {may_happen(self._loop) or 'nothing'})")
+        enough = sufficient_limit(engine.admission.tasks(), account)
+        return "\n  ".join([*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"])
 
 
 def _label(task: Task) -> str:
     return f"{task.name} #{task.seq}" + (f" ({line_of(task.site)})" if task.site else "")  # none once it has ended
-
-
-def _state(task: Task) -> str:
-    return f"{STATE_NAMES[task.state]}{_in_commit(task)}"
 
 
 def _in_commit(task: Task | None) -> str:
@@ -289,9 +258,8 @@ def _where(value: Value) -> str:
     """The place of a finished value, and the line that made it."""
     device = "" if value.device is None else f" on {value.device.name}"
     owner = value.owner
-    size = f"{owner.charge:,} bytes{device} are charged for it"
-    if owner is not value:
-        size = f"a view of {owner.charge:,} bytes{device}"
+    size = f"{owner.charge:,} bytes{device}"
+    size = f"{size} are charged for it" if owner is value else f"a view of {size}"
     out = ", also while you hold only the array that was given out" if owner.escaped else ""
     made = "at once, on the event loop's thread" if value.site is None else f"by a task of {line_of(value.site)}"
     return f"done: made {made}; {size}{out}"
@@ -322,21 +290,3 @@ def _node_of(value: Value) -> Task | Value:
     """The node for a value: its task while unfinished, else the value."""
     task = value.task
     return value if task is None or task.state >= DONE else task
-
-
-def _unfinished_behind(values: Iterable[Value]) -> list[Task]:
-    """The unfinished tasks that make these values, and all unfinished tasks those depend on."""
-    todo = [made for value in values if isinstance(made := _node_of(value), Task)]
-    found = dict.fromkeys(todo)
-    while todo:
-        for value in todo.pop().inputs:
-            made = _node_of(value)
-            if isinstance(made, Task) and made not in found:
-                found[made] = None
-                todo.append(made)
-    return list(found)
-
-
-def _state_of_value(value: Value) -> str:
-    failure = value.failure
-    return "done" if failure is None else "cancelled" if failure.cancelled else "failed"

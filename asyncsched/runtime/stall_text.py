@@ -19,7 +19,7 @@ def line_told(runtime: Runtime, task: Task, seconds: float, why: str) -> str:
     return (
         f"for {seconds:.3g} s {task.name} (submitted at {line_of(task.site)}) waits for {task.cost:,} bytes, and"
         f" {counted(account.pending - 1, 'more task')} with it: {account.used:,} of the {account.limit:,} allowed"
-        f" are held ({_known(runtime, account)}), and nothing in flight will free any; but {why}."
+        f" are held ({'; '.join(known_of(runtime, account))}), and nothing in flight will free any; but {why}."
         " `s.explain()` searches for who holds them"
     )
 
@@ -57,7 +57,7 @@ def text_told(task: Task, finding: Finding | None, needed: int) -> str:
     return "\n".join(lines)
 
 
-def _known(runtime: Runtime, account: Account) -> str:
+def known_of(runtime: Runtime, account: Account) -> list[str]:
     """What the ledger knows of the holders of an account's bytes, without a search."""
     found = Counter[str]()
     for _, scope in reserves(runtime.engine.root, [account]):
@@ -68,4 +68,5 @@ def _known(runtime: Runtime, account: Account) -> str:
                 found[f"in awaited arrays, created at {line_of(escape.site)}"] += escape.charge
     shown = found.most_common(_SHOWN)
     rest = account.used - sum([nbytes for _, nbytes in shown])
-    return "; ".join([f"{n:,} bytes {what}" for what, n in [*shown, ("in results", rest)] if n > 0])
+    where = f"in results{' and tasks in flight' if account.in_flight else ''}"
+    return [f"{nbytes:,} bytes {what}" for what, nbytes in [*shown, (where, rest)] if nbytes > 0]

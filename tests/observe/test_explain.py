@@ -13,6 +13,7 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn, optim
 from asyncsched.devices.sim import SimDevice
+from asyncsched.runtime.explain import explain
 from tests.ledger import engine_of
 from tests.processes import fresh
 from tests.validate import validate
@@ -177,6 +178,11 @@ async def test_bytes_in_flight_and_reserved(gate):
             assert found[3].startswith("6,000 bytes reserved by scope 'request 7': held by task")
             assert found[-2] == f"and for those in flight, the oldest: slow #0 ({line})"
             assert found[-1].startswith("which runs on cpu stream 0")
+            found = lines(explain(s._runtime, more._value))  # as on another thread, which searches for nobody
+            assert found[3:5] == [
+                "6,000 bytes reserved by scope 'request 7'",
+                "2,000 bytes in results and tasks in flight",
+            ]
             del kept
         gate.set()
         await asc.gather(slow, more)
