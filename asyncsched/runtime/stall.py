@@ -47,7 +47,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -95,18 +95,25 @@ class _Stall:
         searched: seconds of it when a search was last begun.
         told: what was found when it was told as a deadlock, if nothing has come free since.
         under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
+        failed: if tasks were failed and nothing has come free since: the bytes held, the number under which tasks
+            belong to this stall, and how many with waiters to fail next.
     """
 
     number: int
     least: int
-    since: float | None
+    since: float | None = None
     before: float = 0.0
     searched: float = 0.0
     told: Finding | None = None
     under: int = 0
+    failed: tuple[int, int, int] | None = None
 
     def seconds(self, now: float) -> float:
         return self.before + (0.0 if self.since is None else now - self.since)
+
+    def goes_on(self, number: int, used: int) -> bool:
+        """Whether tasks failed and nothing came free, now that the first stuck task has this number."""
+        return self.failed is not None and used == self.failed[0] and number < self.failed[1]
 
     def is_probable(self, seconds: float) -> bool:
         """Whether so many seconds without progress are enough for a search to tell a deadlock."""
@@ -118,14 +125,10 @@ class StallWatch:
 
     def __init__(self, runtime: Runtime, timeout: float | None) -> None:
         self._runtime = runtime
-        self._timeout = timeout
+        self._timeout = inf if timeout is None else timeout
         self._stuck: dict[Account, _State] = {}
         self._stalls: dict[Account, _Stall] = {}
         self._growths = 0  # the number of growths by then
-        # For accounts where tasks were failed and no bytes came free: the bytes held, and the number under which tasks
-        # belong to that stall.
-        self._failed_in: dict[Account, tuple[int, int]] = {}
-        self._at_a_time = 1  # tasks with waiters to fail at one look
         self._pause = FIRST_LOOK
         self._due = 0.0  # when the next look is due
         self._searching = False  # on another thread
@@ -133,8 +136,7 @@ class StallWatch:
         self._may_collect = dict[float, float]()  # when garbage may be collected again, by the share of time
         self._may_count = 0.0  # when the bytes of pending tasks may be
         self._may_search = 0.0
-        self._whole: float | None = None  # seconds that the last collection of all garbage took
-        self._helped = False  # it freed bytes
+        self._patience = 0.0  # seconds of a stall before all garbage is collected, once that was done
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
         self._later: asyncio.TimerHandle | None = None
 
@@ -145,49 +147,26 @@ class StallWatch:
 
     def update(self, stuck: Sequence[Task]) -> None:
         """Take in which tasks are stuck now. Cheap, since it is called after every change."""
-        if not stuck:
-            if self._stuck:
-                self.stop()
+        known, self._growths = self._growths, self._runtime.ledger.growths  # with one more, perhaps all wait to grow
+        states = {task.scope.account: (task.seq, task.scope.account.used) for task in stuck}
+        if states == self._stuck and known == self._growths:
             return
-        grows = self._growths != self._runtime.ledger.growths  # one more scope waits to grow, perhaps the last
-        self._growths = self._runtime.ledger.growths
-        now_stuck = {task.scope.account: (task.seq, task.scope.account.used) for task in stuck}
-        if now_stuck == self._stuck and not grows:
-            return
-        same = self._take_in(now_stuck)
-        if not same:
-            self._at_a_time = 1
-        self._stuck, self._failed_in = now_stuck, same
-        self._plan(NEXT_LOOK if same else 0.0)
-
-    def _take_in(self, stuck: dict[Account, _State]) -> dict[Account, tuple[int, int]]:
-        """Start and stop the clocks. Returns the accounts in which tasks failed and nothing came free."""
-        self._pause_all(self._stuck.keys() - stuck.keys())
-        now, same = perf_counter(), {}
-        for account, (number, used) in stuck.items():
-            stall, (used_then, under) = self._stalls.get(account), self._failed_in.get(account, (-1, 0))
-            if used_then == used and number < under:
-                same[account] = used, under
-                if stall is not None:
-                    stall.number, stall.searched = number, 0.0
-            if stall is None or stall.number != number or used < stall.least:
-                self._stalls[account] = _Stall(number, used, now, under=stall.under if stall is not None else 0)
-            elif stall.since is None:
-                stall.since = now
-        return same
-
-    def _pause_all(self, accounts: Iterable[Account]) -> None:
-        """Stop the clocks of accounts that are not stuck now. They go on if it is the same stall again."""
-        for account in accounts:
-            stall = self._stalls[account]
-            stall.before, stall.since = stall.seconds(perf_counter()), None
+        now, again = perf_counter(), False
+        for account in self._stuck.keys() - states.keys():  # its clock goes on if it is the same stall again
+            left = self._stalls[account]
+            left.before, left.since, left.failed = left.seconds(now), None, None
         self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
-
-    def stop(self) -> None:
-        """Nothing is stuck now, or the scheduler closes. Looks go on while tasks wait."""
-        self._pause_all(self._stuck.keys())
-        self._stuck, self._failed_in = {}, {}
-        if not self._stalls and self._later is not None:
+        for account, (number, used) in states.items():
+            stall = self._stalls.get(account)
+            if stall is not None and stall.goes_on(number, used):
+                stall.number, stall.searched, again = number, 0.0, True
+            elif stall is None or stall.number != number or used < stall.least:
+                stall = self._stalls[account] = _Stall(number, used, under=0 if stall is None else stall.under)
+            stall.since = now if stall.since is None else stall.since
+        self._stuck = states
+        if states:
+            self._plan(NEXT_LOOK if again else 0.0)
+        elif self._later is not None:
             self._later.cancel()
             self._later = None
 
@@ -200,27 +179,24 @@ class StallWatch:
             self._pause, self._due = pause, due
             self._later = self._loop.call_later(pause, self._look)
 
-    def _until_timeout(self) -> float:
-        """Seconds until the user's time for a stall is up."""
-        longest = max([self._stalls[account].seconds(perf_counter()) for account in self._stuck], default=0.0)
-        return inf if self._timeout is None else self._timeout - longest
+    def _waited(self) -> float:
+        """Seconds of the longest stall."""
+        return max([self._stalls[account].seconds(perf_counter()) for account in self._stuck])
 
     def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
-        if not self._searching and self._stuck and not self._frees() and not self._fails():
+        if not self._searching and not self._frees() and not self._fails():
             self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
-        if self._stalls and self._later is None:
-            self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._until_timeout())))
+        if self._stuck and self._later is None:
+            self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
 
     def _frees(self) -> bool:
         """Collect garbage, if its share of time allows that, and ask those with bytes to spare. Whether that helped."""
-        runtime, before, now = self._runtime, self._stuck, perf_counter()
-        waited = max([self._stalls[account].seconds(now) for account in before])
-        takes = sys.getallocatedblocks() * _BLOCK if self._whole is None else self._whole
-        patience = takes if self._helped else max(WHOLE, takes / RARE)
-        for generations, share in (((0, 1), IN_VAIN), ((2,), RARE)):
-            if now < self._may_collect.get(share, 0.0) or (share == RARE and waited < patience):
+        runtime, before, now, waited = self._runtime, self._stuck, perf_counter(), self._waited()
+        patience = self._patience or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)
+        for generations, share, after in (((0, 1), IN_VAIN, 0.0), ((2,), RARE, patience)):
+            if now < self._may_collect.get(share, 0.0) or waited < after:
                 continue
             started = thread_time()  # not the clock, which counts other threads
             runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
@@ -233,7 +209,7 @@ class StallWatch:
             helped = self._stuck is not before
             self._may_collect[share] = perf_counter() + (0.0 if helped else spent / share)
             if share == RARE:
-                self._whole, self._helped = spent, helped
+                self._patience = spent if helped else max(WHOLE, spent / RARE)
             if helped:
                 return True
         if any(reclaim() for reclaim in runtime.reclaimers):
@@ -245,12 +221,14 @@ class StallWatch:
 
     def _fails(self) -> bool:
         """Fail a task if the ledger alone shows that nobody goes on. Whether it did."""
+        engine, root = self._runtime.engine, self._runtime.ledger.account
         began, counts = thread_time(), perf_counter() >= self._may_count
-        for task in self._runtime.engine.admission.stuck():
-            if counts and self._only_pending_hold(task.scope.account):
+        for task in engine.admission.stuck():
+            account = task.scope.account
+            if counts and account is root and 0 < account.used == held_by_pending(engine.admission.tasks()):
                 self._fail_stuck(task, self._deadlock(task, None))
                 return True
-            if self._growths and self._preempts(task.scope.account):
+            if self._growths and self._preempts(account):
                 return True
         if counts:
             self._may_count = perf_counter() + (thread_time() - began) / IN_VAIN
@@ -262,7 +240,7 @@ class StallWatch:
         for task in stuck:
             account = task.scope.account
             stall, seconds = self._stalls[account], self._stalls[account].seconds(now)
-            late = self._timeout is not None and seconds >= self._timeout
+            late = seconds >= self._timeout
             if why is None or late or (stall.is_probable(seconds - stall.searched) and now >= self._may_search):
                 due, stall.searched = True, seconds
             if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
@@ -317,7 +295,7 @@ class StallWatch:
                     stall.searched = lasted  # it gives back its reserve now: no need to search again meanwhile
                     finding.caller.set_exception(self._deadlock(task, finding))
                 break
-            if self._timeout is not None and lasted >= self._timeout:
+            if lasted >= self._timeout:
                 text = text_told(task, finding, self._sufficient_limit(task))
                 self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
                 break
@@ -325,22 +303,13 @@ class StallWatch:
     def _log(self, account: Account, text: str) -> None:
         """Log what is known of an account. For a while its stalls are not logged again, whatever the text was."""
         now = perf_counter()
-        self._may_log = {account: at for account, at in self._may_log.items() if at > now}
-        self._may_log[account] = now + NEXT_LOG
+        self._may_log = {one: at for one, at in self._may_log.items() if at > now} | {account: now + NEXT_LOG}
         log.warning("%s", text)
 
     def _all_wait(self, account: Account) -> bool:
         """Whether all who wait for tasks of an account will go on waiting."""
         parked = list(self._runtime.parked.items())
         return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
-
-    def _only_pending_hold(self, account: Account) -> bool:
-        engine = self._runtime.engine
-        return (
-            account is engine.ledger.account
-            and account.used > 0
-            and held_by_pending(engine.admission.tasks()) == account.used
-        )
 
     def _preempts(self, account: Account) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
@@ -375,27 +344,25 @@ class StallWatch:
     def _fail_stuck(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and further ones until enough waiters are woken, or bytes come free."""
         engine, account = self._runtime.engine, first.scope.account
-        used, more = account.used, self._at_a_time
-        _, before = self._failed_in.get(account, (used, engine.ledger.sequence))
+        stall = self._stalls[account]
+        used, before, most = stall.failed or (account.used, engine.ledger.sequence, 1)
+        more = most
         failures: dict[Scope, Failure] = {}
         waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
         for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each scope
             if task.state != PENDING or task.blockers or task.seq >= before:
                 continue
-            known = failures.get(task.scope)
-            if known is None:
-                failure = failures[task.scope] = Failure.of(error, task.name, task.site)
-            else:
-                failure = known.alongside(task.name, task.site)
+            known, which = failures.get(task.scope), (task.name, task.site)
+            failure = Failure.of(error, *which) if known is None else known.alongside(*which)
+            failures.setdefault(task.scope, failure)
             more -= engine.settle(task, failure)
             engine.drain()
             if more <= 0 or account.used < used:
                 break
-        if more == self._at_a_time and perf_counter() >= self._unseen:
+        if more == most and perf_counter() >= self._unseen:
             self._unseen = perf_counter() + NEXT_LOG
             self._log(account, f"{error}\n{_NOBODY}")
-        self._failed_in[account] = used, before
-        self._at_a_time *= 2
+        stall.failed = used, before, 2 * most
         self._runtime.dispatch()
 
 
