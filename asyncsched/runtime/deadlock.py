@@ -19,7 +19,6 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import compress
 from math import inf
 from threading import get_ident
 from time import thread_time
@@ -37,7 +36,6 @@ from .runtime import Runtime
 # would count other programs, too.
 BUDGET = 0.25
 _VAST = 12_000_000  # blocks of memory; to list the objects in more of them takes too long
-_AT_A_TIME = 100_000  # objects to look at before other threads may run
 _SHOWN = 8
 _LOOKED_UP = 500  # results whose holders are named, those of the most bytes
 _ASKED = 200  # tasks that are asked what they hold, in a certain deadlock
@@ -225,11 +223,8 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
 
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[_Held]]:
     """The objects charged to accounts (values, and owners of arrays that left), each with its description."""
-    values, line = list[Any](), cache(line_of)
-    everything = gc.get_objects() if sys.getallocatedblocks() < _VAST else []
-    for start in range(0, len(everything), _AT_A_TIME):
-        some = everything[start : start + _AT_A_TIME]
-        values += compress(some, map({Value}.__contains__, map(type, some)))
+    line, everything = cache(line_of), gc.get_objects() if sys.getallocatedblocks() < _VAST else []
+    values: list[Any] = [thing for thing in everything if type(thing) is Value]
     things = [value for value in values if value.charge and value.account.open in accounts]
     held = [_Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
     for device in runtime.devices:

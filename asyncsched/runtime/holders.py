@@ -22,11 +22,13 @@ import os
 import sys
 import types
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextvars import Context
+from functools import cache
 from itertools import islice
 from threading import get_ident
 from time import thread_time
+from traceback import walk_stack
 from typing import Any, Final
 from weakref import getweakrefcount
 
@@ -47,9 +49,8 @@ _LOOPED: Final = (list, tuple) if sys.version_info >= (3, 15) else ()
 _OWN: Final = (asyncio.Future, types.CoroutineType, *_GENERATORS, types.FunctionType, np.ndarray)
 _AT_A_TIME: Final = 500  # objects to look at before the next look at the clock
 _INSTALLED: Final = tuple([os.path.dirname(file) + os.sep for file in (os.__file__, os.path.dirname(np.__file__))])
-_IN_MODULES: Final = 20_000  # objects that are looked at only because the user's modules lead to them
-_FOR_MODULES: Final = 0.1  # seconds for these, at least
-_OF_EACH: Final = 2_000  # of what one of those holds: a module's data may be a list of millions
+_FOR_MODULES: Final = 0.1  # seconds for what only the user's modules lead to
+_OF_EACH: Final = 2_000  # of what one of those objects holds: a module's data may be a list of millions
 _WAYS: Final = 10_000  # objects between one and its holders
 
 Owner = asyncio.Task[Any] | Task | types.ModuleType
@@ -93,45 +94,39 @@ class Walk:
         """
         self._things = things
         self._numbers = {id(thing): number for number, thing in enumerate(things)}
-        self._kinds = dict[type, bool]()  # whether they lead on
+        self._leads: Callable[[type], bool] = cache(leads_on)
         self._owners = dict[int, Owner]((self._number(task), task) for task in unfinished)
         self._cells = set[int]()  # the variables of waiting cells of notebooks, by identity
         for task in tasks:
             for step in (task, *steps_of(task)):
                 self._owners[self._number(step)] = task
-                plain = type(step) is not types.CoroutineType or step.cr_code.co_flags & inspect.CO_OPTIMIZED
-                if not plain and (frame := step.cr_frame) is not None:
+                if (frame := frame_of(step)) is not None and not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
                     self._cells.add(id(frame.f_globals))
         if asker is not None:
-            self._owners |= {self._number(frame): asker for frame in _running_here()}
+            running = [frame for frame, _ in walk_stack(sys._getframe()) if is_users(frame.f_code)]
+            self._owners |= {self._number(frame): asker for frame in running}
         # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
         # lists for each, which would set off collections of all garbage.
         self._links, self._begins = list[int](), [0]
         self.whole: bool = self._follow(deadline)
-        self._leave_out()
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
-        self._follow(max(deadline, thread_time() + _FOR_MODULES), len(things) + _IN_MODULES, _OF_EACH)
-        links, begins = self._links, self._begins
-        self._leave_out()
+        self._follow(thread_time() + _FOR_MODULES, _OF_EACH)
         # The same the other way: who refers to each
-        to = np.array(links, np.intp)
-        froms = np.repeat(np.arange(len(things)), np.diff(begins))
+        to = np.array(self._links, np.intp)
+        froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
         self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
         seen_by_others = filter(self._has_others, range(len(things)))
         self.outside: set[int] = {*seen_by_others} - self._owners.keys()
 
-    def _follow(self, deadline: float, most: int = sys.maxsize, of_each: int = sys.maxsize) -> bool:
+    def _follow(self, deadline: float, of_each: int = sys.maxsize) -> bool:
         """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
         things, links, begins = self._things, self._links, self._begins
-        while (done := len(begins) - 1) < min(len(things), most) and (done % _AT_A_TIME or thread_time() < deadline):
+        while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
             links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
             begins.append(len(links))
+        begins += [len(links)] * (len(things) - done)  # nothing is known of the others
         return done == len(things)
-
-    def _leave_out(self) -> None:
-        """Nothing is known of what was not looked at until now."""
-        self._begins += [len(self._links)] * (len(self._things) + 1 - len(self._begins))
 
     def _modules(self) -> Iterable[types.ModuleType]:
         """The user's modules that are not installed, without a notebook whose cell waits."""
@@ -161,8 +156,6 @@ class Walk:
             return []
         if kind is types.FrameType and owner is not None:  # a running function, which shows none
             return [held for _, held in variables_of(thing)]
-        if type(owner) is types.ModuleType:
-            return [part for part in thing.values() if type(part) is not types.FunctionType]  # of which it has many
         if kind is Value:
             parts = [thing.base, thing.array]
             return [part for part in parts if type(part) is not np.ndarray or id(part) in self._numbers]
@@ -175,9 +168,7 @@ class Walk:
 
     def _leads_on(self, part: Any) -> bool:
         kind = type(part)  # not `isinstance`, which asks the object, and that may be any object
-        if kind not in self._kinds:
-            self._kinds[kind] = leads_on(kind)
-        if not self._kinds[kind] or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
+        if not self._leads(kind) or not (gc.is_tracked(part) or issubclass(kind, np.ndarray)):
             return False
         if kind is dict and not part:  # such as the emptied snapshot of a frame, which must have no other holder
             return False
@@ -187,7 +178,8 @@ class Walk:
         """Whether more refers to an object than was found. For a notebook's variables: whether a thread runs there."""
         kind, key = type(self._things[number]), id(self._things[number])
         if key in self._cells:
-            return _runs_elsewhere(key)
+            stacks = [walk_stack(top) for thread, top in sys._current_frames().items() if thread != get_ident()]
+            return any(id(frame.f_globals) == key for stack in stacks for frame, _ in stack)
         if references(self._things, number) - 1 > len(self._referring(number)):
             return True
         weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
@@ -250,26 +242,6 @@ def _named(what: Any, variables: Iterable[tuple[str, Any]]) -> str:
         what = what.cell_contents
     name = next((name for name, value in variables if value is what), None)
     return "an expression" if name is None else f"variable {name!r}{_size_of(what)}"
-
-
-def _running_here() -> Iterable[types.FrameType]:
-    """The frames of the user's code that runs on this thread."""
-    frame: types.FrameType | None = sys._getframe()
-    while frame is not None:
-        if is_users(frame.f_code):
-            yield frame
-        frame = frame.f_back
-
-
-def _runs_elsewhere(namespace: int) -> bool:
-    """Whether another thread runs code with these globals."""
-    for thread, frame in sys._current_frames().items():
-        at: types.FrameType | None = frame if thread != get_ident() else None
-        while at is not None:
-            if id(at.f_globals) == namespace:
-                return True
-            at = at.f_back
-    return False
 
 
 def _size_of(container: Any) -> str:
