@@ -51,7 +51,7 @@ def waiting_elsewhere(loop: asyncio.AbstractEventLoop) -> dict[str, list[str]]:
         place, steps = place_of(task), steps_of(task)
         if task is running or task.done() or not place.startswith("at "):
             continue
-        awaited = _awaited_in(steps)
+        awaited = awaited_by(task)
         gathered = getattr(awaited, "_children", ())  # of `asyncio.gather`
         others = [one for one in (awaited, *gathered) if isinstance(one, asyncio.Task) and not one.done()]
         names = sorted(repr(other.get_name()) for other in others)
@@ -92,19 +92,16 @@ def awaits(task: asyncio.Task[Any], frame: int) -> bool:
 
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
-    return _awaited_in(steps_of(task))
+    steps = steps_of(task)
+    iterator = _next_link(steps[-1]) if steps else None
+    return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)
 
 
 def awaits_unseen(task: asyncio.Task[Any]) -> bool:
     """Whether a task's chain of awaits ends in C: neither in a future, nor in an object of a class of Python's."""
     steps = steps_of(task)
     last = _next_link(steps[-1]) if steps else task.get_coro()
-    return _awaited_in(steps) is None and not isinstance(getattr(type(last), "send", None), types.FunctionType)
-
-
-def _awaited_in(steps: list[Any]) -> asyncio.Future[Any] | None:
-    iterator = _next_link(steps[-1]) if steps else None
-    return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)
+    return awaited_by(task) is None and not isinstance(getattr(type(last), "send", None), types.FunctionType)
 
 
 def frame_of(coroutine: Any) -> types.FrameType | None:

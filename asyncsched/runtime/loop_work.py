@@ -23,9 +23,10 @@ import threading
 import types
 from asyncio.base_events import BaseEventLoop
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as executors
 from functools import partial
+from traceback import walk_stack
 from typing import Any, Final, NamedTuple
 
 from .awaiting import awaits_unseen, steps_of, variables_of
@@ -99,7 +100,8 @@ def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
         return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
     if work.watches:
         return "the event loop watches a socket, a file, a signal or another program"
-    return _handler() or _thread_at_work() or _unseen(loop)
+    thread = next((f"{what} may act" for what, _ in foreign_threads(threading.get_ident())), None)
+    return _handler() or thread or _unseen(loop)
 
 
 def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]]:
@@ -117,13 +119,9 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
         return asyncio.all_tasks(loop)
     found, seen = set[asyncio.Task[Any]](), dict[int, int]()
     todo = deque([(part, _FAR, True) for one in (*work.due, *work.timers) for part in gc.get_referents(one)])
-    frames = sys._current_frames()
-    for other in foreign_threads(thread):
-        frame = frames.get(other.ident or 0)
-        while frame is not None:
-            todo += [(held, _FAR, True) for _, held in variables_of(frame)]
-            frame = frame.f_back
-    frames.clear()  # it has this function's frame, which has it
+    for _, top in foreign_threads(thread):
+        frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
+        todo += [(held, _FAR, True) for frame in frames for _, held in variables_of(frame)]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
         kind = type(one)  # not `isinstance`, which asks the object, and that may be any object
@@ -147,37 +145,29 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     return found
 
 
-def foreign_threads(loops: int) -> Iterable[threading.Thread]:
-    """The threads that may be at work for a loop that runs on the thread of this number. On this one or another."""
-    for thread in threading.enumerate():
-        idle = waits_for_work(thread.ident) or thread.ident in (loops, threading.get_ident()) or _is_idle_worker(thread)
-        if not (idle or (thread.name.startswith(_PREFIX) and thread not in running_code)):
-            yield thread
+def foreign_threads(loops: int) -> Iterator[tuple[str, types.FrameType | None]]:
+    """What may be at work for a loop that runs on the thread of this number: other threads than this one, in words.
+    Each with the frame that runs there, if it does already."""
+    here = {loops, threading.get_ident()}
+    # First who is there: a thread that gives work to an idle one and then ends counts as at work
+    threads = {thread.ident: thread for thread in threading.enumerate() if thread.ident not in here}
+    tops = {number: top for number, top in sys._current_frames().items() if number not in here}
+    for number in tops.keys() | threads.keys():
+        thread, top = threads.get(number), tops.get(number or 0)
+        if not (waits_for_work(number) or _is_idle(thread, top)):
+            yield ("a thread" if thread is None else f"the thread {thread.name!r}"), top
 
 
-def _thread_at_work() -> str | None:
-    for thread in foreign_threads(threading.get_ident()):
-        return f"the thread {thread.name!r} may act"
-    frames = sys._current_frames()
-    for thread in threading.enumerate():
-        frames.pop(thread.ident or 0, None)
-    unknown = not all(map(_ends, frames.values()))
-    frames.clear()
-    return "a thread may act" if unknown else None
-
-
-def _ends(frame: types.FrameType) -> bool:
-    """Whether a thread that `threading` no longer lists is one of its own, which ends."""
-    while frame.f_back is not None:
-        frame = frame.f_back
-    return frame.f_code.co_filename == threading.__file__
-
-
-def _is_idle_worker(thread: threading.Thread) -> bool:
-    """Whether it is the thread of an executor that waits for work."""
+def _is_idle(thread: threading.Thread | None, top: types.FrameType | None) -> bool:
+    """Whether a thread ends, since `threading` no longer lists it; or is the package's own; or an executor's that waits
+    for work."""
+    if thread is None:
+        *_, (bottom, _) = walk_stack(top)
+        return bottom.f_code.co_filename == threading.__file__
+    if thread.name.startswith(_PREFIX) and thread not in running_code:
+        return True
     queues = getattr(executors, NAMES["executors: queues of their threads"], {})
-    frame = sys._current_frames().get(thread.ident or 0)
-    return thread in queues and queues[thread].empty() and frame is not None and frame.f_code is _WORKER
+    return thread in queues and queues[thread].empty() and top is not None and top.f_code is _WORKER
 
 
 def _handler() -> str | None:
@@ -200,7 +190,7 @@ def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
 def _of_asyncio(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
     due, timers, selector, wakeup, handlers = [name for what, name in NAMES.items() if what.startswith("asyncio")]
     watches = True
-    if type(loop) is asyncio.SelectorEventLoop and all(hasattr(loop, name) for name in (selector, wakeup, handlers)):
+    if type(loop) is asyncio.SelectorEventLoop:
         own = getattr(loop, wakeup).fileno()
         keys = [key for key in list(getattr(loop, selector).get_map().values()) if key.fd != own]
         watches = bool(getattr(loop, handlers)) or not all(_is_wakeup(key.data) for key in keys)

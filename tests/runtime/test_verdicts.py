@@ -52,7 +52,7 @@ async def test_without_a_private_name_nothing_is_certain(what: str, monkeypatch:
         assert work is None or work.watches
     elif what.startswith("executors"):
         here = threading.get_ident()
-        assert worker in loop_work.foreign_threads(here)
+        assert f"the thread {worker.name!r}" in dict(loop_work.foreign_threads(here))
     timer.cancel()
     loop.remove_reader(reader)
     os.close(reader)
