@@ -28,7 +28,7 @@ from .._arguments import counted
 from .._core.callsite import line_of
 from .._core.model import DONE, LAUNCHED, PENDING, Account, Scope, Task, Value
 from .awaiting import awaited_by, where_it_waits
-from .holders import Owner, Walk
+from .holders import Walk
 from .loop_work import bound
 from .runtime import Runtime
 
@@ -89,10 +89,7 @@ def investigate(
     assert runtime.loop is not None
     case = _Case(runtime, stuck, thread_time() + budget, certain=certain, here=not thread)
     deadlock = certain or case.judge(bound(runtime.loop, thread or get_ident()))
-    findings = {account: case.told(account) for account in stuck}
-    for account, finding in findings.items():
-        finding.deadlock, finding.caller = deadlock, case.last_caller(account)
-    return findings
+    return {account: case.told(account, deadlock) for account in stuck}
 
 
 class _Case:
@@ -106,10 +103,6 @@ class _Case:
         self, runtime: Runtime, accounts: Collection[Account], deadline: float, *, certain: bool, here: bool
     ) -> None:
         root, tasks = runtime.engine.root, asyncio.all_tasks(runtime.loop)
-        found = [
-            (account, scope, scope.entered_by()) for account, scope in reserves(root, accounts) if scope.entered_by
-        ]
-        self._scopes = [(account, scope, owner) for account, scope, owner in found if owner in tasks]
         # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
@@ -124,8 +117,10 @@ class _Case:
         asker = asyncio.current_task(runtime.loop) if here else None
         self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, asker)
         self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
-        self._held += [_Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner)
-                       for account, scope, owner in self._scopes]  # fmt: skip
+        for account, scope in reserves(root, accounts):
+            owner = scope.entered_by() if scope.entered_by else None
+            if owner in tasks:
+                self._held.append(_Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner))
         self._unknown = {account: account.used - sum([one.nbytes for one in self._held if one.account is account])
                          for account in accounts}  # fmt: skip
         for task in self._unfinished:
@@ -162,13 +157,13 @@ class _Case:
 
     def last_caller(self, account: Account) -> asyncio.Future[Any] | None:
         """The future of the last task that keeps a reserve while others answer it, and that may release the reserve."""
-        owners = [owner for where, _, owner in self._scopes if where is account and owner in self.waiting]
-        callers = [awaited_by(owner) for owner in owners]
+        owners = [one.owner for one in self._held if one.account is account]
+        callers = [awaited_by(owner) for owner in owners if owner is not None and owner in self.waiting]
         return next((one for one in reversed(callers) if id(one) in self._answered.keys() - self._bound), None)
 
-    def told(self, account: Account) -> Finding:
+    def told(self, account: Account, deadlock: bool) -> Finding:
         """What was found for an account."""
-        finding, lines = Finding(), Counter[tuple[int, float, str]]()
+        finding, lines = Finding(deadlock, caller=self.last_caller(account)), Counter[tuple[int, int, str]]()
         mine = [one for one in self._held if one.account is account]
         mine.sort(key=lambda one: (-one.nbytes, not self._walk.has_holders(one.number)))
         for one in mine[:_LOOKED_UP]:
@@ -178,23 +173,20 @@ class _Case:
         finding.reserved = sum([one.nbytes for one in mine if one.owner is not None])
         if (unknown := self._unknown[account]) > 0:
             lines[0, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
-        shown = [
-            (waits, nbytes * n, line if n == 1 else f"{n:,} x {line}") for (waits, nbytes, line), n in lines.items()
-        ]
-        shown.sort(key=lambda one: (one[0], -one[1], one[2]))
+        shown = sorted(
+            [(waits, -nbytes * n, line if n == 1 else f"{n:,} x {line}") for (waits, nbytes, line), n in lines.items()]
+        )
         finding.lines = [line for *_, line in shown[:_SHOWN]]
-        if (more := len(shown[_SHOWN:]) + len(mine[_LOOKED_UP:])) > 0:
-            rest = sum([nbytes for _, nbytes, _ in shown[_SHOWN:]]) + sum([one.nbytes for one in mine[_LOOKED_UP:]])
-            finding.lines.append(f"... and {more:,} more, of {rest:,} bytes")
+        more = [-nbytes for _, nbytes, _ in shown[_SHOWN:]] + [one.nbytes for one in mine[_LOOKED_UP:]]
+        if more:
+            finding.lines.append(f"... and {len(more):,} more, of {sum(more):,} bytes")
         return finding
 
     def _holders(self, one: _Held) -> tuple[int, str, bool]:
         """The holders of bytes, in words; before that 0 if one may release them, 1 if none may, 2 if it is not known;
         after it, whether the bytes lie in a queue."""
-        found, others, queued = dict[Owner, str](), False, False
-        if one.owner is None:
-            found, others, queued = self._walk.holders(one.number)
-        else:
+        found, others, queued = self._walk.holders(one.number) if one.owner is None else ({}, False, False)
+        if one.owner is not None:
             found[one.owner] = where_it_waits(one.owner)
         pending = sorted([owner for owner in found if isinstance(owner, Task)], key=lambda task: task.seq)
         free = [owner for owner in found if not (isinstance(owner, Task) or owner in self.waiting)]
@@ -214,11 +206,8 @@ class _Case:
 def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
     """Whether a pending task is let in once the bytes in `free` are free, too."""
     account = task.scope.account
-    if task.blockers:
-        return False
-    if account.limit is None or account not in free or (not task.cost and not task.unestimated):
-        return True
-    return account.used - free[account] + task.cost <= account.limit
+    lacks = account.used + task.cost - (account.limit or 0)
+    return not task.blockers and (account.has_room(task) or lacks <= free.get(account, inf))
 
 
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[_Held]]:

@@ -1,8 +1,9 @@
 """Unfinished tasks explained: why each is unfinished, in words, and all of them as a graph.
 
 Theory of operation. An unfinished task waits for at least one thing. Behind it is mostly another task, about which the
-same question is asked. So a chain is a walk, without recursion, and only the links at its two ends are put into words.
-The one costly question is who holds bytes (`deadlock.investigate`). It is asked only where a link waits for bytes.
+same question is asked. So a chain is a walk, without recursion. Lines of code are looked up only for the links at its
+two ends, which are shown. The one costly question is who holds bytes (`deadlock.investigate`). It is asked only where a
+link waits for bytes, once in most chains.
 
 The answers come from the engine's counts, and nothing is changed. So an explanation may be asked for at any moment,
 also on another thread while the loop's is blocked.
