@@ -307,6 +307,6 @@ def soonest(task: Task, now: float) -> Lane:
 
 
 def _ends(due: float, lane: Lane, now: float) -> float:
-    """The end of a task by its lane's time."""
+    """The end of a task by its lane's time. (A lane without a hop has none.)"""
     end = due - lane.done_until
-    return max(end, now - lane.done_at) if lane.on_card else end
+    return max(end, now - lane.done_at) if lane.on_card and lane.hop else end

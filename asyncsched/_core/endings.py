@@ -95,7 +95,11 @@ class Endings:
 
     def ended(self, task: Task) -> None:
         """Take in a launched task that physically ended, on its stream or on the event loop's thread."""
-        failure, site = task.failure, None if task.refund >= 0 else task.site
+        failure = task.failure
+        if failure is None and task.refund >= 0 and not task.cancelled:  # as most
+            self.end(task, DONE)
+            return
+        site = None if task.refund >= 0 else task.site
         dependents: Sequence[Task] = ()
         if failure is None and not task.cancelled:
             self.end(task, DONE)

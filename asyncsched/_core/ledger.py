@@ -272,9 +272,8 @@ class Ledger:
         if self.account.used > self.peak_bytes:
             self.peak_bytes = self.account.used
 
-    def _refund(self, task: Task) -> None:
+    def _refund(self, task: Task, account: Account) -> None:
         """Free the slot of a task that physically ended, and the bytes that its result did not keep."""
-        account = task.scope.account
         account.in_flight -= 1
         if account.closed:
             account = account.open
@@ -291,9 +290,10 @@ class Ledger:
 
     def leave(self, task: Task) -> None:
         """Stop counting a task as unfinished: its state says how it ended. One that was launched had a slot."""
+        scope = task.scope
         if task.lane is not None:
-            self._refund(task)
-        del task.scope.tasks[task]
+            self._refund(task, scope.account)
+        del scope.tasks[task]
         self.unfinished -= 1
         if task.lanes:  # a claim is no work
             self.ended[task.state] += 1

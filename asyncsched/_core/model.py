@@ -174,6 +174,7 @@ class Plan(Protocol):
     name: str  # of the operation, or the function
     estimate: float  # seconds that a stream of the host needs for it
     on_card_seconds: float  # the same for a stream of a CUDA card
+    shares_event: bool  # whether it states its launches on a card, and has no errors that are known later
     small: bool  # whether it is quick: it may run on the event loop's thread
     seconds: float  # for which it would hold that thread, beyond the usual cost of a task
     overwrites: bool  # whether its result may be written over a first input of the same form
@@ -186,6 +187,7 @@ class CallPlan:
     name: str
     estimate: float = UNKNOWN_SECONDS
     on_card_seconds: float = UNKNOWN_SECONDS
+    shares_event: bool = False
     small: bool = False
     seconds: float = 0.0
     overwrites: bool = False
@@ -208,15 +210,15 @@ class Task:
     options: Any
     lanes: Sequence[Lane]  # the streams it may run on; empty for a claim, which takes no slot either
     cost: int  # bytes of output and workspace, charged at admission; not in the plan, since a commit moves them
+    after: Sequence[Task] | None = None  # it begins after the ends of these, too
+    # (input's place, value): it writes the value over that input's buffer
+    takes: Sequence[tuple[int, Value]] = ()
     context: Any = None
     move: Any = None  # its part in a commit
-    after: Sequence[Task] | None = None  # it begins after the ends of these, too
     # Whether it writes over its first input, so that its output takes no bytes. [None]: not known when it was launched.
     # []: the ledger has decided that it does. A pair: it did, and gives back so many bytes of the value of that number.
     in_place: Any = None
     returned: int = 0  # bytes of its cost that were given back while it was launched
-    # (input's place, value): it writes the value over that input's buffer
-    takes: Sequence[tuple[int, Value]] = ()
     refund: int = 0  # bytes to return when it ends: the part of `cost` that the value did not keep
     seq: int = 0
     state: int = PENDING
@@ -324,8 +326,10 @@ class Task:
         self.value = self.args = self.call = self.context = self.options = None
         self.takes = ()
         reads = self.reads
-        if type(reads) is Value and reads.holders is None:  # as most: nothing is to be uncounted
+        if type(reads) is Value:  # `unread`, written out: most tasks come here
             self.reads = ()
+            if reads.holders is not None:
+                take_out(reads.holders)
         elif reads:
             self.unread()
 
@@ -356,7 +360,7 @@ class Lane:
     place: Callable[[Task], Lane] | None = None  # the device's own choice among a task's lanes
     # If quick tasks may run on the event loop's thread instead: what is reported for those.
     loop: Lane | None = None
-    hop: float = 0.0  # seconds that an idle or waiting lane needs to begin; 0 if negligible
+    hop: float = 0.0  # seconds that an idle or waiting lane needs to begin; 0 if negligible, or there is no other lane
     on_card: bool = False  # whether it is a CUDA card's
     booked_until: float = 0.0  # when everything launched so far ends
     done_until: float = 0.0  # when the last ended task was estimated to end

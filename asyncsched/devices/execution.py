@@ -58,7 +58,7 @@ def run(task: Task, memory: Memory) -> None:
     try:
         if task.move is not None and not moves(task, task.move, memory):
             return
-        is_op, upstream = isinstance(task.call, Op), None
+        is_op, upstream = type(task.call) is Op, None
         if task.reads and (type(task.reads) is not Value or task.reads.task is not None):
             upstream = failure_above(task.reads) if is_op else memory.certain(task.inputs)
         if upstream is not None:
@@ -196,10 +196,10 @@ def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | Non
     """
     reads = task.reads
     inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
-    if _decided(task):
+    if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        if type(value.block) is not kind or not sole(value, inputs.count(value)):
+        if type(value.block) is not kind or not sole(value, 1 if value is reads else inputs.count(value)):
             continue
         if not value.escaped and value.base is None and fits(value, form):
             return value

@@ -147,6 +147,7 @@ class Plan:
     compiled_in: dict[object, Any] = field(default_factory=dict)
     name: str = field(init=False)
     on_card_seconds: float = field(init=False)
+    shares_event: bool = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
     overwrites: bool = field(init=False)  # whether the result may be written over a first operand of its form
     fixed: bool = field(init=False)  # whether its bytes are known, and are the same however many threads share it
@@ -155,6 +156,7 @@ class Plan:
         self.name = self.op.name
         quick = self.op.launches is not None or self.op.view
         self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
+        self.shares_event = quick and not self.op.checks
         self.cost = self.nbytes + self.workspace
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
         self.fixed = self.meta.known and not self.helper

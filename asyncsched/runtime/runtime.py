@@ -416,7 +416,7 @@ class Runtime(OnOneLoop, Host):
         reads = task.reads
         for value in (reads,) if type(reads) is Value else reads:
             producer = value.task
-            if producer is not None and producer.state == LAUNCHED and producer.lane is not lane:
+            if producer is not None and producer.lane is not lane and producer.state == LAUNCHED:
                 assert producer.lane is not None
                 points = (*points, (producer.lane.stream, producer.number))
         if task.after is not None:

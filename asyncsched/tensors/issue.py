@@ -70,7 +70,7 @@ def issue(
         value.holders = []  # a card writes over any; or the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
-    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after=after, takes=takes)
+    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after, takes)
     for _, taken in takes:
         taken.task = task
     runtime.submit(task, hold=hold)

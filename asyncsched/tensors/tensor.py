@@ -227,14 +227,20 @@ def _backward(name: str) -> _Operator:
     return backward
 
 
+def unary(op: Op) -> Callable[[Any], Tensor]:
+    """The function of an operation of one operand. With a known plan it issues it by itself."""
+    exact = op.exact
+
+    def function(x: Any, /) -> Tensor:
+        result = _apply_to_one(op, x) if exact is None else None
+        return apply(op, (x,)) if result is None else result
+
+    function.__doc__ = op.doc
+    return function
+
+
 def _unary(name: str) -> _Unary:
-    op = TABLE[name]
-
-    def method(self: Tensor) -> Tensor:
-        return apply(op, (self,))
-
-    method.__doc__ = op.doc
-    return method
+    return unary(TABLE[name])
 
 
 class Tensor(Methods):

@@ -74,7 +74,6 @@ class CUDADevice(Device):
     """
 
     kind = "cuda"
-    hop = _HOP
     owns_captures = True
 
     def __init__(
@@ -91,6 +90,8 @@ class CUDADevice(Device):
         self.number = number
         self.dlpack: tuple[int, int] = (2, number)
         self.streams: list[CUDAStream] = []
+        self.inline = False  # on the instance, where CPython finds it in one step: each operation reads it
+        self.hop = _HOP if streams > 1 else 0.0
         self._make_stream = partial(CUDAStream, spin=spin)
         self._count = streams
         self._running: set[CUDAStream] = set()  # streams whose threads have not ended

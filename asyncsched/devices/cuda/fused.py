@@ -24,7 +24,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 
@@ -254,7 +254,8 @@ class FusedSteps:
         return private(self._cupy, "scalar")(number)
 
 
-class Launch(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Launch:
     """A kernel that is ready to be launched for arrays of one form."""
 
     function: Callable[[int, Sequence[Any]], None]

@@ -16,7 +16,7 @@ from ..._core.failure import Failure
 from ..._core.model import Lease, Task, Value, failure_above
 from ..._log import Log
 from ...ops.kernels import checks
-from ...ops.op import Op, Plan, resolve
+from ...ops.op import Plan, resolve
 from ...ops.program import Ref
 from .. import execution, guests
 from ..guests import cached, call, is_guest
@@ -75,15 +75,13 @@ class CUDAMemory(Memory):
     # -- operations ---------------------------------------------------------------------------------------------
 
     def run_op(self, task: Task) -> None:
-        value = task.value
-        assert value is not None
-        lane = task.lane
-        assert lane is not None
+        lane: Any = task.lane
+        plan: Any = task.plan
+        value: Any = task.value
         if lane.copies:
             source = task.inputs[0] if task.inputs else task.args[0]
             self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
-        plan: Any = task.plan
         if self._mark in plan.compiled_in or self._compiled(task):
             self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
@@ -131,21 +129,21 @@ class CUDAMemory(Memory):
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None, stream: Any) -> None:
-        arrays = []
-        for read in _operands(task):
-            arrays.append(read.array)
+        launch = None if launches is None else launches[task.args]
+        given = []
+        for read in () if launch is None else _operands(task):
+            given.append(read.array)
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
             if type(read.block) is not Spare and not read.array.flags.c_contiguous:
-                launches = None
+                launch = None
             del read  # this frame may last longer than the task
-        launch = None if launches is None else launches[task.args]
         if launch is None:
             self._apply(task, value, stream)
             return
         form = value.meta
         reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
         out, spare = self._new(form, stream) if reused is None else (reused.array, reused.block)
-        given = (*arrays, out, *launch.numbers)
+        given += (out, *launch.numbers)
         try:
             launch.function(launch.size, given)
         except Exception as error:  # as in `with_room`: written out, since most operations come this way
@@ -232,11 +230,10 @@ class CUDAMemory(Memory):
 
         Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
-        op = task.call
-        if type(op) is not Op or (op.launches is None and not op.view) or op.checks or task.move is not None:
+        lane: Any = task.lane
+        if not task.plan.shares_event or task.move is not None or lane.copies:
             return False
-        assert task.lane is not None
-        return not task.lane.copies and self._noted(task)
+        return self._noted(task)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.
@@ -414,8 +411,9 @@ class CUDAMemory(Memory):
 def _operands(task: Task) -> Sequence[Value]:
     """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
     reads, args = task.reads, task.args
-    inputs = (reads,) if type(reads) is Value else reads  # `Task.inputs`, written out: each operation comes here
-    return inputs if args is None else [inputs[arg.slot] for arg in args if type(arg) is Ref]
+    if type(reads) is Value:
+        return (reads,)
+    return reads if args is None else [reads[arg.slot] for arg in args if type(arg) is Ref]
 
 
 def _kind(arg: Any) -> Hashable:

@@ -68,9 +68,26 @@ BURST: Final = 32  # tasks at most: half of those in flight by default
 BURST_SECONDS: Final = 1e-4  # a guess: the time for issuing some of them
 
 
-# A task whose kernels are enqueued, with its number and what only the device can rule out. A plain tuple: there is one
-# for each operation.
-_Issued = tuple[Task, Sequence[Point], int, Times | None, Sequence[DeferredError]]
+class _Burst:
+    """Tasks whose kernels are enqueued, before the event behind them.
+
+    Attributes:
+        last: the number of its last task; until the burst is over, of the last one before it.
+        seconds: an estimate of what they take the card.
+        details: their waits, numbers, times, and what only the device can rule out; of tasks that have any.
+    """
+
+    __slots__ = ("last", "details", "seconds", "tasks")
+
+    def __init__(self, last: int) -> None:
+        self.tasks: list[Task] = []
+        self.last: int = last
+        self.seconds: float = 0.0
+        self.details: dict[Task, _Details] = {}
+
+
+_Details = tuple[Sequence[Point], int, Times | None, Sequence[DeferredError]]
+_NOTHING: Final[_Details] = ((), 0, None, ())
 
 
 class CUDAStream:
@@ -92,10 +109,10 @@ class CUDAStream:
         # By the number of a burst's last task, its event: for bursts between the two.
         self.recorded: dict[int, Any] = {}
         self._spin = spin
-        self._queue: SimpleQueue[tuple[Task, Sequence[Point], int] | Job | None] = SimpleQueue()
-        self._in_flight: SimpleQueue[tuple[list[_Issued], Any] | None] = SimpleQueue()  # bursts, with their events
-        self._burst: list[_Issued] = []  # issued, and not yet followed by an event
-        self._burst_seconds = 0.0
+        # Tasks, those that wait for other streams with their points.
+        self._queue: SimpleQueue[Task | tuple[Task, Sequence[Point]] | Job | None] = SimpleQueue()
+        self._in_flight: SimpleQueue[tuple[_Burst, Any] | None] = SimpleQueue()  # bursts, with their events
+        self._burst = _Burst(0)  # issued, and not yet followed by an event
 
     def open(self, memory: CUDAMemory, ended: Callable[[CUDAStream], None]) -> None:
         """Start the threads, which run tasks with `memory`. The last of the two to end calls `ended`."""
@@ -121,7 +138,7 @@ class CUDAStream:
     def launch(self, task: Task, waits: Sequence[Point]) -> int:
         """Queue a task."""
         self.launched += 1
-        self._queue.put((task, waits, self.launched))
+        self._queue.put((task, waits) if waits else task)  # few objects: a backlog may be long
         return self.launched
 
     def offload(self, job: Job) -> None:
@@ -135,12 +152,14 @@ class CUDAStream:
         with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread(), self.cuda:
             while (item := get()) is not None:
                 wake = False
-                if isinstance(item, Job):
+                if isinstance(item, Task):
+                    self._issue(item)
+                elif isinstance(item, tuple):
+                    self._issue(*item)
+                else:
                     self._end_burst()
                     item.run()
                     wake = completions.completed(item, True)
-                else:
-                    self._issue(*item)
                 item = None
                 if wake:
                     completions.notify()
@@ -150,13 +169,13 @@ class CUDAStream:
                     forget_all_plans(self.context.cupy)
         self._in_flight.put(None)
 
-    def _issue(self, task: Task, waits: Sequence[Point], number: int) -> None:
+    def _issue(self, task: Task, waits: Sequence[Point] = ()) -> None:
         """Enqueue a task's kernels. Runs with this device and the stream current."""
         context, memory = self.context, self._memory
         small = not waits and memory.may_share_an_event(task)
         if not small:
             self._end_burst()
-        observer, times, issued = memory.observer, None, False
+        observer, times, issued = memory.observer, None, True
         if observer is not None:
             observer.body_began(task)
             times = Times(context.clock)
@@ -169,19 +188,24 @@ class CUDAStream:
                 execution.run(task, memory)
             if times is not None:
                 times.record(self.cuda)
-            issued = True
         except Exception as error:  # not the body's error, which is the task's failure by now. No event: see `_finish`
+            issued = small = False
             context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
-        # Before the task counts as issued, since from then on others take over its deferred errors. Not in a commit:
-        # its gate has waited until those were settled, and its members never fail.
-        errors = memory.deferred_errors
-        deferred = errors.taken_over(task) if errors.any and task.move is None else ()
-        self._burst.append((task, waits, number, times, deferred))
-        self._burst_seconds += task.plan.on_card_seconds
-        full = len(self._burst) >= BURST or self._burst_seconds > BURST_SECONDS
-        if full or not small or not issued or task.waiters or self._queue.empty():
+        burst, errors = self._burst, memory.deferred_errors
+        deferred: Sequence[DeferredError] = ()
+        if errors.any and task.move is None:
+            # Before the task counts as issued, since from then on others take over its deferred errors. Not in a
+            # commit: its gate has waited until those were settled, and its members never fail.
+            deferred = errors.taken_over(task)
+        if waits or deferred or times is not None:
+            burst.details[task] = waits, self.issued.count + 1, times, deferred
+        burst.tasks.append(task)
+        burst.seconds += task.plan.on_card_seconds
+        if not small or task.waiters or self._queue.empty():
             self._end_burst(issued)
+        elif len(burst.tasks) >= BURST or burst.seconds > BURST_SECONDS:
+            self._end_burst()
         self.issued.step()
         del task  # as in `execution.run`
 
@@ -191,20 +215,22 @@ class CUDAStream:
         Args:
             issued: whether all of them were. If not, there is no event: see `_finish`.
         """
-        if not self._burst:
+        burst, event = self._burst, None
+        if not burst.tasks:
             return
-        burst, self._burst, self._burst_seconds, event = self._burst, [], 0.0, None
+        burst.last += len(burst.tasks)
+        self._burst = _Burst(burst.last)
         try:
             if issued:
                 event = self.context.take_event()
                 event.record(self.cuda)
         except Exception as error:
-            event, last = None, burst[-1][0]
+            event, last = None, burst.tasks[-1]
             self.context.explain(error)
             execution.fail(last, Failure.of(error, last.name, last.site, frames=False))
             del last
         if event is not None:
-            self.recorded[burst[-1][2]] = event
+            self.recorded[burst.last] = event
         self._in_flight.put((burst, event))
 
     def _wait_for(self, waits: Sequence[Point]) -> None:
@@ -237,42 +263,42 @@ class CUDAStream:
                     self._memory.completions.notify()
         self._ended(self)
 
-    def _finish(self, burst: list[_Issued], event: Any) -> bool:
+    def _finish(self, burst: _Burst, event: Any) -> bool:
         """Settle tasks that have ended, and report them. Returns whether to wake the event loop."""
-        context = self.context
+        context, tasks, details = self.context, burst.tasks, burst.details
         try:
             if event is not None:
                 self._sleep_until(event)
             else:  # there is no event: the device is lost, or it was full and only this task has failed
                 self.cuda.synchronize()
         except context.runtime.CUDARuntimeError as error:
-            context.lose(error, burst[0][0])
-        self.recorded.pop(burst[-1][2], None)
-        if event is not None and context.fault is None:
+            context.lose(error, tasks[0])
+        self.recorded.pop(burst.last, None)
+        well = event is not None and context.fault is None
+        if well:
             context.give_event(event)
+        for task in details if well else tasks:
+            self._settle(task, details.get(task, _NOTHING), event is None)
         observer = self._memory.observer
-        for one in burst:
-            task, waits, _, times, errors = one
-            if waits or errors or event is None or context.fault is not None:
-                self._settle(one, event is None)
+        for task in tasks:
             execution.release(task)
-            if observer is not None and times is not None:
+            if observer is not None and (times := details.get(task, _NOTHING)[2]) is not None:
                 observer.body_ended(task, *times.read(context.fault is None))
-        self.finished.step(len(burst))
+        self.finished.step(len(tasks))
         wake, completed = False, self._memory.completions.completed
         dry = self._in_flight.empty() and self._queue.empty()
-        for one in burst:
-            wake = completed(one[0], dry) or wake
+        for task in tasks:
+            wake = completed(task, dry) or wake
         return wake
 
-    def _settle(self, one: _Issued, without_event: bool) -> None:
+    def _settle(self, task: Task, details: _Details, without_event: bool) -> None:
         """Give a task that has ended the failure that the device found.
 
         The tasks for which it waited have ended, too, though another watcher may be late to see that. This waits for
         that watcher, so that no task is done before its input: the input could still be cancelled. It does so first: if
         the stream could not wait for a task, the device may not have passed what the deferred errors tell.
         """
-        context, (task, waits, number, _, errors) = self.context, one
+        context, (waits, number, _, errors) = self.context, details
         for other, passed in waits:
             _reach(other.finished, passed)
         if context.fault is None:

@@ -8,7 +8,7 @@ from typing import Protocol, cast
 import numpy as np
 
 from ...ops.table import TABLE
-from ..tensor import Tensor, apply, as_now, record
+from ..tensor import Tensor, apply, as_now, record, unary
 from ._common import Operand
 
 
@@ -27,11 +27,9 @@ class Binary(Protocol):
 def _unary(name: str, x: str, found: str) -> Unary:
     """The function of an operation of the table, with an example of its input and output."""
     op = TABLE[name]
-
-    def function(x: Operand, /) -> Tensor:
-        return apply(op, (x,))
-
+    function = unary(op)
     function.__name__ = function.__qualname__ = name
+    function.__module__ = __name__
     shapes = "Returns a tensor of the shape of `x`, in the dtype NumPy gives."
     example = f">>> x = await s.put(np.array({x}))\n>>> await asc.{name}(x)\n{found}"
     function.__doc__ = f"{op.doc}\n\n{shapes}\n\n{example}\n"
