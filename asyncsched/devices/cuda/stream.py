@@ -77,7 +77,7 @@ class _Burst:
         details: their waits, numbers, times, and what only the device can rule out; of tasks that have any.
     """
 
-    __slots__ = ("last", "details", "seconds", "tasks")
+    __slots__ = ("details", "last", "seconds", "tasks")
 
     def __init__(self, last: int) -> None:
         self.tasks: list[Task] = []
