@@ -272,27 +272,25 @@ class Ledger:
         if self.account.used > self.peak_bytes:
             self.peak_bytes = self.account.used
 
-    def _refund(self, task: Task, account: Account) -> None:
-        """Free the slot of a task that physically ended, and the bytes that its result did not keep."""
-        account.in_flight -= 1
-        if account.closed:
-            account = account.open
-        if task.in_place is not None and type(task.in_place) is tuple:  # mostly None, which is quicker asked
-            self.drop(account, *task.in_place)
-        account.used -= task.refund - task.returned
-        account.changed = True
-        self.in_flight -= 1
-        self.free += 1
-        self.ended_tasks += 1
-        self.ended_bytes += task.cost
-        if task.refund < 0:
-            self.note_peak(0)
-
     def leave(self, task: Task) -> None:
-        """Stop counting a task as unfinished: its state says how it ended. One that was launched had a slot."""
+        """Stop counting a task as unfinished: its state says how it ended. One that was launched had a slot, which is
+        free now, and bytes that its result did not keep."""
         scope = task.scope
         if task.lane is not None:
-            self._refund(task, scope.account)
+            account, refund = scope.account, task.refund
+            account.in_flight -= 1
+            if account.closed:
+                account = account.open
+            if task.in_place is not None and type(task.in_place) is tuple:  # mostly None, which is quicker asked
+                self.drop(account, *task.in_place)
+            account.used -= refund - task.returned
+            account.changed = True
+            self.in_flight -= 1
+            self.free += 1
+            self.ended_tasks += 1
+            self.ended_bytes += task.cost
+            if refund < 0:
+                self.note_peak(0)
         del scope.tasks[task]
         self.unfinished -= 1
         if task.lanes:  # a claim is no work

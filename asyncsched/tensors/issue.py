@@ -41,6 +41,7 @@ def issue(
     hold: bool = False,
     after: Sequence[Task] | None = None,
     takes: Sequence[tuple[int, Value]] = (),
+    above: int = 3,
 ) -> Value:
     """Issue one operation on values and scalars of one device, by its plan. Returns the result's value at once.
 
@@ -52,6 +53,7 @@ def issue(
         after: it begins once these tasks have ended, in whatever state. It can then write over its first input, and
             waits for that, if there is no room for both.
         takes: see `Task.takes`.
+        above: as of `call_site`. By default the caller is `apply`, or an operator.
 
     Raises:
         QueueFull, TaskTooLarge: if the backlog is full, or if the task could never run.
@@ -61,7 +63,7 @@ def issue(
     here = _ambient()  # `current_scope`, written out for the usual scope: the innermost, open
     if here is None or here.runtime is not runtime or (scope := here.core).closed or here.left_early:
         scope = _scope_of(runtime, here)
-    site, inline = call_site(3), device.inline  # 3: the caller is `apply`, or an operator
+    site, inline = call_site(above), device.inline
     streams = lanes or runtime.lanes[device].compute
     fixed = inline and plan.fixed
     nbytes, cost = (plan.nbytes, plan.cost) if fixed else device.memory.needs(plan)

@@ -230,10 +230,11 @@ class CUDAMemory(Memory):
 
         Not in a commit, nor if its errors are deferred: their numbers take pinned memory.
         """
+        plan: Any = task.plan
         lane: Any = task.lane
-        if not task.plan.shares_event or task.move is not None or lane.copies:
+        if not plan.shares_event or task.move is not None or lane.copies:
             return False
-        return self._noted(task)
+        return self._mark in plan.compiled_in or self._noted(task)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.

@@ -285,11 +285,7 @@ class CUDAStream:
             if observer is not None and (times := details.get(task, _NOTHING)[2]) is not None:
                 observer.body_ended(task, *times.read(context.fault is None))
         self.finished.step(len(tasks))
-        wake, completed = False, self._memory.completions.completed
-        dry = self._in_flight.empty() and self._queue.empty()
-        for task in tasks:
-            wake = completed(task, dry) or wake
-        return wake
+        return self._memory.completions.all_completed(tasks, self._in_flight.empty() and self._queue.empty())
 
     def _settle(self, task: Task, details: _Details, without_event: bool) -> None:
         """Give a task that has ended the failure that the device found.
