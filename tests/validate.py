@@ -24,7 +24,7 @@ def validate(engine: Engine) -> None:
     assert limits.max_ops is None or ledger.free == limits.max_ops - ledger.in_flight
     assert ledger.submitted == submitted + sum(bool(t.lanes) for t in tasks)
     for task in pending:
-        waits_for = [*[v.task for v in task.inputs if v.task is not None], *(task.after or ())]
+        waits_for = {*[v.task for v in task.inputs if v.task is not None], *(task.after or ())}
         waiting = sum(1 for t in waits_for if t.state == PENDING)
         assert task.blockers == waiting, task
         assert task.scope.queue.since <= task.seq

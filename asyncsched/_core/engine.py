@@ -458,9 +458,11 @@ def _link_dependencies(task: Task) -> Failure | None:
         producer = value.task
         if producer is None:
             continue
-        failed = value.failure or failed
         if producer.state < DONE:
+            failed = producer.failure or failed
             producer.add_dependent(task)
+        else:
+            failed = value.failure or failed
     for reader in task.after or ():
         if reader.state < DONE:
             reader.add_dependent(task)

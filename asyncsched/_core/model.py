@@ -283,13 +283,18 @@ class Task:
         return () if (found := self.readers) is None else (found,) if type(found) is Task else found
 
     def add_dependent(self, task: Task) -> None:
-        """Make `task` wait for this one, which has not ended."""
-        if self.readers is None:
+        """Make `task` wait for this one, which has not ended. It counts once, however often it reads the result."""
+        readers = self.readers
+        if readers is None:
             self.readers = task
-        elif type(self.readers) is list:
-            self.readers.append(task)
+        elif type(readers) is list:
+            if readers[-1] is task:
+                return
+            readers.append(task)
+        elif readers is task:
+            return
         else:
-            self.readers = [self.readers, task]
+            self.readers = [readers, task]
         if self.state == PENDING:
             task.blockers += 1
 

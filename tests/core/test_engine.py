@@ -59,6 +59,19 @@ def test_reading_a_finished_value_forgets_its_producer(rig):
     assert task.blockers == 0
 
 
+def test_a_task_that_reads_a_result_twice_waits_for_it_once(rig):
+    producer, value = rig.submit()
+    other, _other = rig.submit(value)
+    twice, _twice = rig.submit(value, value)
+    alone, only = rig.submit()
+    both, _both = rig.submit(only, only, value)
+    assert producer.dependents == [other, twice, both]
+    assert alone.dependents == (both,)
+    assert (twice.blockers, both.blockers) == (1, 2)
+    rig.run()
+    assert {task.state for task in (other, twice, both)} == {DONE}
+
+
 def test_a_reader_fails_with_its_input_and_not_when_its_turn_has_come():
     rig = Rig(max_ops=1)
     bad, x = rig.submit()
