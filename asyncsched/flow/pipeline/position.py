@@ -114,8 +114,8 @@ def _last_of(origin: Origin) -> tuple[int, int]:
 def spans_of(origin: Origin) -> Iterator[Span]:
     """All numbers that go with an item, with those that were dropped in front of it.
 
-    >>> [*spans_of((0, Behind(4, (range(2, 4),))))]
-    [range(0, 1), range(2, 4), range(4, 5)]
+    >>> [*spans_of((0, 1, Behind(4, (range(2, 4),))))]
+    [range(0, 2), range(2, 4), range(4, 5)]
     """
     if isinstance(origin, int):
         yield range(origin, origin + 1)
@@ -128,8 +128,20 @@ def spans_of(origin: Origin) -> Iterator[Span]:
     elif isinstance(origin, Behind):
         yield from origin.dropped
         origin = (origin.origin,)
+    start = stop = -1  # of numbers that lie side by side, as most of a batch do
     for part in origin:
-        yield from spans_of(part)
+        if part == stop:
+            stop += 1
+            continue
+        if start < stop:
+            yield range(start, stop)
+        if isinstance(part, int):
+            start, stop = part, part + 1
+        else:
+            start = stop = -1
+            yield from spans_of(part)
+    if start < stop:
+        yield range(start, stop)
 
 
 def beside(first: Span, then: Span) -> Span | None:
