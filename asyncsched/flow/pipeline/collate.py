@@ -17,7 +17,7 @@ import numpy as np
 
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
-from .links import Marked, Numbered, unmarked
+from .links import Marked, Numbered
 from .position import Origin
 
 PACKED: Final = object()  # in place of a batch, when a part of one was packed
@@ -52,19 +52,24 @@ class Packed(list[Any]):
         self._done = 0  # number of items that are packed
         self._wholes: list[np.ndarray[Any, Any] | None] = []  # for each leaf of the first item
         self._leaf = 0
-        self._marks: list[tuple[Origin, Any]] = []  # of the items that may be written to; emptied as they are packed
+        self._origins: list[Origin] = []
+        self._marks: dict[int, Marked] = {}  # by number, of items that may be written to; emptied as they are packed
 
     def add(self, items: list[Numbered]) -> None:
         """Add some items, which may be marked. The first comes alone."""
-        self._marks += [(origin, given if type(given) is Marked else None) for origin, given in items]
-        self += [given.item if type(given) is Marked else given for _, given in items]
+        for number, (origin, given) in enumerate(items, len(self)):
+            self._origins.append(origin)
+            if type(given) is Marked:
+                self._marks[number] = given
+                given = given.item
+            self.append(given)
         if len(self) == 1 and self._collate is None:
             nbytes = sum(array.nbytes for array in find((np.ndarray,), self[0]))
             self.part = max(-(-self._size // _PARTS), _PART // max(nbytes, 1))
 
     def origins(self) -> tuple[Origin, ...]:
         """Where its items came from."""
-        return tuple([origin for origin, _ in self._marks])
+        return tuple(self._origins)
 
     def pack(self) -> object:
         """Pack the items that came since the last time. Items that cannot be packed stay as they are.
@@ -84,10 +89,10 @@ class Packed(list[Any]):
         return PACKED
 
     def _check(self, first: int, end: int) -> None:
-        for number in range(first, end):
-            origin, given = self._marks[number]
-            unmarked(given, origin)
-            self._marks[number] = origin, None
+        if self._marks:
+            for number in range(first, end):
+                if (given := self._marks.pop(number, None)) is not None:
+                    given.check(self._origins[number])
 
     def _packed(self, leaf: Any) -> Any:
         place, self._leaf = self._leaf, self._leaf + 1
