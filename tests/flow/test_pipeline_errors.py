@@ -12,14 +12,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.pipeline import functions
+from asyncsched.flow.pipeline.functions import Call, ThreadStage
 from tests.waiting import no_collector, no_tasks, tasks_made_by, turns, until
 
 from . import in_processes
@@ -190,16 +189,15 @@ async def test_what_a_thread_has_taken_it_works_on_though_a_later_item_has_faile
 ) -> None:
     failed = threading.Event()
 
-    class Slow(SimpleQueue):  # type: ignore[type-arg]
-        """Gives item 0 to a thread that then sleeps until item 1 has failed."""
+    make = ThreadStage._make
 
-        def get(self, *args: Any) -> Any:
-            call = super().get(*args)
-            if call is not None and call.origin == 0:
-                assert failed.wait(60)
-            return call
+    def slow(stage: ThreadStage, call: Call, function: Any) -> None:
+        """The thread that has taken item 0 sleeps until item 1 has failed."""
+        if call.origin == 0:
+            assert failed.wait(60)
+        make(stage, call, function)
 
-    monkeypatch.setattr(functions, "SimpleQueue", Slow)
+    monkeypatch.setattr(ThreadStage, "_make", slow)
     async with asc.Scheduler("cpu") as s:
         pipe = s.pipeline(range(9)).map(partial(fail_in_thread_at, 1, LookupError()), workers=2)
         async with pipe.open() as items:

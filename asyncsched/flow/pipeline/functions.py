@@ -8,7 +8,7 @@ import types
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar, copy_context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from queue import SimpleQueue
 from time import perf_counter
 from typing import Any, TypeAlias
@@ -36,9 +36,9 @@ class Call:
     origin: Origin
     item: Any  # the argument, then the result; after an error the argument in brief
     error: BaseException | None = None
-    seconds: float = 0.0
     given: bool = True  # to the function: an array that was overwritten is no error of it
     done: bool = False
+    seconds: float = field(init=False)  # of a thread's work
 
 
 class CallingStage(Stage):
@@ -49,15 +49,15 @@ class CallingStage(Stage):
         super().__init__(*args, **options)
         self._entered: deque[Call] = deque()  # in order, what was not passed on
 
-    def _enter(self, origin: Origin, item: Any) -> Call:
-        """A call that is about to begin."""
-        call = Call(origin, item)
+    def _enter(self, items: list[Numbered]) -> list[Call]:
+        """Calls that are about to begin."""
+        calls = [Call(origin, item) for origin, item in items]
         if self.ordered:
-            self._entered.append(call)
-        return call
+            self._entered += calls
+        return calls
 
     def _leave(self, call: Call) -> None:
-        """Pass on its result, and the results that waited for it."""
+        """A call has ended. Pass on its result, if the stage has no order."""
         call.done = True
         if call.error is not None and call.given and self.leaves_out(call.origin, call.error, call.item):
             call.item, call.error = DROPPED, None
@@ -65,11 +65,15 @@ class CallingStage(Stage):
             self.fail(call.origin, call.error, call.item)
         elif not self.ordered:
             self.pass_on(call.origin, call.item)
-        while self._entered and self._entered[0].done:
-            first = self._entered.popleft()
+
+    def _pass_on_in_order(self) -> None:
+        """Pass on the results that wait for no other."""
+        entered, out = self._entered, self.out
+        while entered and entered[0].done:
+            first = entered.popleft()
             if first.error is None:
                 try:
-                    self.out.put(first.origin, first.item)
+                    out.put(first.origin, first.item)
                     continue
                 except BaseException as error:  # as `pass_on`
                     first.item, first.error = brief(first.item), error
@@ -78,7 +82,7 @@ class CallingStage(Stage):
             self.error: BaseException | None = first.error
             self.failed_at: Origin = first.origin
             self.failed_on: str = first.item
-            self._entered.clear()
+            entered.clear()
 
     def _finish(self) -> None:
         self._entered.clear()  # what nobody took, where the stage was left
@@ -113,7 +117,9 @@ class LoopStage(CallingStage):
         variables, cancellations = _state()
         items = source.items
         while self.error is None:
-            if not out.try_reserve():
+            if out.room > 0:
+                out.room -= 1
+            else:
                 await out.reserve()
             if not items and not await source.arrived():
                 out.unreserve()
@@ -135,12 +141,13 @@ class LoopStage(CallingStage):
     async def _work_in_order(self) -> bool:
         variables, cancellations = _state()
         while await self.ready():
-            call = self._enter(*self.source.take())
+            (call,) = self._enter([self.source.take()])
             try:
                 call.item = marked(await self._function(call.item), self.name)
             except BaseException as error:
                 call.item, call.error = brief(call.item), error
             self._leave(call)
+            self._pass_on_in_order()
             del call
             if cancellations() or _changed(variables):
                 return True
@@ -167,7 +174,13 @@ def _changed(variables: Variables) -> bool:
 
 
 class ThreadStage(CallingStage):
-    """A plain function in threads, which share one queue."""
+    """A plain function in threads, which share their calls.
+
+    Theory of operation. Calls come in runs: as many as there are items, and room for the results. So they wait in a
+    deque, from which each thread takes one after the other, and only a thread that finds none waits in a queue. A run
+    wakes as many threads as it has calls for. A thread looks at the deque *after* it was woken, and calls are added
+    *before* the look at how many wake-ups are under way. So no call is left behind.
+    """
 
     marks = True  # whether its results may be arrays that it writes to again
 
@@ -179,7 +192,8 @@ class ThreadStage(CallingStage):
         self.skips: tuple[type[Exception], ...] = skips
         self.function = function
         self._filters = filters
-        self._calls: SimpleQueue[Call | None] = SimpleQueue()
+        self._calls: deque[Call] = deque()  # that no thread has taken
+        self._wake_ups: SimpleQueue[bool] = SimpleQueue()  # for the threads; False to end
         self._made = EntryQueue(self._collect, self.fail)
         self._stopped = False
         self._seconds = 0.0
@@ -197,10 +211,10 @@ class ThreadStage(CallingStage):
                     raise
                 finally:
                     for _ in range(self.workers):
-                        self._calls.put(None)
+                        self._wake_ups.put(False)
         finally:
             self._made.drain()
-            self._calls = SimpleQueue()  # without the calls that no thread has taken: the stage was left
+            self._calls.clear()  # the stage was left
 
     def busy(self, now: float) -> float:
         return self._seconds
@@ -220,13 +234,15 @@ class ThreadStage(CallingStage):
             self._give_all(self.source.take_some(room))
 
     def _give_all(self, items: list[Numbered]) -> None:
-        """Give these, in a frame of its own: while it waits for more, `feed` holds none."""
-        for origin, item in items:
-            self.give(origin, item)
+        """Give these, for whose results there is room. In a frame of its own: while it waits for more, `feed` holds
+        none."""
+        self._hand_over(self._enter(items))
 
-    def give(self, origin: Origin, item: Any) -> None:
-        """Give one item, for whose result there is room."""
-        self._calls.put(self._enter(origin, item))
+    def _hand_over(self, calls: list[Call]) -> None:
+        """Have threads make these calls."""
+        self._calls += calls
+        for _ in range(min(len(self._calls), self.workers) - self._wake_ups.qsize()):
+            self._wake_ups.put(True)
 
     def _work(self) -> None:
         """Each thread runs this."""
@@ -234,39 +250,47 @@ class ThreadStage(CallingStage):
         self.serve(self.function)
 
     def serve(self, function: Function) -> None:
-        """Take calls from the queue and make them, with this thread's own function."""
+        """Make calls, with this thread's own function, until there will be no more."""
         if self._filters:
             function = _keeps(function)
         if self._retry:
             function = _tries(function, self._retry, self)
         made, calls = self._made, self._calls
-        while not self._stopped and (call := taken(calls)) is not None:
-            started = perf_counter()
-            try:
-                if type(call.item) is Marked:
-                    call.given = False
-                    call.item = call.item.check(call.origin)
-                    call.given = True
-                call.item = checked(copy_context().run(function, call.item))
-                if self.marks and type(call.item) not in PLAIN:
-                    call.item = marked(call.item, self.name)
-            except BaseException as error:
-                call.item, call.error = brief(call.item), error
-            call.seconds = perf_counter() - started
-            made.things.append(call)
-            del call  # while it waits, a thread holds nothing
-            # While there are more calls and the next stage lacks nothing, the loop need not wake up for each result. No
-            # result is forgotten, since the last thread that works finds no more calls.
-            if not made.awake and (calls.empty() or not self.out.lacks(len(made.things))):
-                made.wake()
+        while not self._stopped and taken(self._wake_ups):
+            while calls and not self._stopped:
+                try:
+                    call = calls.popleft()
+                except IndexError:  # another thread was faster
+                    break
+                self._make(call, function)
+                made.things.append(call)
+                del call  # while it waits, a thread holds nothing
+                # While there are more calls and the next stage lacks nothing, the loop need not wake up for each
+                # result. No result is forgotten, since the last thread that works finds no more calls.
+                if not made.awake and (not calls or not self.out.lacks(len(made.things))):
+                    made.wake()
+
+    def _make(self, call: Call, function: Function) -> None:
+        started = perf_counter()
+        try:
+            if type(call.item) is Marked:
+                call.given = False
+                call.item = call.item.check(call.origin)
+                call.given = True
+            result = copy_context().run(function, call.item)
+            if type(result) not in PLAIN:
+                result = marked(checked(result), self.name) if self.marks else checked(result)
+            call.item = result
+        except BaseException as error:
+            call.item, call.error = brief(call.item), error
+        call.seconds = perf_counter() - started
 
     def _collect(self, made: deque[Call]) -> None:
         while made:
-            self._done(made.popleft())
-
-    def _done(self, call: Call) -> None:
-        self._seconds += call.seconds
-        self._leave(call)
+            call = made.popleft()
+            self._seconds += call.seconds
+            self._leave(call)
+        self._pass_on_in_order()
 
 
 class BatchStage(ThreadStage):
@@ -292,7 +316,7 @@ class BatchStage(ThreadStage):
                 if not len(packed) % part and len(packed) < size:
                     await self._caught_up()
                     self._behind += 1
-                    self._calls.put(Call((), packed.pack))
+                    self._hand_over([Call((), packed.pack)])
             if part < size:
                 await self._caught_up()
             if self.error is not None:  # of the batch before, for which this has waited
@@ -301,7 +325,7 @@ class BatchStage(ThreadStage):
                 self._drop(packed.origins())
                 return
             self._behind += 1
-            self.give(packed.origins(), packed)
+            self._give_all([(packed.origins(), packed)])
             del packed
 
     async def _caught_up(self) -> None:
@@ -313,12 +337,10 @@ class BatchStage(ThreadStage):
         super().fail(origin, error, given)
         self._ended.wake_all()
 
-    def _done(self, call: Call) -> None:
+    def _leave(self, call: Call) -> None:
         self._behind -= 1
-        if call.item is PACKED:
-            self._seconds += call.seconds
-        else:
-            super()._done(call)
+        if call.item is not PACKED:
+            super()._leave(call)
         self._ended.wake()
 
     def _drop(self, origins: tuple[Origin, ...]) -> None:

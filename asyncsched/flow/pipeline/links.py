@@ -130,8 +130,8 @@ class Link:
     """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes."""
 
     __slots__ = (
-        "_largest", "_most_bytes", "_most_items", "_room", "_weigh_at", "_weighed", "_weight", "capacity", "count",
-        "ended", "error", "fitted", "for_items", "for_room", "items", "more", "wanted",
+        "_largest", "_most_bytes", "_most_items", "_weigh_at", "_weighed", "_weight", "capacity", "count",
+        "ended", "error", "fitted", "for_items", "for_room", "items", "more", "room", "wanted",
     )  # fmt: skip
 
     def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
@@ -140,7 +140,7 @@ class Link:
         self._largest = 1  # bytes of an item
         self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
         self.capacity: int = capacity if most_bytes is None else 1
-        self._room = self.capacity  # below 0 where items were put back, or were smaller before
+        self.room = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
@@ -154,8 +154,8 @@ class Link:
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""
-        if self._room > 0:
-            self._room -= 1
+        if self.room > 0:
+            self.room -= 1
             return True
         return False
 
@@ -166,24 +166,24 @@ class Link:
 
     def reserve_some(self, most: int) -> int:
         """Take room for so many items, or as many as there is room for. Returns for how many."""
-        room = max(0, min(most, self._room))
-        self._room -= room
+        room = max(0, min(most, self.room))
+        self.room -= room
         return room
 
     async def reserve_all(self) -> int:
         """Wait for room, and take all of it. Returns for how many items."""
         await self.reserve()
-        return 1 + self.reserve_some(self._room)
+        return 1 + self.reserve_some(self.room)
 
     def unreserve(self) -> None:
         """Give back room that was reserved, since no item came. Another worker may wait for room, and has to see that
         too."""
-        self._room += 1
+        self.room += 1
         self.for_room.wake()
 
     def lift_bound(self) -> None:
         """Wake all that wait for room, now or later, to put nothing: the stage has failed."""
-        self._room = sys.maxsize
+        self.room = sys.maxsize
         self.for_room.wake_all()
 
     def put(self, origin: Origin, item: Any) -> None:
@@ -209,7 +209,7 @@ class Link:
             self._weighed += 1
 
     def _offer_room(self) -> None:
-        for _ in range(min(self._room, len(self.for_room.waiters))):
+        for _ in range(min(self.room, len(self.for_room.waiters))):
             self.for_room.wake()
 
     def _measure(self, item: Any) -> None:
@@ -220,7 +220,7 @@ class Link:
             link._largest = max(link._largest, nbytes)
             most = link._most_items if link is self else link.capacity
             capacity = max(1, min(most, link._most_bytes // link._largest))
-            link._room += capacity - link.capacity
+            link.room += capacity - link.capacity
             link.capacity = capacity
             link.wanted = min(link.wanted, capacity // 2 or 1)
             link._offer_room()
@@ -256,16 +256,16 @@ class Link:
         Raises:
             RuntimeError: if an array in it was written to since it was put. There are no more items then.
         """
-        self._room += 1
-        if self.for_room.waiters and self._room * 2 >= self.capacity:
+        self.room += 1
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
             self.for_room.wake()
         taken = self.items.popleft()
         return self._checked(taken) if type(taken[1]) is Marked else taken
 
     def take_marked(self) -> Numbered:
         """The same with its mark, for a stage that holds the item, and checks it itself."""
-        self._room += 1
-        if self.for_room.waiters and self._room * 2 >= self.capacity:
+        self.room += 1
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
             self.for_room.wake()
         return self.items.popleft()
 
@@ -273,8 +273,8 @@ class Link:
         """The first items with their marks: so many, or as many as there are."""
         items = self.items
         found = [items.popleft() for _ in range(min(most, len(items)))]
-        self._room += len(found)
-        if self.for_room.waiters and self._room * 2 >= self.capacity:
+        self.room += len(found)
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
             self._offer_room()
         return found
 
@@ -289,7 +289,7 @@ class Link:
 
     def withdraw(self) -> None:
         """Drop the items that were put and not taken, as if they had never been put."""
-        self._room += len(self.items)
+        self.room += len(self.items)
         self.count -= len(self.items)
         self.items.clear()
 
@@ -297,13 +297,13 @@ class Link:
         """Put items back that were taken, in order: they will be taken again."""
         before = len(self.items)
         self.items.extendleft(reversed([*items]))
-        self._room -= len(self.items) - before
+        self.room -= len(self.items) - before
         self.for_items.wake_all()
 
     def reopen(self) -> None:
         """Take the items of another epoch from stages that have ended. These had taken room for more than they put."""
         self.ended = False
-        self._room = self.capacity - len(self.items)
+        self.room = self.capacity - len(self.items)
 
     def close(self) -> None:
         """Drop the items that are left."""
@@ -327,10 +327,10 @@ class DroppingLink(Link):
     def put(self, origin: Origin, item: Any) -> None:
         if item is DROPPED:
             self.drop(origin)
-            self._room += 1
+            self.room += 1
             if self.fitted:
                 self._measure(None)
-            if self.for_room.waiters and (self.for_items.waiters or self._room * 2 >= self.capacity):
+            if self.for_room.waiters and (self.for_items.waiters or self.room * 2 >= self.capacity):
                 self.for_room.wake()
             return
         if self._dropped:

@@ -92,14 +92,16 @@ class IndexedSource(SourceStage):
     """Items in memory."""
 
     async def run(self) -> None:
-        out, items, first = self.out, self.iterable, self.first
+        out, items, first, ahead = self.out, self.iterable, self.first, self.skip.ahead
         number = first
         try:
             self.end: int = first + min(len(items), self.most)
             for number in range(max(first, self.skip.taken), self.end):
-                if number in self.skip.ahead:
+                if number in ahead:
                     continue
-                if not out.try_reserve():
+                if out.room > 0:  # `try_reserve`, written out
+                    out.room -= 1
+                else:
                     await out.reserve()
                 if number >= self.until:
                     self.end = number
