@@ -212,6 +212,23 @@ async def test_what_is_no_batch_yet_is_told_when_the_threads_have_nothing_to_do(
         assert (await anext(items)).tolist() == list(range(8))
 
 
+@pytest.mark.parametrize("together", [True, False])
+async def test_every_call_finds_a_thread_that_is_free(s: asc.Scheduler, together: bool) -> None:
+    meet = threading.Barrier(3)
+
+    async def source() -> AsyncIterator[int]:
+        for i in range(30):
+            if not together:
+                await asyncio.sleep(0)
+            yield i
+
+    def fn(i: int) -> int:
+        meet.wait(60)  # for a call in each of the other threads
+        return i
+
+    assert await drain(s.pipeline(lambda epoch: source()).map(fn, workers=3)) == [*range(30)]
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="niceness is a process's, not a thread's")
 async def test_threads_of_a_pipeline_yield_to_others(s: asc.Scheduler) -> None:
     def niceness(_: object = None) -> int:
