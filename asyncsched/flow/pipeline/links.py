@@ -272,7 +272,11 @@ class Link:
     def take_some(self, most: int) -> list[Numbered]:
         """The first items with their marks: so many, or as many as there are."""
         items = self.items
-        found = [items.popleft() for _ in range(min(most, len(items)))]
+        if most < len(items):
+            found = [items.popleft() for _ in range(most)]
+        else:
+            found = [*items]
+            items.clear()
         self.room += len(found)
         if self.for_room.waiters and self.room * 2 >= self.capacity:
             self._offer_room()
@@ -360,6 +364,8 @@ class DroppingLink(Link):
 def size_of(item: Any) -> int:
     """Bytes of an item: of what has `nbytes`, as arrays do, or says its size to Python, as bytes, text and pandas'
     tables do; also in tuples, lists and dicts."""
+    if type(item) in PLAIN:
+        return sys.getsizeof(item)
     return sum([_size_of_leaf(leaf) for leaf in leaves(item)])  # `map` would end at a StopIteration
 
 
