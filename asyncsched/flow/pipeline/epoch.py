@@ -335,12 +335,13 @@ def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> Pi
 
 
 def _of(stage: Stage, now: float) -> StageStatistics:
-    waits = stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)
+    waits, nbytes = (stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)), stage.out.nbytes
     capacity = stage.out.capacity + stage.held
-    count, seconds, busy = stage.out.count, min(now, stage.ended) - stage.started, stage.busy(now)
+    count, seconds = stage.out.count, min(now, stage.ended) - stage.started
+    busy = stage.busy(seconds, sum(waits))
     rate = 1 / seconds if seconds > 0 else 0.0
     return StageStatistics(
         stage.name, stage.workers, capacity, count, busy, *waits,
-        items_per_second=count * rate, bytes_per_second=int(stage.out.nbytes * rate),
+        items_per_second=count * rate, bytes_per_second=int(nbytes * rate),
         seconds_per_item=busy / max(count, 1), skipped=stage.skipped, failures=tuple(stage.failures),
     )  # fmt: skip

@@ -216,7 +216,7 @@ class ThreadStage(CallingStage):
             self._made.drain()
             self._calls.clear()  # the stage was left
 
-    def busy(self, now: float) -> float:
+    def busy(self, seconds: float, waited: float) -> float:
         return self._seconds
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:

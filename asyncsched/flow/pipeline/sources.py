@@ -195,7 +195,7 @@ class ThreadSource(SourceStage):
                 self._room.put(0)
         self._read_so_far.drain()
 
-    def busy(self, now: float) -> float:
+    def busy(self, seconds: float, waited: float) -> float:
         return self.seconds
 
     async def _feed(self) -> None:

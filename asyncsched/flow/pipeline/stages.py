@@ -90,10 +90,9 @@ class Stage:
         """
         raise NotImplementedError
 
-    def busy(self, now: float) -> float:
-        """Seconds of work so far, added up over the workers: all time in which they did not wait."""
-        waiting = self.source.for_items.seconds(now) + self.out.for_room.seconds(now)
-        return max(0.0, self.workers * (min(now, self.ended) - self.started) - waiting)
+    def busy(self, seconds: float, waited: float) -> float:
+        """Seconds of work in the first so many, added up over the workers: all time in which they have not waited."""
+        return max(0.0, self.workers * seconds - waited)
 
     async def ready(self) -> bool:
         """Wait for room, and take it, and for an item. False if it takes no more items."""
