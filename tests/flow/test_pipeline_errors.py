@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
@@ -223,6 +224,28 @@ async def test_an_error_pins_nothing_once_the_block_is_left(s: asc.Scheduler, ma
         with suppress(LookupError):
             await consume()
         assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.drops_at_once
+async def test_an_error_of_a_thread_goes_with_its_pipeline(s: asc.Scheduler) -> None:
+    class Unread(Exception):
+        """Its instances can be referred to weakly."""
+
+    made: list[weakref.ref[Unread]] = []
+
+    def fn(item: int) -> None:
+        error = Unread()
+        made.append(weakref.ref(error))
+        try:
+            raise error
+        finally:
+            del error
+
+    with no_collector():
+        with suppress(Unread):
+            await drain(s.pipeline([0]).map(fn))
+        await turns(3)
+        assert [ref() for ref in made] == [None]
 
 
 async def test_a_source_that_breaks_is_an_error_that_says_where(s: asc.Scheduler) -> None:

@@ -231,12 +231,7 @@ class ThreadStage(CallingStage):
         """Give every item to the threads."""
         while await self.ready():
             room = 1 + self.out.reserve_some(len(self.source.items) - 1)
-            self._give_all(self.source.take_some(room))
-
-    def _give_all(self, items: list[Numbered]) -> None:
-        """Give these, for whose results there is room. In a frame of its own: while it waits for more, `feed` holds
-        none."""
-        self._hand_over(self._enter(items))
+            self._hand_over(self._enter(self.source.take_some(room)))  # in no variable: while it waits, it holds none
 
     def _hand_over(self, calls: list[Call]) -> None:
         """Have threads make these calls."""
@@ -271,7 +266,7 @@ class ThreadStage(CallingStage):
                     made.wake()
 
     def _make(self, call: Call, function: Function) -> None:
-        started = perf_counter()
+        started, result = perf_counter(), None
         try:
             if type(call.item) is Marked:
                 call.given = False
@@ -284,6 +279,7 @@ class ThreadStage(CallingStage):
         except BaseException as error:
             call.item, call.error = brief(call.item), error
         call.seconds = perf_counter() - started
+        del call, result  # an error's traceback holds this frame
 
     def _collect(self, made: deque[Call]) -> None:
         while made:
@@ -325,7 +321,7 @@ class BatchStage(ThreadStage):
                 self._drop(packed.origins())
                 return
             self._behind += 1
-            self._give_all([(packed.origins(), packed)])
+            self._hand_over(self._enter([(packed.origins(), packed)]))
             del packed
 
     async def _caught_up(self) -> None:
