@@ -199,8 +199,7 @@ def reusable(task: Task, any_input: bool, kind: type, form: Meta) -> Value | Non
     if task.in_place is not None and _decided(task):
         return inputs[0]
     for value in inputs if any_input else inputs[:1]:
-        holders = value.holders  # as `sole`, written out
-        if type(value.block) is not kind or holders is None or len(holders) > inputs.count(value):
+        if type(value.block) is not kind or not sole(value, inputs.count(value)):
             continue
         if not value.escaped and value.base is None and fits(value, form):
             return value
