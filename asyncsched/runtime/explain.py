@@ -141,7 +141,8 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     for thing in things:
         task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
         name, state = ("", "done") if task is None else (task.name, STATE_NAMES[task.state])
-        state = "cancelled" if task is not None and task.failure is not None and task.failure.cancelled else state
+        if task is not None and task.failure is not None:  # a handle tells it before the task has ended
+            state = "cancelled" if task.failure.cancelled else "failed"
         if value is not None and not name:
             name = name_of(value.site) or ("result" if value.base is None else "view")
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)

@@ -186,7 +186,9 @@ class StallWatch:
     def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
-        if not self._searching and not self._frees() and not self._fails():
+        if self._searching:
+            self._fails()  # what the ledger alone shows waits for no search
+        elif not self._frees() and not self._fails():
             self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
         if self._stuck and self._later is None:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))

@@ -201,7 +201,7 @@ def sleeps() -> None:
 
 
 def ends(dask_scheduler: Any, how: str) -> None:
-    """End Dask's scheduler once this has been answered."""
+    """End Dask's scheduler, if it goes well once this has been answered."""
     kill = partial(os.kill, os.getpid(), signal.SIGKILL)
     dask_scheduler.loop.call_later(0.1, kill if how == "killed" else dask_scheduler.close)
 
@@ -223,7 +223,8 @@ async def test_where_dasks_scheduler_is_gone_everything_says_so(ending: str, how
         y = x + 1
         await y
         runs, process = await s.submit(sleeps), await client.run_on_scheduler(os.getpid)
-        await client.run_on_scheduler(ends, how=how)
+        with contextlib.suppress(OSError):  # it may end before this is answered
+            await client.run_on_scheduler(ends, how=how)
         with pytest.raises(ResultLost):
             await runs
         assert client.status == "connecting"

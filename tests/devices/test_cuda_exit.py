@@ -52,7 +52,7 @@ async def main(fake):
             for name, use in uses.items():
                 child = os.fork()
                 if child == 0:
-                    signal.alarm(10)
+                    signal.alarm(60)
                     await ended(use)
                 print(name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         assert (await y.numpy()).max() == 21
@@ -109,7 +109,7 @@ asyncio.run(inside() if how == "inside" else main(how))
 
 def process(program: str, *args: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", program, *args]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

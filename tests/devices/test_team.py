@@ -259,9 +259,9 @@ def _together(gate: threading.Event, both: threading.Barrier, begun: threading.E
 
     def part() -> None:
         begun.set()
-        both.wait(10)
+        both.wait(60)
 
-    assert gate.wait(10)
+    assert gate.wait(60)
     parallel.run([part, part])
 
 
@@ -283,7 +283,7 @@ async def test_a_stream_that_has_ended_its_task_helps(gate: threading.Event) -> 
     both, begun = threading.Barrier(2), threading.Event()
     async with asc.Scheduler("cpu", streams=2) as s:
         shared = s.submit_nowait(_together, gate, both, begun)
-        busy = s.submit_nowait(begun.wait, 10)  # until the first part is under way
+        busy = s.submit_nowait(begun.wait, 60)  # until the first part is under way
         gate.set()
         await asc.gather(shared, busy)
 
@@ -297,10 +297,10 @@ async def test_who_helps_goes_back_to_its_own_tasks_after_one_part(gate: threadi
 
         def part() -> None:
             if threading.get_ident() == own:
-                assert seen.wait(10)
+                assert seen.wait(60)
             else:
                 begun.set()
-                assert gate.wait(10)
+                assert gate.wait(60)
 
         parallel.run([part, part, lambda: ran.append(1)])
 
@@ -310,7 +310,7 @@ async def test_who_helps_goes_back_to_its_own_tasks_after_one_part(gate: threadi
 
     async with asc.Scheduler("cpu", streams=2) as s:
         shared = s.submit_nowait(share)
-        await asyncio.to_thread(begun.wait, 10)  # the other stream has begun a part
+        await asyncio.to_thread(begun.wait, 60)  # the other stream has begun a part
         own = s.submit_nowait(look)
         gate.set()
         assert await own
@@ -339,10 +339,10 @@ async def test_who_helps_with_a_row_of_many_passes_goes_back_to_its_own_tasks(
         thread = threading.get_ident()
         by.append(thread)
         if thread in owner:
-            assert seen.wait(10)
+            assert seen.wait(60)
         else:
             begun.set()
-            assert gate.wait(10)
+            assert gate.wait(60)
         return out
 
     def run(operation: Op, *args: Any) -> Any:
@@ -360,7 +360,7 @@ async def test_who_helps_with_a_row_of_many_passes_goes_back_to_its_own_tasks(
     async with asc.Scheduler("cpu", streams=2) as s:
         x = await s.put(np.zeros((8192, 1024), np.float32))
         y = F.relu(x) if name == "relu" else F.softmax(x, -1)
-        await asyncio.to_thread(begun.wait, 10)  # the other stream has begun a part
+        await asyncio.to_thread(begun.wait, 60)  # the other stream has begun a part
         looked = s.submit_nowait(look)
         gate.set()
         begun_then = await looked
@@ -387,7 +387,7 @@ async def test_what_parts_raise_is_the_tasks_error_and_leaves_nothing_to_the_gar
 
     def broken(x: Any, out: Any) -> None:
         operands.append(weakref.ref(x))
-        both.wait(10)
+        both.wait(60)
         raise ValueError("broken")
 
     monkeypatch.setitem(TABLE["relu"].kernels, np, broken)  # a row that is cut also where it is no universal function

@@ -38,8 +38,8 @@ from .finaliser_programs import Deliberate, Leave, Pressure, Program, Wrong, whe
 
 STREAMS = (1, 2, 4)
 LOOPS = ("asyncio", "uvloop") if importlib.util.find_spec("uvloop") is not None else ("asyncio",)
-ENDS_SOON = 10  # seconds for one program, which takes a tenth of one: it hangs
-LATE = 60  # looks, a few milliseconds apart, at what streams are about to let go of
+ENDS_SOON = 30  # seconds for one program, which takes a tenth of one: it hangs
+LATE = 1000  # looks, some milliseconds apart, at what streams are about to let go of
 PACKAGE = os.path.dirname(asc.__file__)
 
 
@@ -395,7 +395,7 @@ async def _nothing_is_left(s: asc.Scheduler) -> None:
                 raise Wrong(f"{now.peak_tasks_in_flight} tasks were in flight at a time, of {most} at most")
             return
         await asyncio.sleep(0.001 * (look > 3))
-        if look % 20 == 19:
+        if look % 100 == 19:
             gc.collect()
     raise Wrong(f"left: {charged} (pending, in flight, bytes in flight, retained, reserved), {_inside(s)} inside")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
@@ -180,6 +181,29 @@ async def test_one_that_keeps_its_pages_for_long_is_not(s: asc.Scheduler, monkey
     assert (a.told, c.told) == (None, None)
     await until(lambda: a.pages == 2)
     for cache in (a, b, c, newcomer):
+        await cache.ends()
+
+
+async def test_who_waits_to_grow_is_told_while_a_search_for_holders_is_under_way(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    searches = threading.Event()
+
+    def investigate(*_: Any, **__: Any) -> dict[Any, Any]:
+        searches.set()
+        assert gate.wait(60)
+        return {}
+
+    monkeypatch.setattr(stall, "PROBABLE", 0.0)
+    monkeypatch.setattr(stall, "investigate", investigate)
+    a, b = await entered(s, "a", "b", pages=4)
+    newcomer = Cache(s, "newcomer")
+    await until(searches.is_set)
+    await asyncio.gather(a.asks(), b.asks())
+    await until(lambda: b.told)
+    gate.set()
+    await until(lambda: a.pages == 2)
+    for cache in (a, b, newcomer):
         await cache.ends()
 
 

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from email.message import Message
 from pathlib import Path
 from shutil import which
@@ -20,6 +21,7 @@ from asyncsched.gpu_check.command import SECTIONS, Check, entries
 from asyncsched.gpu_check.entries import Entry
 from tests.gpu.conftest import NONE
 from tests.thorough import thoroughly, usually
+from tests.waiting import Clock
 
 ROOT = Path(__file__).parents[2]
 
@@ -156,18 +158,47 @@ def test_what_raises_or_is_killed_at_work_on_a_card_costs_the_next_program_nothi
 FOREVER = """
 import subprocess, sys, threading
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"])
-print(child.pid, flush=True)
-def waits_for_ever(): threading.Event().wait()
+def waits_for_ever():
+    print(child.pid, flush=True)
+    threading.Event().wait()
 waits_for_ever()
 """
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a program that never ends all its time has passed once it has said so, however long that takes."""
+    clock = Clock()
+
+    class Process(subprocess.Popen[bytes]):
+        said: Path | None = None
+
+        def __init__(self, command: list[str], stdout: Any, **options: Any) -> None:
+            self.said = Path(stdout.name) if FOREVER in command else None
+            super().__init__(command, stdout=stdout, **options)
+
+        def wait(self, timeout: float | None = None) -> int:
+            said, self.said = self.said, None
+            if said is None or timeout is None:
+                return super().wait(timeout)
+            while not said.stat().st_size:
+                with suppress(subprocess.TimeoutExpired):
+                    return super().wait(0.01)
+            clock.passes(timeout)
+            raise subprocess.TimeoutExpired(self.args, timeout)
+
+    monkeypatch.setattr("subprocess.Popen", Process)
+    monkeypatch.setattr("asyncsched.gpu_check.command.monotonic", clock)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_what_never_ends_is_asked_where_it_is_and_killed_with_all_that_it_started(tmp_path):
-    (stuck, after), page = ran(tmp_path, entry(FOREVER, "stuck", limit=2.0), entry("pass", "after"))
-    assert (stuck["state"], stuck["why"]) == ("not through", "its time passed, 2 s")
-    assert "  not through  stuck: its time passed, 2 s" in page
+    (stuck, after), page = ran(tmp_path, entry(FOREVER, "stuck", limit=20.0), entry("pass", "after"))
+    assert (stuck["state"], stuck["why"]) == ("not through", "its time passed, 20 s")
+    assert "  not through  stuck: its time passed, 20 s" in page
     assert "in waits_for_ever" in stuck["traceback"]
-    assert not alive(int(stuck["output"].split()[0]))
+    while alive(int(stuck["output"].split()[0])):
+        pass  # it was sent its signal, and ends when it gets a processor
     assert after["state"] == "passed"
 
 
@@ -200,12 +231,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.usefixtures("hasty")
 def test_what_the_time_of_all_does_not_reach_is_skipped(tmp_path):
     programs = entry("pass", "first"), entry(FOREVER, "cut"), entry("pass", "never")
     last = entry("print('the end')", "after", group="after")
-    (_, cut, never, end), _ = ran(tmp_path, *programs, last, minutes=5 / 60)
-    assert cut["state"] == "not through"
-    assert cut["why"].startswith("its time passed, ")
+    (_, cut, never, end), _ = ran(tmp_path, *programs, last, minutes=0.5)
+    assert (cut["state"], cut["why"]) == ("not through", "its time passed, 30 s")
     assert (end["state"], end["output"]) == ("passed", "the end")
     assert (never["state"], never["why"], never["seconds"]) == ("skipped", "no time left", 0)
 

@@ -13,6 +13,8 @@ import asyncsched as asc
 from asyncsched.serving import Exchange, Serving
 from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 
+BEGUN = 0.5  # seconds: a deadline by which the application has begun, however busy the machine is
+
 with suppress(ImportError):  # importing reads files, which no test may do on its loop
     importlib.import_module("prometheus_client")
 

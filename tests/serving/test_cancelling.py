@@ -14,7 +14,7 @@ from asyncsched.errors import DeadlineExceeded
 from asyncsched.serving.http import ASGIScope, Message, Receive, Send
 from tests.waiting import turns, until
 
-from .rig import Call, get, opened, reply
+from .rig import BEGUN, Call, get, opened, reply
 
 
 class InThread:
@@ -130,7 +130,7 @@ async def test_a_shield_of_anyio_is_respected_and_the_cancellation_comes_once_af
             seen.append("cancelled")
             raise
 
-    async with opened(app, deadline=0.05) as server:
+    async with opened(app, deadline=BEGUN) as server:
         assert (await Call(server).feed().answer())[0] == 504
         assert seen == []
         gate.set()
@@ -152,7 +152,7 @@ async def test_a_task_group_of_anyio_is_ended_with_all_in_it() -> None:
             group.start_soon(child, "a")
             group.start_soon(child, "b")
 
-    async with opened(app, deadline=0.05) as server:
+    async with opened(app, deadline=BEGUN) as server:
         assert (await Call(server).feed().answer())[0] == 504
         assert sorted(ended) == ["a", "b"]
         assert not server.adopted
@@ -210,9 +210,9 @@ async def streamed(scope: ASGIScope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 3], ids=["at the start", "within", "at the end"])
 async def test_a_client_that_does_not_read_has_its_place_until_the_deadline(at: int) -> None:
-    async with opened(streamed, deadline=0.05, max_requests=1) as server:
+    async with opened(streamed, deadline=BEGUN, max_requests=1) as server:
         call = Unread(server, at)
-        with pytest.raises(DeadlineExceeded, match=r"GET / passed its deadline of 0.05 s"):
+        with pytest.raises(DeadlineExceeded, match=rf"GET / passed its deadline of {BEGUN:g} s"):
             await call.task  # so the server ends the connection
         assert len(call.sent) == at
         assert not len(server.limiter)
@@ -225,10 +225,10 @@ async def test_a_client_that_reads_in_time_ends_the_deadline_with_its_last_byte(
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         await streamed(scope, receive, send)
         began = asyncio.get_running_loop().time()
-        await until(lambda: asyncio.get_running_loop().time() > began + 0.25)
+        await until(lambda: asyncio.get_running_loop().time() > began + BEGUN + 0.05)
         done.append("in the background")
 
-    async with opened(app, deadline=0.2) as server:
+    async with opened(app, deadline=BEGUN) as server:
         call = Unread(server, 3)
         await until(lambda: len(call.sent) == 3)
         call.reads.set()

@@ -17,7 +17,7 @@ from tests.ledger import engine_of
 from tests.waiting import cancelled, eager_tasks, turns, until
 
 from . import rig
-from .rig import Call, Held, Seen, echo, opened, read, reply, serving
+from .rig import BEGUN, Call, Held, Seen, echo, opened, read, reply, serving
 
 
 @pytest.mark.parametrize("unread", [False, True], ids=["read", "body unread"])
@@ -144,7 +144,7 @@ async def test_an_application_that_swallows_its_end_and_returns_is_answered_for(
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
 
-    timeout = 0.01 if status == 408 else None
+    timeout = BEGUN if status == 408 else None
     async with opened(app, max_body=10, body_timeout=timeout, drain_timeout=0.0) as server:
         call = Call(server).feed(more=status != 503)
         await until(lambda: len(server.limiter) == 1 and len(call.sent) == begun)
@@ -278,9 +278,9 @@ async def test_a_body_that_does_not_come() -> None:
 
 async def test_a_slow_answer_to_a_whole_body_is_not_the_clients_fault() -> None:
     held = Held()
-    async with opened(held, body_timeout=0.01) as server:
+    async with opened(held, body_timeout=BEGUN) as server:
         call = Call(server).feed()
-        await asyncio.wait([call.task], timeout=0.05)
+        await asyncio.wait([call.task], timeout=BEGUN + 0.05)
         held.gate.set()
         assert (await call.answer())[0] == 200
 
@@ -296,10 +296,10 @@ async def test_a_body_ends_nothing_once_all_is_answered(large: bool) -> None:
             call.feed(b"x" * 11)
             assert (await receive())["type"] == "http.disconnect"  # it is not read
         else:
-            await until(lambda: asyncio.get_running_loop().time() > began + 0.03)
+            await until(lambda: asyncio.get_running_loop().time() > began + BEGUN + 0.05)
         after.append("in the background")
 
-    async with opened(app, max_body=10, body_timeout=30 if large else 0.01) as server:
+    async with opened(app, max_body=10, body_timeout=30 if large else BEGUN) as server:
         call = Call(server)
         assert (await call.answer())[0] == 200
     assert after == ["in the background"]

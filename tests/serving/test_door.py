@@ -61,11 +61,16 @@ class App:
 
     def _body(self, path: str) -> None:
         self.began.append(path)
-        self._ends.get(timeout=3)
+        self._ends.get(timeout=60)
+
+    async def runs(self) -> str:
+        """The path of the call that runs, once it does."""
+        await until(lambda: len(self.began) > self._ended)
+        return self.began[-1]
 
     async def takes(self, seconds: float) -> None:
         """The call that runs takes so long."""
-        await until(lambda: len(self.began) > self._ended)
+        await self.runs()
         self._ended += 1
         self._clock.passes(seconds)
         before, awaited = self.s.statistics().tasks_completed, self._awaited
@@ -216,7 +221,7 @@ async def test_longer_requests_get_in_beside_shorter_ones(clock: Clock) -> None:
             assert refused(await ask(server, "l")) == 0
             assert refused(calls) > 20  # 300 s of them are let in, and leave room for it
             while await app.more():
-                await app.takes(600 if app.began[-1] == "/l" else 20)
+                await app.takes(600 if await app.runs() == "/l" else 20)
 
 
 async def test_a_request_that_only_waits_for_something_else_is_not_refused(clock: Clock) -> None:

@@ -17,7 +17,7 @@ from asyncsched.serving.http import App, ASGIScope, Message, Receive, Send
 from asyncsched.serving.service import SIGNALS, Drain, drain_on_signals
 from tests.waiting import turns, until
 
-from .rig import Call, Held, echo, get, opened, raises, reply, returns, serving
+from .rig import BEGUN, Call, Held, echo, get, opened, raises, reply, returns, serving
 
 
 class Server:
@@ -463,7 +463,7 @@ async def test_a_path_stays_on_its_line_of_a_log(path: str, caplog: pytest.LogCa
             await gate.wait()
             raise LookupError
 
-    async with opened(app, deadline=0.05) as server:
+    async with opened(app, deadline=BEGUN) as server:
         assert (await Call(server, path).feed().answer())[0] == 504
         gate.set()
         await until(lambda: not server.adopted)

@@ -17,7 +17,7 @@ from asyncsched.serving.http import ASGIScope, Message, Problem, Receive, Send
 from tests.ledger import engine_of
 from tests.waiting import turns, until
 
-from .rig import Call, Held, echo, get, opened, raises, read, reply, serving
+from .rig import BEGUN, Call, Held, echo, get, opened, raises, read, reply, serving
 
 
 async def test_a_handler_computes_in_a_scope_of_its_own_and_finds_the_scheduler() -> None:
@@ -389,7 +389,7 @@ async def test_what_was_adopted_hears_of_the_end_and_its_errors_are_logged(caplo
             seen.append(await receive())
             await reply(send)
 
-    async with opened(app, deadline=0.1) as server:
+    async with opened(app, deadline=BEGUN) as server:
         call = Call(server).feed()
         assert (await call.answer())[0] == 504
         gate.set()
@@ -406,10 +406,10 @@ async def test_a_background_task_may_outlive_the_deadline_once_all_is_answered()
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
         began = asyncio.get_running_loop().time()
         await reply(send)
-        await until(lambda: asyncio.get_running_loop().time() > began + 0.15)
+        await until(lambda: asyncio.get_running_loop().time() > began + BEGUN + 0.05)
         done.append(await scope["state"]["scheduler"].call(int, await batcher(3)))
 
-    async with opened(app, deadline=0.1) as server:
+    async with opened(app, deadline=BEGUN) as server:
         assert (await Call(server).feed().answer())[0] == 200
         assert done == [3]
         assert not len(server.limiter)

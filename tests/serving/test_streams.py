@@ -14,7 +14,7 @@ from asyncsched.serving.http import ASGIScope, Message, Receive, Send
 from tests.ledger import used
 from tests.waiting import turns, until
 
-from .rig import Call, opened, serving
+from .rig import BEGUN, Call, opened, serving
 
 EVENTS = [(b"content-type", b"text/event-stream")]
 
@@ -179,7 +179,7 @@ async def test_a_client_of_events_is_told_of_the_deadline() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": EVENTS})
         await asyncio.Event().wait()
 
-    async with opened(app, deadline=0.05) as server:
+    async with opened(app, deadline=BEGUN) as server:
         call = Call(server).feed()
         await call.task
         assert problem_in(call)["status"] == 504
