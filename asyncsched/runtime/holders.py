@@ -34,7 +34,7 @@ from weakref import getweakrefcount
 
 import numpy as np
 
-from .._core.callsite import is_users, is_users_file
+from .._core.callsite import is_users, is_users_file, line_of
 from .._core.model import Lease, Task, Value
 from .._core.refcounts import references
 from .awaiting import frame_of, steps_of, variables_of, where_it_waits
@@ -222,7 +222,7 @@ class Walk:
 
     def _described(self, owner: Owner, holder: int, held: int) -> str:
         if isinstance(owner, Task):
-            return ""
+            return f"the task {owner.name!r}, submitted at {line_of(owner.site)}"
         thing, what = self._things[holder], self._things[held]
         if isinstance(owner, types.ModuleType):
             return f"module {owner.__name__} ({_named(what, list(thing.items()))})"

@@ -7,7 +7,7 @@ from collections import Counter
 from .._arguments import counted
 from .._core.callsite import line_of
 from .._core.model import Account, Task
-from .deadlock import Finding, reserves
+from .deadlock import Finding, known
 from .runtime import Runtime
 
 _SHOWN = 5
@@ -60,12 +60,8 @@ def text_told(task: Task, finding: Finding | None, needed: int) -> str:
 def known_of(runtime: Runtime, account: Account) -> list[str]:
     """What the ledger knows of the holders of an account's bytes, without a search."""
     found = Counter[str]()
-    for _, scope in reserves(runtime.engine.root, [account]):
-        found[f"reserved by scope {scope.name!r}"] += scope.reserve
-    for device in runtime.devices:
-        for escape in list(device.memory.escapes.values()):
-            if escape.account.open is account:
-                found[f"in awaited arrays, created at {line_of(escape.site)}"] += escape.charge
+    for one, _ in known(runtime, [account]):
+        found[one.place] += one.nbytes
     shown = found.most_common(_SHOWN)
     rest = account.used - sum([nbytes for _, nbytes in shown])
     where = f"in results{' and tasks in flight' if account.in_flight else ''}"

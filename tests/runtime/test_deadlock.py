@@ -466,7 +466,7 @@ async def test_after_stall_timeout_all_waiters_fail(monkeypatch: pytest.MonkeyPa
         await s.put(BLOCK)
         await cancelled(ticking)
     assert "held by module tests.runtime.test_deadlock (variable 'ELSEWHERE', list of 4)" in text
-    assert re.search(rf"in an awaited array, created at {__file__}:\d+", text)
+    assert re.search(rf"in awaited arrays, created at {__file__}:\d+", text)
 
 
 async def ticks() -> None:
