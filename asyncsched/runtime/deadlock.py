@@ -28,6 +28,7 @@ from .._core.callsite import line_of
 from .._core.model import DONE, LAUNCHED, PENDING, Account, Task, Value
 from .awaiting import awaited_by, where_it_waits
 from .holders import Owner, Walk
+from .life import running_loop
 from .loop_work import bound
 from .runtime import Runtime
 
@@ -86,7 +87,7 @@ def investigate(
         thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
-    case = _Case(runtime, stuck, thread_time() + budget, certain=certain, here=not thread)
+    case = _Case(runtime, stuck, thread_time() + budget, certain)
     deadlock = certain or case.judge(bound(runtime.loop, thread or get_ident()))
     return {account: case.told(account, deadlock) for account in stuck}
 
@@ -98,22 +99,18 @@ class _Case:
         waiting: the asyncio tasks that only stuck tasks can wake.
     """
 
-    def __init__(
-        self, runtime: Runtime, accounts: Collection[Account], deadline: float, *, certain: bool, here: bool
-    ) -> None:
+    def __init__(self, runtime: Runtime, accounts: Collection[Account], deadline: float, certain: bool) -> None:
         root, tasks = runtime.engine.root, asyncio.all_tasks(runtime.loop)
         # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
         self._bound = set[int]().union(*[one.bound() for one in answerers])
-        self._parked = dict[asyncio.Task[Any], list[Task]]()
-        for future, (waiter, those) in list(runtime.parked.items()):
-            if waiter is not None and not future.done():
-                self._parked.setdefault(waiter, []).extend([task for task in those if task.state < DONE])
+        parked = [one for future, one in list(runtime.parked.items()) if not future.done()]
+        self._parked = {waiter: [task for task in those if task.state < DONE] for waiter, those in parked if waiter}
         self._unfinished = root.unfinished()
         asked, few = sorted(tasks, key=self._parked.__contains__), _ASKED if certain else None
         things, self._held = _charged(runtime, accounts)
-        asker = asyncio.current_task(runtime.loop) if here else None
+        asker = asyncio.current_task() if running_loop() else None
         self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, asker)
         self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
         self._unknown = Counter({account: account.used for account in accounts})
@@ -161,7 +158,7 @@ class _Case:
         """What was found for an account."""
         finding, lines = Finding(deadlock, caller=self.last_caller(account)), Counter[tuple[int, str]]()
         mine = [one for one in self._held if one.account is account]
-        mine.sort(key=lambda one: (-one.nbytes, not self._walk.has_holders(one.number)))
+        mine.sort(key=lambda one: (-one.nbytes, not self._walk.referring(one.number)))
         for one in mine[:_LOOKED_UP]:
             text, queued = self._holders(one)
             lines[one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1

@@ -225,7 +225,8 @@ class StallWatch:
                 return
         for task in engine.admission.stuck():
             if task.scope.account is root and 0 < root.used == held_by_pending(engine.admission.tasks()):
-                self._fail_stuck(task, self._deadlock(task, None))
+                held = Finding(lines=["pending tasks hold all of it as their inputs"])
+                self._fail_stuck(task, self._deadlock(task, held))
 
     def _judge(self, stuck: Sequence[Task], why: str | None) -> None:
         """Search for the holders if it is time. Log what is known."""
@@ -315,9 +316,8 @@ class StallWatch:
         claims = growths(victim)
         account, needed = claims[0].scope.account, victim.reserve + sum([claim.cost for claim in claims])
         error = Preempted(
-            f"scope {victim.name!r} must give back its reserve of {victim.reserve:,} bytes: it waits to grow to"
-            f" {needed:,}, and so do older scopes, while {account.used:,} of the {account.limit:,} bytes"
-            f" allowed are held. Leave it, and start over in a new one, by s.scope(reserve={needed})",
+            f"scope {victim.name!r}, of {victim.reserve:,} bytes, waits to grow to {needed:,}, and so do older scopes:"
+            f" leave it, which gives its bytes back, and start over in a new one, by s.scope(reserve={needed})",
             sufficient_limit(engine.admission.tasks(), account),
             account.limit,
             needed,
@@ -327,7 +327,7 @@ class StallWatch:
         self._runtime.dispatch()
         return True
 
-    def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
+    def _deadlock(self, task: Task, finding: Finding) -> MemoryDeadlockError:
         needed = sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
         return MemoryDeadlockError(text_told(task, finding, needed), needed, task.scope.account.limit)
 

@@ -129,7 +129,7 @@ async def test_bytes_that_a_module_holds():
         waiting = asyncio.ensure_future(s.put(np.ones(500)))
         await until(lambda: s.statistics().tasks_pending)
         held_by = lines(s.explain())[3]
-        assert held_by == f"8,000 bytes created at {here(4)}: held by module {__name__} (variable 'KEPT', list of 1)"
+        assert held_by == f"8,000 bytes created at {here(4)}: held by module {__name__} (variable 'KEPT')"
         KEPT.clear()
         await waiting
 
@@ -153,7 +153,7 @@ async def test_bytes_that_who_asks_holds():
 
         first, second = await asker()
         assert "(variable 'kept'), which asks at " in first
-        assert "(variable 'given', list of 1), which asks at " in second
+        assert "(variable 'given'), which asks at " in second
         assert "unseen" not in first + second
 
 

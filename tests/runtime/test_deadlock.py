@@ -332,7 +332,7 @@ async def test_results_in_a_queue_raise_once_and_name_a_reserve_that_works(looks
     with pytest.raises(ExceptionGroup) as caught:
         await work(None, None, "producer")
     (text,) = {str(error) for error in caught.value.exceptions}
-    assert re.search(r"\n  \d+ x 80,000 bytes created .*: held by .*\(variable 'queue', asyncio.Queue of \d+\)", text)
+    assert re.search(r"\n  \d+ x 80,000 bytes created .*: held by .*\(variable 'queue'\)", text)
     total = sum(int(times or 1) * int(nbytes.replace(",", "")) for times, nbytes in HELD.findall(text))
     assert total == int(re.search(r"and ([\d,]+) of the", text)[1].replace(",", ""))  # type: ignore[index]
     reserve = int(re.search(r"reserve=(\d+)", text)[1])  # type: ignore[index]
@@ -465,7 +465,7 @@ async def test_after_stall_timeout_all_waiters_fail(monkeypatch: pytest.MonkeyPa
         ELSEWHERE.clear()
         await s.put(BLOCK)
         await cancelled(ticking)
-    assert "held by module tests.runtime.test_deadlock (variable 'ELSEWHERE', list of 4)" in text
+    assert "held by module tests.runtime.test_deadlock (variable 'ELSEWHERE')" in text
     assert re.search(rf"in awaited arrays, created at {__file__}:\d+", text)
 
 
