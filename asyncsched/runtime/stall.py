@@ -75,10 +75,10 @@ AGAIN = 0.5  # the same, if the first task waited when the deadlock before was t
 FIRST_LOG = 5.0
 NEXT_LOG = 30.0
 LONGEST_SEARCH = 2.0  # seconds of another thread
-IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
+IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing, and counts of bytes
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
 _NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
-_BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
+_BLOCK = 300e-9  # seconds of a whole collection for each block of memory. A guess
 
 _State = tuple[int, int, int]  # of a stuck account: the number of its first task, bytes held, and growths so far
 
@@ -131,7 +131,7 @@ class StallWatch:
         self._searching = False  # on another thread
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
         self._may_try = dict[float, float]()  # when what has this share of time may be tried again
-        self._pays = False  # the last collection of all garbage freed bytes
+        self._paid = 0.0  # seconds of the last collection of all garbage, if it freed bytes
         self._may_search = 0.0
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
         self._later: asyncio.TimerHandle | None = None
@@ -192,9 +192,11 @@ class StallWatch:
         runtime = self._runtime
         if self._tries(self._little, IN_VAIN):
             return True
-        if self._pays or self._waited() >= max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE):
-            self._pays = self._tries(gc.collect, RARE)
-            if self._pays:
+        if self._waited() >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
+            began = thread_time()
+            helped = self._tries(gc.collect, RARE)
+            self._paid = helped * (thread_time() - began)
+            if helped:
                 return True
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
