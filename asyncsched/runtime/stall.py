@@ -189,10 +189,10 @@ class StallWatch:
 
     def _helps(self) -> bool:
         """Try what needs no search. Whether that changed who is stuck."""
-        runtime = self._runtime
+        runtime, waited = self._runtime, self._waited()
         if self._tries(self._little, IN_VAIN):
             return True
-        if self._waited() >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
+        if waited >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
             began = thread_time()
             helped = self._tries(gc.collect, RARE)
             self._paid = helped * (thread_time() - began)
