@@ -356,15 +356,12 @@ class Scheduler(Submitter, OnlyAsync):
             TypeError, ValueError: for anything else, and for a handle of another scheduler.
             RuntimeError: on a thread other than the event loop's.
         """
-        from .runtime.explain import explain, explain_all, holders_of
+        from .runtime.explain import explain, explain_all
 
         runtime = self._runtime
         runtime.check_waiting()
         runtime.engine.drain()
-        holders = holders_of(runtime) if runtime.life is not Life.CLOSED else None
-        if handle is None:
-            return explain_all(runtime, holders)
-        return explain(runtime, self._value_of(handle), holders)
+        return explain_all(runtime) if handle is None else explain(runtime, self._value_of(handle))
 
     def graph(self, *handles: Handle[Any]) -> TaskGraph:
         """The unfinished tasks and their dependencies as a graph; in a notebook it is a picture.

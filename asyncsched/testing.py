@@ -39,7 +39,7 @@ from ._blocks import asynccontextmanager
 from ._core.callsite import line_of
 from .devices.sim import SimDevice
 from .errors import add_note
-from .runtime.explain import holders_of
+from .runtime.deadlock import investigate
 from .runtime.life import InlineMode
 from .runtime.runtime import Runtime
 from .runtime.waiting import drained
@@ -177,7 +177,8 @@ def _held_results(runtime: Runtime) -> list[str]:
         engine.drain()
     if not engine.ledger.account.used:
         return []
-    return [f"  {line}" for line in holders_of(runtime, _LONG)(engine.ledger.account)]
+    account = engine.ledger.account
+    return [f"  {line}" for line in investigate(runtime, [account], _LONG)[account].lines]
 
 
 @pytest.fixture

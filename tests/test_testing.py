@@ -310,7 +310,7 @@ def test_leftovers_are_named_and_a_clean_test_passes(pytester, head, mode):
             "ERROR test_leaves.py::test_tensors - Failed: the test left behind:*",
             f"  8,000 bytes created at {place(pytester, 'held')} in test_tensors: *module test_leaves*held*",
             f"  8,000 bytes created at {place(pytester, 'product')} in test_tensors: *module test_leaves*kept*",
-            f"  80 bytes in an awaited array, created at {place(pytester, 'awaited')} in test_an_array: *",
+            f"  80 bytes in awaited arrays, created at {place(pytester, 'awaited')} in test_an_array: *",
             "ERROR test_leaves.py::test_a_task - Failed: the test left behind:*",
             f"  endless, submitted at {place(pytester, 'running')} in test_a_task, which does not end*",
             "  3 x behind, submitted at *, which does not end*",

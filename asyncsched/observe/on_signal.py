@@ -29,7 +29,7 @@ from typing import Final
 
 from .._threads import start_thread
 from ..runtime.context import opened
-from ..runtime.explain import explain_all, holders_of
+from ..runtime.explain import explain_all
 from ..runtime.loop_work import LOOKING
 from ..runtime.runtime import Runtime
 
@@ -195,7 +195,7 @@ def _explained(runtime: Runtime) -> str:
     def answer() -> None:
         answers.put("it has begun")
         runtime.engine.drain()
-        answers.put(explain_all(runtime, holders_of(runtime)))
+        answers.put(explain_all(runtime))
 
     with contextlib.suppress(Empty, RuntimeError):  # the loop is blocked, or closed
         if loop.is_running():

@@ -46,21 +46,17 @@ def place_of(task: asyncio.Task[Any]) -> str:
 def waiting_elsewhere(loop: asyncio.AbstractEventLoop) -> dict[str, list[str]]:
     """The names of the asyncio tasks that wait, by the line and what they wait for. Leaves out the running task."""
     found: dict[str, list[str]] = {}
-    running = asyncio.current_task(loop)
-    for task in sorted(asyncio.all_tasks(loop), key=lambda task: (len(task.get_name()), task.get_name())):
-        place, steps = place_of(task), steps_of(task)
-        if task is running or task.done() or not place.startswith("at "):
+    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
+        place, awaited = place_of(task), awaited_by(task)
+        if not place.startswith("at "):
             continue
-        awaited = awaited_by(task)
-        gathered = getattr(awaited, "_children", ())  # of `asyncio.gather`
-        others = [one for one in (awaited, *gathered) if isinstance(one, asyncio.Task) and not one.done()]
-        names = sorted(repr(other.get_name()) for other in others)
-        inner = frame_of(steps[-1])  # such as that of Queue.get
-        if names:
-            place += f", for task {', '.join(names)}"
+        inner = frame_of(steps_of(task)[-1])  # such as that of Queue.get
+        if isinstance(awaited, asyncio.Task):
+            place += f", for task {awaited.get_name()!r}"
         elif inner is not None and not is_users(inner.f_code):
             place += f", in {inner.f_code.co_qualname}"
-        found.setdefault(place, []).append(task.get_name())
+        found.setdefault(place, []).append(repr(task.get_name()))
     return found
 
 
@@ -82,26 +78,30 @@ def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     return found
 
 
+def end_of(task: asyncio.Task[Any]) -> Any:
+    """What the last of these steps awaits; without any step, what the task runs; None if it lets the loop turn once."""
+    steps = steps_of(task)
+    return _next_link(steps[-1]) if steps else task.get_coro()
+
+
 def awaits(task: asyncio.Task[Any], frame: int) -> bool:
     """Whether a suspended task is in the coroutine or generator with the frame of this identity, or may be, since its
     chain of awaits goes on in C."""
-    steps = steps_of(task)
-    on = _next_link(steps[-1]) if steps else task.get_coro()  # None: it lets the loop turn once
-    return any(id(frame_of(step)) == frame for step in steps) or (on is not None and awaits_unseen(task))
+    in_it = any(id(frame_of(step)) == frame for step in steps_of(task))
+    return in_it or (end_of(task) is not None and awaits_unseen(task))
 
 
 def awaited_by(task: asyncio.Task[Any]) -> asyncio.Future[Any] | None:
     """The future that a task waits for; None if it waits for none, or if it cannot be seen."""
-    steps = steps_of(task)
-    iterator = _next_link(steps[-1]) if steps else None
-    return next((one for one in gc.get_referents(iterator) if isinstance(one, asyncio.Future)), None)
+    end = end_of(task)
+    held = () if end is task.get_coro() else gc.get_referents(end)  # that may hold any
+    return next((one for one in held if isinstance(one, asyncio.Future)), None)
 
 
 def awaits_unseen(task: asyncio.Task[Any]) -> bool:
     """Whether a task's chain of awaits ends in C: neither in a future, nor in an object of a class of Python's."""
-    steps = steps_of(task)
-    last = _next_link(steps[-1]) if steps else task.get_coro()
-    return awaited_by(task) is None and not isinstance(getattr(type(last), "send", None), types.FunctionType)
+    in_python = isinstance(getattr(type(end_of(task)), "send", None), types.FunctionType)
+    return not in_python and awaited_by(task) is None
 
 
 def frame_of(coroutine: Any) -> types.FrameType | None:

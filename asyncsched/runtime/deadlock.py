@@ -16,7 +16,7 @@ import asyncio
 import gc
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -24,11 +24,11 @@ from threading import get_ident
 from time import thread_time
 from typing import Any
 
-from .._arguments import counted
 from .._core.callsite import line_of
-from .._core.model import DONE, LAUNCHED, PENDING, Account, Scope, Task, Value
+from .._core.model import DONE, LAUNCHED, PENDING, Account, Task, Value
 from .awaiting import awaited_by, where_it_waits
-from .holders import Walk
+from .holders import Owner, Walk
+from .life import running_loop
 from .loop_work import bound
 from .runtime import Runtime
 
@@ -64,7 +64,7 @@ class Finding:
 
 
 @dataclass
-class _Held:
+class Held:
     """Bytes of an account that are held: by those who refer to a thing of this number, or by a scope's owner."""
 
     account: Account
@@ -87,7 +87,7 @@ def investigate(
         thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
-    case = _Case(runtime, stuck, thread_time() + budget, certain=certain, here=not thread)
+    case = _Case(runtime, stuck, thread_time() + budget, certain)
     deadlock = certain or case.judge(bound(runtime.loop, thread or get_ident()))
     return {account: case.told(account, deadlock) for account in stuck}
 
@@ -99,33 +99,26 @@ class _Case:
         waiting: the asyncio tasks that only stuck tasks can wake.
     """
 
-    def __init__(
-        self, runtime: Runtime, accounts: Collection[Account], deadline: float, *, certain: bool, here: bool
-    ) -> None:
+    def __init__(self, runtime: Runtime, accounts: Collection[Account], deadline: float, certain: bool) -> None:
         root, tasks = runtime.engine.root, asyncio.all_tasks(runtime.loop)
         # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
         self._bound = set[int]().union(*[one.bound() for one in answerers])
-        self._parked = dict[asyncio.Task[Any], list[Task]]()
-        for future, (waiter, those) in list(runtime.parked.items()):
-            if waiter is not None and not future.done():
-                self._parked.setdefault(waiter, []).extend([task for task in those if task.state < DONE])
+        parked = [one for future, one in list(runtime.parked.items()) if not future.done()]
+        self._parked = {waiter: [task for task in those if task.state < DONE] for waiter, those in parked if waiter}
         self._unfinished = root.unfinished()
         asked, few = sorted(tasks, key=self._parked.__contains__), _ASKED if certain else None
         things, self._held = _charged(runtime, accounts)
-        asker = asyncio.current_task(runtime.loop) if here else None
+        asker = asyncio.current_task() if running_loop() else None
         self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, asker)
         self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
-        for account, scope in reserves(root, accounts):
-            owner = scope.entered_by() if scope.entered_by else None
-            if owner in tasks:
-                self._held.append(_Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner))
-        self._unknown = {account: account.used - sum([one.nbytes for one in self._held if one.account is account])
-                         for account in accounts}  # fmt: skip
+        self._unknown = Counter({account: account.used for account in accounts})
+        for one in self._held:
+            self._unknown[one.account] -= one.nbytes
         for task in self._unfinished:
-            if task.state == LAUNCHED and (account := task.scope.account.open) in self._unknown:
-                self._unknown[account] -= task.cost
+            if task.state == LAUNCHED:
+                self._unknown[task.scope.account.open] -= task.cost
         self.waiting = tasks
 
     def judge(self, ended: Collection[asyncio.Task[Any]]) -> bool:
@@ -163,44 +156,38 @@ class _Case:
 
     def told(self, account: Account, deadlock: bool) -> Finding:
         """What was found for an account."""
-        finding, lines = Finding(deadlock, caller=self.last_caller(account)), Counter[tuple[int, int, str]]()
+        finding, lines = Finding(deadlock, caller=self.last_caller(account)), Counter[tuple[int, str]]()
         mine = [one for one in self._held if one.account is account]
-        mine.sort(key=lambda one: (-one.nbytes, not self._walk.has_holders(one.number)))
+        mine.sort(key=lambda one: (-one.nbytes, not self._walk.referring(one.number)))
         for one in mine[:_LOOKED_UP]:
-            rank, text, queued = self._holders(one)
-            lines[rank, one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+            text, queued = self._holders(one)
+            lines[one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
             finding.queued += one.nbytes * queued
         finding.reserved = sum([one.nbytes for one in mine if one.owner is not None])
         if (unknown := self._unknown[account]) > 0:
-            lines[0, unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
-        shown = sorted(
-            [(waits, -nbytes * n, line if n == 1 else f"{n:,} x {line}") for (waits, nbytes, line), n in lines.items()]
-        )
-        finding.lines = [line for *_, line in shown[:_SHOWN]]
-        more = [-nbytes for _, nbytes, _ in shown[_SHOWN:]] + [one.nbytes for one in mine[_LOOKED_UP:]]
+            lines[unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
+        shown = sorted([(-nbytes * n, line if n == 1 else f"{n:,} x {line}") for (nbytes, line), n in lines.items()])
+        finding.lines = [line for _, line in shown[:_SHOWN]]
+        more = [-nbytes for nbytes, _ in shown[_SHOWN:]] + [one.nbytes for one in mine[_LOOKED_UP:]]
         if more:
             finding.lines.append(f"... and {len(more):,} more, of {sum(more):,} bytes")
         return finding
 
-    def _holders(self, one: _Held) -> tuple[int, str, bool]:
-        """The holders of bytes, in words; before that 0 if one may release them, 1 if none may, 2 if it is not known;
-        after it, whether the bytes lie in a queue."""
-        found, others, queued = self._walk.holders(one.number) if one.owner is None else ({}, False, False)
+    def _holders(self, one: Held) -> tuple[str, bool]:
+        """The holders of bytes, in words, first those that may go on; and whether the bytes lie in a queue."""
+        found, others, queued = dict[Owner, str](), False, False
         if one.owner is not None:
             found[one.owner] = where_it_waits(one.owner)
-        pending = sorted([owner for owner in found if isinstance(owner, Task)], key=lambda task: task.seq)
-        free = [owner for owner in found if not (isinstance(owner, Task) or owner in self.waiting)]
-        texts = [f"by {found[one]}{', and may go on' * isinstance(one, asyncio.Task)}" for one in free]
-        texts += [f"by {text}" for owner, text in found.items() if owner in self.waiting]
-        if pending:
-            more = f" and {counted(len(pending) - 1, 'more task')}" if len(pending) > 1 else ""
-            texts.append(f"by the task {pending[0].name!r}, submitted at {line_of(pending[0].site)}{more}")
-        texts[_HOLDERS_SHOWN:] = [f"{len(texts) - _HOLDERS_SHOWN:,} more"] if len(texts) > _HOLDERS_SHOWN else []
-        if others:
-            texts.insert(0, "outside" if self._whole else "where nobody looked")
-        runs = any(task.state != PENDING for task in pending)
-        rank = 2 if others and not self._whole else int(not (free or runs or others))
-        return rank, ", and ".join(texts), queued
+        else:
+            found, others, queued = self._walk.holders(one.number)
+        owners = sorted(found, key=lambda owner: (isinstance(owner, Task), owner in self.waiting))
+        texts = ["outside" if self._whole else "where nobody looked"] * others
+        for owner in owners[:_HOLDERS_SHOWN]:
+            free = isinstance(owner, asyncio.Task) and owner not in self.waiting
+            texts.append(f"by {found[owner]}{', and may go on' * free}")
+        if len(owners) > _HOLDERS_SHOWN:
+            texts.append(f"by {len(owners) - _HOLDERS_SHOWN:,} more")
+        return ", and ".join(texts), queued
 
 
 def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
@@ -210,23 +197,31 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
     return not task.blockers and (account.has_room(task) or lacks <= free.get(account, inf))
 
 
-def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[_Held]]:
-    """The objects charged to accounts (values, and owners of arrays that left), each with its description."""
+def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[Held]]:
+    """What is charged to accounts: values, and owners of arrays that left, as objects; and all of it described."""
     line, everything = cache(line_of), gc.get_objects() if sys.getallocatedblocks() < _VAST else []
     values: list[Any] = [thing for thing in everything if type(thing) is Value]
     things = [value for value in values if value.charge and value.account.open in accounts]
-    held = [_Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
-    for device in runtime.devices:
-        for escape in list(device.memory.escapes.values()):
-            if (account := escape.account.open) in accounts and (array := escape.visible()) is not None:
-                place = f"in an awaited array, created at {line(escape.site)}"
-                held.append(_Held(account, escape.charge, place, len(things)))
-                things.append(array)
+    held = [Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
+    for one, array in known(runtime, accounts):
+        if array is not None:
+            one.number = len(things)
+            things.append(array)
+        if array is not None or one.owner is not None:
+            held.append(one)
     return things, held
 
 
-def reserves(root: Scope, accounts: Iterable[Account]) -> Iterator[tuple[Account, Scope]]:
-    """The open scopes whose reserve is charged to one of these accounts."""
-    for scope in root.tree():
+def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Held, Any]]:
+    """What the ledger alone knows: the reserves of open scopes, and arrays that left, each with the object that others
+    hold."""
+    line = cache(line_of)
+    for scope in runtime.engine.root.tree():
         if (account := scope.account_around) is not None and account in accounts:
-            yield account, scope
+            owner = scope.entered_by() if scope.entered_by else None
+            yield Held(account, scope.reserve, f"reserved by scope {scope.name!r}", owner=owner), None
+    for device in runtime.devices:
+        for escape in list(device.memory.escapes.values()):
+            if (account := escape.account.open) in accounts:
+                place = f"in awaited arrays, created at {line(escape.site)}"
+                yield Held(account, escape.charge, place), escape.visible()

@@ -11,14 +11,13 @@ also on another thread while the loop's is blocked.
 
 from __future__ import annotations
 
-import ast
 import linecache
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
@@ -27,6 +26,7 @@ from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, 
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import waiting_elsewhere, where_it_waits
 from .deadlock import BUDGET, investigate
+from .life import running_loop
 from .loop_work import may_happen
 from .runtime import Runtime
 from .stall_text import known_of
@@ -35,33 +35,32 @@ _Link = tuple[str, Task | None]  # of a chain: why a task waits, in words, and t
 _ENDED: Final[_Link] = "which has ended; the event loop takes that in at its next turn", None
 _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
-_LONGEST: Final = 300  # characters of an exception's text
-_LONGEST_NAME: Final = 80  # letters of the expression that names a result
+_LONGEST: Final = 300  # characters of an exception's text, and of the expression that names a result
 _NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
 _age: Final = attrgetter("seq")  # a key for sorting: the oldest task comes first
-Holders = Callable[[Account], Iterable[str]]  # lines that name the holders of an account's bytes
+T = TypeVar("T")
 
 
-def explain(runtime: Runtime, value: Value, holders: Holders | None = None) -> str:
+def explain(runtime: Runtime, value: Value) -> str:
     """Why a value is not there yet, or where it is, or why it failed."""
     task, failure = value.task, value.failure
     if failure is not None:
         what = "was cancelled" if failure.cancelled else "failed"
-        lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[_shortened(line) for line in failure.told()]]
+        lines = [f"{failure.name} ({line_of(failure.site)}) {what}", *[line[:_LONGEST] for line in failure.told()]]
         if task is not None and task.state == LAUNCHED:
             lines += ["its body has not ended, and keeps its slot and bytes until then"]
-            lines += _chain(runtime, task, holders)[1:]
+            lines += _chain(runtime, task)[1:]
         return "\n  ".join(lines)
     if task is None or task.state >= DONE:
         return _where(value)
-    return "\n  ".join(_chain(runtime, task, holders))
+    return "\n  ".join(_chain(runtime, task))
 
 
-def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
+def explain_all(runtime: Runtime) -> str:
     """Why each waiter still waits; if nobody waits, why the oldest task is not done."""
-    found: dict[Task | None, list[str]] = {}
-    told = [repr(runtime), *[line for one in list(runtime.answerers) for line in one.explained()]]
+    told, found = [repr(runtime)], dict[Task | None, list[str]]()
+    told += [line for one in list(runtime.answerers) for line in one.explained()]
     for waiter, tasks in list(runtime.parked.values()):
         unfinished = next((task for task in tasks if task.state < DONE), None)
         found.setdefault(unfinished, []).append("a callback" if waiter is None else where_it_waits(waiter))
@@ -70,57 +69,40 @@ def explain_all(runtime: Runtime, holders: Holders | None = None) -> str:
         if unfinished is None:
             return "\n".join(told if len(told) > 1 else [*told, *_elsewhere(runtime)])
         found[unfinished] = ["nobody waits; the oldest unfinished task"]
-    for task, who in islice(found.items(), _WAITERS):
-        more = f", and {len(who) - 1:,} more" if len(who) > 1 else ""
+
+    def tell(task: Task | None, who: str) -> str:
         if task is None:
-            told.append(f"{who[0]}{more}: its task has ended, and the event loop has not resumed it")
-        else:
-            told.append(f"{who[0]}{more}: " + "\n  ".join(_chain(runtime, task, holders)))
-    if len(found) > _WAITERS:
-        told.append(f"... and {len(found) - _WAITERS:,} more that somebody awaits")
-    return "\n".join(told)
+            return f"{who}: its task has ended, and the event loop has not resumed it"
+        return f"{who}: " + "\n  ".join(_chain(runtime, task))
+
+    return "\n".join([*told, *_grouped(found, tell, "that somebody awaits")])
 
 
 def _elsewhere(runtime: Runtime) -> list[str]:
     """Where the program waits for something that is not the scheduler's."""
     found = {} if runtime.loop is None else waiting_elsewhere(runtime.loop)
-    told = [_NOBODY + (" (a queue, an event, a lock)" if not found else ":")]
-    for place, names in islice(found.items(), _WAITERS):
-        more = f", and {len(names) - 1:,} more" if len(names) > 1 else ""
-        told.append(f"  task {names[0]!r}{more}, which waits {place}")
-    if len(found) > _WAITERS:
-        told.append(f"  ... and at {len(found) - _WAITERS:,} more lines")
-    return told
+    told = _grouped(found, lambda place, who: f"  task {who}, which waits {place}", "lines")
+    return [_NOBODY + (":" if found else " (a queue, an event, a lock)"), *told]
 
 
-def holders_of(runtime: Runtime, budget: float = BUDGET) -> Holders:
-    """A search for the holders of an account's bytes, within a budget of seconds. For the loop's thread."""
-    return lambda account: investigate(runtime, {account}, budget)[account].lines
+def _grouped(found: Mapping[T, list[str]], tell: Callable[[T, str], str], more: str) -> list[str]:
+    """A line for each thing for which some wait, with the name of the first of them, and their number."""
+    shown = [(one, who[0], len(who) - 1) for one, who in islice(found.items(), _WAITERS)]
+    told = [tell(one, f"{first}, and {others:,} more" if others else first) for one, first, others in shown]
+    return told + [f"... and {len(found) - _WAITERS:,} more {more}"] * (len(found) > _WAITERS)
 
 
 def _made_by(site: CallSite | None) -> str:
-    """The expression at `site`, to name its result; empty if the program's text is not available.
+    """The expression at `site` up to its arguments, to name its result; empty if the program's text is not available.
 
-    Examples: "put" for `await s.put(a)`, "load" for `s.submit(load, path)`, "x @ w" for that.
+    Examples: "s.put" for `await s.put(a)`, "x @ w" for that.
     """
     if site is None or not is_users(site[0]):
         return ""
     first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
-    lines = [line.encode() for line in linecache.getlines(site[0].co_filename)[(first or 1) - 1 : last]]
-    if not lines or begin is None:
-        return ""
-    lines[-1] = lines[-1][:end]
-    lines[0] = lines[0][begin:]
-    try:
-        found = ast.parse(b"(%b)" % b"".join(lines), mode="eval").body
-        found = found.value if isinstance(found, ast.Await) else found
-        if isinstance(found, ast.Call):
-            submits = getattr(found.func, "attr", "") in ("submit", "submit_nowait", "call") and found.args
-            found = found.args[0] if submits else found.func
-            found = ast.Name(found.attr) if isinstance(found, ast.Attribute) else found
-        return ast.unparse(found)[:_LONGEST_NAME]
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # the file was changed, or the text is too deep
-        return ""
+    line = linecache.getline(site[0].co_filename, first or 0).encode()
+    text = line[begin : end if first == last else None].decode(errors="replace")
+    return text.removeprefix("await ").partition("(")[0].strip()[:_LONGEST]
 
 
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
@@ -153,9 +135,9 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     return TaskGraph(found)
 
 
-def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
+def _chain(runtime: Runtime, task: Task) -> list[str]:
     """A line for a task, and lines for why it waits, and so on down; of a long chain, only for its two ends."""
-    links = _Chain(runtime, holders).links(task)
+    links = _Chain(runtime).links(task)
     left_out = len(links) - _FIRST - _LAST
     if left_out > 0:
         links[_FIRST:-_LAST] = [(f"... {left_out:,} more, each of which waits for the next ...", None)]
@@ -166,9 +148,8 @@ def _chain(runtime: Runtime, task: Task, holders: Holders | None) -> list[str]:
 class _Chain:
     """The reasons why tasks wait, at one moment: each in words, and the task it waits for, if any."""
 
-    def __init__(self, runtime: Runtime, holders: Holders | None) -> None:
-        self._engine, self._loop = runtime.engine, runtime.loop
-        self._holders = holders or partial(known_of, runtime)
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, self._engine = runtime, runtime.engine
         self._in_flight = sorted(launched(runtime.engine.root), key=_age)
 
     def links(self, task: Task) -> list[_Link]:
@@ -224,22 +205,25 @@ class _Chain:
 
     def _bytes(self, task: Task, flying: Sequence[Task]) -> str:
         """Why a task waits for bytes, in lines, while others in flight are charged to its account."""
-        account, engine = task.scope.account, self._engine
+        account, engine, loop = task.scope.account, self._engine, self._runtime.loop
         whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
-        lines = [
-            f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
-            + ("" if flying else ", and nothing in flight will free any")
-        ]
+        told = f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
+        lines = self._holders(account)
         if flying:
             total, tasks = sum([other.cost for other in flying]), counted(len(flying), "task")
-            lines.append(f"  {total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
-        lines += [f"  {line}" for line in self._holders(account)]
-        if flying:
-            return "\n  ".join([*lines, "and for those in flight, the oldest"])
-        if self._loop is not None:
-            lines.append(f"  (what may still act: {may_happen(self._loop) or 'nothing'})")
+            lines.insert(0, f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
+            return "\n    ".join([told, *lines]) + "\n  and for those in flight, the oldest"
+        if loop is not None:
+            lines.append(f"(what may still act: {may_happen(loop) or 'nothing'})")
         enough = sufficient_limit(engine.admission.tasks(), account)
-        return "\n  ".join([*lines, f"  (a limit of {enough:,} bytes would have been enough for all waiting tasks)"])
+        lines.append(f"(a limit of {enough:,} bytes would have been enough for all waiting tasks)")
+        return "\n    ".join([f"{told}, and nothing in flight will free any", *lines])
+
+    def _holders(self, account: Account) -> list[str]:
+        """The holders of an account's bytes: found by a search, or, on another thread, what the ledger knows."""
+        if running_loop() is not self._runtime.loop:
+            return known_of(self._runtime, account)
+        return investigate(self._runtime, [account], BUDGET)[account].lines
 
 
 def _label(task: Task) -> str:
@@ -282,10 +266,6 @@ def _where_it_runs(task: Task) -> str:
     if frame is None or lane.stream.finished.count >= task.number:
         return ""
     return line if len(names) < 2 else f"{line}, inside {names[0]}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 4] + " ..."
 
 
 def _node_of(value: Value) -> Task | Value:

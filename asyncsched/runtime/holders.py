@@ -34,7 +34,7 @@ from weakref import getweakrefcount
 
 import numpy as np
 
-from .._core.callsite import is_users, is_users_file
+from .._core.callsite import is_users, is_users_file, line_of
 from .._core.model import Lease, Task, Value
 from .._core.refcounts import references
 from .awaiting import frame_of, steps_of, variables_of, where_it_waits
@@ -142,8 +142,8 @@ class Walk:
             self._things.append(thing)
         return number
 
-    def _referring(self, number: int) -> list[int]:
-        """The numbers of the objects that refer to one, each as often as it does."""
+    def referring(self, number: int) -> list[int]:
+        """The numbers of the objects that were found to refer to one, each as often as it does; -1: to none."""
         return self._above[self._first_above[number] : self._first_above[number + 1]]
 
     def _parts(self, number: int) -> Collection[Any]:
@@ -180,7 +180,7 @@ class Walk:
         if key in self._cells:
             stacks = [walk_stack(top) for thread, top in sys._current_frames().items() if thread != get_ident()]
             return any(id(frame.f_globals) == key for stack in stacks for frame, _ in stack)
-        if references(self._things, number) - 1 > len(self._referring(number)):
+        if references(self._things, number) - 1 > len(self.referring(number)):
             return True
         weak = not issubclass(kind, _OWN) and not str(kind.__module__).startswith("asyncsched.")
         return weak and getweakrefcount(self._things[number]) > 0
@@ -198,10 +198,6 @@ class Walk:
         number = self._numbers.get(id(thing))
         return number is None or number in found
 
-    def has_holders(self, number: int) -> bool:
-        """Whether anything that refers to an object was found."""
-        return number >= 0 and bool(self._referring(number))
-
     def holders(self, number: int) -> tuple[dict[Owner, str], bool, bool]:
         """Who holds an object, with the places where; whether others may; whether it lies in a queue."""
         found, ways = dict[Owner, str](), {number: number}  # with the object below each
@@ -210,7 +206,7 @@ class Walk:
             at = todo.popleft()
             others = others or at in self.outside
             queued = queued or type(self._things[at]) in QUEUES
-            for above in self._referring(at):
+            for above in self.referring(at):
                 owner = self._owners.get(above)
                 if owner is None:
                     todo += {above} - ways.keys()
@@ -222,7 +218,7 @@ class Walk:
 
     def _described(self, owner: Owner, holder: int, held: int) -> str:
         if isinstance(owner, Task):
-            return ""
+            return f"the task {owner.name!r}, submitted at {line_of(owner.site)}"
         thing, what = self._things[holder], self._things[held]
         if isinstance(owner, types.ModuleType):
             return f"module {owner.__name__} ({_named(what, list(thing.items()))})"
@@ -241,11 +237,4 @@ def _named(what: Any, variables: Iterable[tuple[str, Any]]) -> str:
     if type(what) is types.CellType:
         what = what.cell_contents
     name = next((name for name, value in variables if value is what), None)
-    return "an expression" if name is None else f"variable {name!r}{_size_of(what)}"
-
-
-def _size_of(container: Any) -> str:
-    kind = type(container)  # exactly: derived classes may run any code when asked
-    if kind in (list, tuple, dict, set, deque):
-        return f", {kind.__name__} of {len(container):,}"
-    return f", asyncio.{kind.__name__} of {container.qsize():,}" if kind in QUEUES else ""
+    return "an expression" if name is None else f"variable {name!r}"

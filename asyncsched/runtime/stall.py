@@ -47,7 +47,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from math import inf
@@ -75,12 +75,12 @@ AGAIN = 0.5  # the same, if the first task waited when the deadlock before was t
 FIRST_LOG = 5.0
 NEXT_LOG = 30.0
 LONGEST_SEARCH = 2.0  # seconds of another thread
-IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing
+IN_VAIN = 0.05  # the largest share of time for collections of young garbage that free nothing, and counts of bytes
 RARE = 0.01  # the same, for collections of all garbage, and for searches, while the loop has other work
 _NOBODY = "nobody awaits the tasks that fail: a window in the loop that makes them raises it"
-_BLOCK = 300e-9  # seconds of a whole collection for each block of memory, before one was timed. A guess
+_BLOCK = 300e-9  # seconds of a whole collection for each block of memory. A guess
 
-_State = tuple[int, int]  # of a stuck account: the number of its first task, and the bytes held
+_State = tuple[int, int, int]  # of a stuck account: the number of its first task, bytes held, and growths so far
 
 
 @dataclass(slots=True)
@@ -92,7 +92,6 @@ class _Stall:
         least: the least bytes held so far.
         since: when it last got stuck; None while it is not.
         before: seconds that it was stuck before that.
-        searched: seconds of it when a search was last begun.
         told: what was found when it was told as a deadlock, if nothing has come free since.
         under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
         failed: if tasks were failed and nothing has come free since: the bytes held, the number under which tasks
@@ -103,7 +102,6 @@ class _Stall:
     least: int
     since: float | None = None
     before: float = 0.0
-    searched: float = 0.0
     told: Finding | None = None
     under: int = 0
     failed: tuple[int, int, int] | None = None
@@ -128,15 +126,13 @@ class StallWatch:
         self._timeout = inf if timeout is None else timeout
         self._stuck: dict[Account, _State] = {}
         self._stalls: dict[Account, _Stall] = {}
-        self._growths = 0  # the number of growths by then
         self._pause = FIRST_LOOK
         self._due = 0.0  # when the next look is due
         self._searching = False  # on another thread
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
-        self._may_collect = dict[float, float]()  # when garbage may be collected again, by the share of time
-        self._may_count = 0.0  # when the bytes of pending tasks may be
+        self._may_try = dict[float, float]()  # when what has this share of time may be tried again
+        self._paid = 0.0  # seconds of the last collection of all garbage, if it freed bytes
         self._may_search = 0.0
-        self._patience = 0.0  # seconds of a stall before all garbage is collected, once that was done
         self._unseen = 0.0  # when a failure that nobody awaits may be logged again
         self._later: asyncio.TimerHandle | None = None
 
@@ -147,19 +143,19 @@ class StallWatch:
 
     def update(self, stuck: Sequence[Task]) -> None:
         """Take in which tasks are stuck now. Cheap, since it is called after every change."""
-        known, self._growths = self._growths, self._runtime.ledger.growths  # with one more, perhaps all wait to grow
-        states = {task.scope.account: (task.seq, task.scope.account.used) for task in stuck}
-        if states == self._stuck and known == self._growths:
+        growths = self._runtime.ledger.growths  # with one more, perhaps all wait to grow
+        states = {task.scope.account: (task.seq, task.scope.account.used, growths) for task in stuck}
+        if states == self._stuck:
             return
         now, again = perf_counter(), False
         for account in self._stuck.keys() - states.keys():  # its clock goes on if it is the same stall again
             left = self._stalls[account]
             left.before, left.since, left.failed = left.seconds(now), None, None
         self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
-        for account, (number, used) in states.items():
+        for account, (number, used, _) in states.items():
             stall = self._stalls.get(account)
             if stall is not None and stall.goes_on(number, used):
-                stall.number, stall.searched, again = number, 0.0, True
+                stall.number, again = number, True
             elif stall is None or stall.number != number or used < stall.least:
                 stall = self._stalls[account] = _Stall(number, used, under=0 if stall is None else stall.under)
             stall.since = now if stall.since is None else stall.since
@@ -186,32 +182,20 @@ class StallWatch:
     def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
-        if self._searching:
-            self._fails()  # what the ledger alone shows waits for no search
-        elif not self._frees() and not self._fails():
+        if not self._helps() and not self._searching:
             self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
         if self._stuck and self._later is None:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
 
-    def _frees(self) -> bool:
-        """Collect garbage, if its share of time allows that, and ask those with bytes to spare. Whether that helped."""
-        runtime, before, now, waited = self._runtime, self._stuck, perf_counter(), self._waited()
-        patience = self._patience or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)
-        for generations, share, after in (((0, 1), IN_VAIN, 0.0), ((2,), RARE, patience)):
-            if now < self._may_collect.get(share, 0.0) or waited < after:
-                continue
-            started = thread_time()  # not the clock, which counts other threads
-            runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
-            for generation in generations:  # what outlives a collection is older afterwards, and may be garbage soon
-                gc.collect(generation)
-                if runtime.completions.items:
-                    break
-            spent = thread_time() - started
-            runtime.dispatch()
-            helped = self._stuck is not before
-            self._may_collect[share] = perf_counter() + (0.0 if helped else spent / share)
-            if share == RARE:
-                self._patience = spent if helped else max(WHOLE, spent / RARE)
+    def _helps(self) -> bool:
+        """Try what needs no search. Whether that changed who is stuck."""
+        runtime, waited = self._runtime, self._waited()
+        if self._tries(self._little, IN_VAIN):
+            return True
+        if waited >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
+            began = thread_time()
+            helped = self._tries(gc.collect, RARE)
+            self._paid = helped * (thread_time() - began)
             if helped:
                 return True
         if any(reclaim() for reclaim in runtime.reclaimers):
@@ -219,22 +203,32 @@ class StallWatch:
             if self._stuck:  # perhaps others took as many bytes: then this is the same stall
                 self._plan(NEXT_LOOK)
             return True
-        return False
+        return bool(runtime.ledger.growths) and self._preempts()
 
-    def _fails(self) -> bool:
-        """Fail a task if the ledger alone shows that nobody goes on. Whether it did."""
+    def _tries(self, attempt: Callable[[], object], share: float) -> bool:
+        """Try something, if what is in vain has left any of this share of time. Whether it changed who is stuck."""
+        if perf_counter() < self._may_try.get(share, 0.0):
+            return False
+        before, began = self._stuck, thread_time()  # not the clock, which counts other threads
+        self._runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+        attempt()
+        spent = thread_time() - began
+        self._runtime.dispatch()
+        helped = self._stuck is not before
+        self._may_try[share] = 0.0 if helped else perf_counter() + spent / share
+        return helped
+
+    def _little(self) -> None:
+        """Collect young garbage, and fail a task if pending tasks alone hold all bytes."""
         engine, root = self._runtime.engine, self._runtime.ledger.account
-        began, counts = thread_time(), perf_counter() >= self._may_count
+        for generation in (0, 1):  # what outlives a collection is older afterwards, and may be garbage soon
+            gc.collect(generation)
+            if self._runtime.completions.items:
+                return
         for task in engine.admission.stuck():
-            account = task.scope.account
-            if counts and account is root and 0 < account.used == held_by_pending(engine.admission.tasks()):
-                self._fail_stuck(task, self._deadlock(task, None))
-                return True
-            if self._growths and self._preempts(account):
-                return True
-        if counts:
-            self._may_count = perf_counter() + (thread_time() - began) / IN_VAIN
-        return False
+            if task.scope.account is root and 0 < root.used == held_by_pending(engine.admission.tasks()):
+                held = Finding(lines=["pending tasks hold all of it as their inputs"])
+                self._fail_stuck(task, self._deadlock(task, held))
 
     def _judge(self, stuck: Sequence[Task], why: str | None) -> None:
         """Search for the holders if it is time. Log what is known."""
@@ -243,8 +237,7 @@ class StallWatch:
             account = task.scope.account
             stall, seconds = self._stalls[account], self._stalls[account].seconds(now)
             late = seconds >= self._timeout
-            if why is None or late or (stall.is_probable(seconds - stall.searched) and now >= self._may_search):
-                due, stall.searched = True, seconds
+            due = due or why is None or late or (stall.is_probable(seconds) and now >= self._may_search)
             if why is not None and seconds >= FIRST_LOG and now >= self._may_log.get(account, 0.0):
                 self._log(account, line_told(self._runtime, task, seconds, why))
         if due:
@@ -287,19 +280,18 @@ class StallWatch:
             lasted = stall.seconds(perf_counter())
             probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
-                stall.searched = self._may_search = 0.0
+                self._may_search = 0.0
                 if not certain and task.seq >= stall.under:
                     stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:
                     stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
                 elif not finding.caller.done():
-                    stall.searched = lasted  # it gives back its reserve now: no need to search again meanwhile
                     finding.caller.set_exception(self._deadlock(task, finding))
                 break
             if lasted >= self._timeout:
-                text = text_told(task, finding, self._sufficient_limit(task))
-                self._fail_stuck(task, SchedulerStalled(f"after stall_timeout={self._timeout:g} s: {text}"))
+                text = f"after stall_timeout={self._timeout:g} s: {self._deadlock(task, finding)}"
+                self._fail_stuck(task, SchedulerStalled(text))
                 break
 
     def _log(self, account: Account, text: str) -> None:
@@ -313,35 +305,33 @@ class StallWatch:
         parked = list(self._runtime.parked.items())
         return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
 
-    def _preempts(self, account: Account) -> bool:
+    def _preempts(self) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
-        engine = self._runtime.engine
-        victim = to_preempt(engine.root, account, self._runtime.room.longest_growth(account) >= OVERDUE)
+        engine, longest = self._runtime.engine, self._runtime.room.longest_growth
+        accounts = [task.scope.account for task in engine.admission.stuck()]
+        victims = [to_preempt(engine.root, account, longest(account) >= OVERDUE) for account in accounts]
+        victim = next(filter(None, victims), None)
         if victim is None:
             return False
         victim.preempted = True
         engine.ledger.preempted += 1
         claims = growths(victim)
-        needed = victim.reserve + sum([claim.cost for claim in claims])
+        account, needed = claims[0].scope.account, victim.reserve + sum([claim.cost for claim in claims])
+        error = Preempted(
+            f"scope {victim.name!r}, of {victim.reserve:,} bytes, waits to grow to {needed:,}, and so do older scopes:"
+            f" leave it, which gives its bytes back, and start over in a new one, by s.scope(reserve={needed})",
+            sufficient_limit(engine.admission.tasks(), account),
+            account.limit,
+            needed,
+        )
         for claim in claims:
-            error = Preempted(
-                f"scope {victim.name!r} must give back its reserve of {victim.reserve:,} bytes: it waits to grow by"
-                f" {claim.cost:,}, and so do older scopes, while {account.used:,} of the {account.limit:,} bytes"
-                f" allowed are held. Leave it, and start over in a new one, by s.scope(reserve={needed})",
-                self._sufficient_limit(claim),
-                account.limit,
-                needed,
-            )
             engine.settle(claim, Failure.of(error, claim.name, claim.site))
         self._runtime.dispatch()
         return True
 
-    def _deadlock(self, task: Task, finding: Finding | None) -> MemoryDeadlockError:
-        needed = self._sufficient_limit(task)
+    def _deadlock(self, task: Task, finding: Finding) -> MemoryDeadlockError:
+        needed = sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
         return MemoryDeadlockError(text_told(task, finding, needed), needed, task.scope.account.limit)
-
-    def _sufficient_limit(self, task: Task) -> int:
-        return sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
 
     def _fail_stuck(self, first: Task, error: AsyncSchedError) -> None:
         """Fail a stuck task, and further ones until enough waiters are woken, or bytes come free."""

@@ -7,7 +7,7 @@ from collections import Counter
 from .._arguments import counted
 from .._core.callsite import line_of
 from .._core.model import Account, Task
-from .deadlock import Finding, reserves
+from .deadlock import Finding, known
 from .runtime import Runtime
 
 _SHOWN = 5
@@ -24,27 +24,24 @@ def line_told(runtime: Runtime, task: Task, seconds: float, why: str) -> str:
     )
 
 
-def text_told(task: Task, finding: Finding | None, needed: int) -> str:
-    """Why a task is stuck, who holds the bytes, if that was searched for, and the cure: a limit of so many bytes."""
+def text_told(task: Task, finding: Finding, needed: int) -> str:
+    """Why a task is stuck, who holds the bytes, and the cure: a limit of so many bytes."""
     account = task.scope.account
     others = account.pending - 1
     lines = [
         f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
         f" {account.limit:,} allowed are held; nothing in flight will free any"
-        + (f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else "")
+        + (f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else ""),
+        *[f"  {holder}" for holder in finding.lines],
     ]
-    if finding is None:
-        lines.append("  pending tasks hold all of it as their inputs")
-    else:
-        lines += [f"  {holder}" for holder in finding.lines]
-    if finding is not None and finding.queued:
+    if finding.queued:
         lines.append(
             "cure: give each side bytes of its own, by `async with` around its loop: the consumer"
             f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits; the"
             " producer s.scope(reserve=...), which bounds what is in the queue; together at most the limit"
         )
     # Names no limit: with a higher one, more scopes that reserve may come in first
-    elif finding is not None and finding.reserved:
+    elif finding.reserved:
         lines.append(
             "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
             " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
@@ -60,12 +57,8 @@ def text_told(task: Task, finding: Finding | None, needed: int) -> str:
 def known_of(runtime: Runtime, account: Account) -> list[str]:
     """What the ledger knows of the holders of an account's bytes, without a search."""
     found = Counter[str]()
-    for _, scope in reserves(runtime.engine.root, [account]):
-        found[f"reserved by scope {scope.name!r}"] += scope.reserve
-    for device in runtime.devices:
-        for escape in list(device.memory.escapes.values()):
-            if escape.account.open is account:
-                found[f"in awaited arrays, created at {line_of(escape.site)}"] += escape.charge
+    for one, _ in known(runtime, [account]):
+        found[one.place] += one.nbytes
     shown = found.most_common(_SHOWN)
     rest = account.used - sum([nbytes for _, nbytes in shown])
     where = f"in results{' and tasks in flight' if account.in_flight else ''}"

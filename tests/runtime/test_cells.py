@@ -57,7 +57,7 @@ async def test_a_deadlock_of_a_cell_is_raised_and_its_variables_stay(looks: list
     with pytest.raises(asc.MemoryDeadlockError) as caught:
         await run(WANTS, names)
     assert {name: id(held) for name, held in names.items()} == before
-    assert "held by coroutine <module> (variable 'kept', list of 4), which waits at <cell>:2" in str(caught.value)
+    assert "held by coroutine <module> (variable 'kept'), which waits at <cell>:2" in str(caught.value)
     assert [finding.deadlock for finding in looks] == [True]
     await run(CLOSES, names)
 

@@ -136,7 +136,7 @@ async def test_an_awaited_array_is_found_as_a_holder_also_when_a_task_was_given_
         assert await s.call(np.sum, x, nbytes=0) == block.sum()
         del x
         other = await s.put(block)
-        held_by = "in an awaited array, created at .*: held by coroutine .*'array'"
+        held_by = "in awaited arrays, created at .*: held by coroutine .*'array'"
         with pytest.raises(asc.MemoryDeadlockError, match=held_by):
             await s.put(block)
         del other, array
