@@ -48,7 +48,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission, choose, soonest
+from .admission import Admission, place
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
@@ -108,7 +108,7 @@ class Engine:
 
     def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
         self.completions = completions
-        self.ledger: Ledger = Ledger(limits, completions, runtime)
+        self.ledger: Ledger = Ledger(limits, completions, runtime, host.clock)
         self.admission: Admission = Admission(self.ledger, completions.returning)
         self.root: Scope = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.interrupted: BaseException | None = None
@@ -352,12 +352,11 @@ class Engine:
             self._admit(task)
         observer = self.ledger.observer
         if task.lanes:
-            task.lane = lane = soonest(task, self._host.clock()) if task.lanes[0].hop else choose(task)
-            lane.load += 1
-            lane.tail = task
+            points = place(task, self._host.clock)
             if observer is not None:
                 observer.task_launched(task)
-            self._host.launch(task)
+            assert task.lane is not None
+            task.number = task.lane.stream.launch(task, points)
         else:  # a claim is done when admitted: its value is charged the bytes
             assert task.value is not None
             if observer is not None:
