@@ -344,10 +344,10 @@ from asyncsched._core.host import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import CallPlan, Lane, Task, Value, new_value
 started = []
-class Starts:
+class Starts(Host):
     def launch(self, task, waits):
         started.append(task)
-engine = Engine(Limits(1, 10), Completions(print), Host())
+engine = Engine(Limits(1, 10), Completions(print), Starts())
 value = new_value(engine.ledger.account, None, None)
 task = Task(engine.root, CallPlan("task"), value, None, (), None, None, [Lane(stream=Starts())], 5)
 engine.submit(task, hold=True)

@@ -121,17 +121,14 @@ class Ledger:
     def idle(self) -> bool:
         """Whether new work that fits may go past all queues: nothing is pending, and a slot is free.
 
-        This is the only such rule. `join` and `tensors.issue.run_at_once` repeat it.
+        This is the only such rule. `Engine._join` and `tensors.issue.run_at_once` repeat it.
         """
         return not self.pending and self.free > 0
 
     # -- the life of a task ---------------------------------------------------------------------------------------
 
-    def join(self, task: Task, ready: bool) -> bool:
-        """Count a submitted task, and give it its number. If it is `ready`, only other work can keep it waiting.
-
-        Returns whether it goes past the queues. Then it is charged, as one that is admitted from a queue is later.
-        """
+    def join(self, task: Task, passes: bool) -> None:
+        """Count a submitted task, and give it its number. If it goes past the queues, it is charged now."""
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
@@ -142,11 +139,9 @@ class Ledger:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
-        if not ready or self.pending or self.free <= 0:  # `idle`, written out
-            return False
-        task.state = LAUNCHED
-        self.charge(task)
-        return True
+        if passes:
+            task.state = LAUNCHED
+            self.charge(task)
 
     def enqueue(self, task: Task) -> None:
         """Count a task that waits in a queue."""
