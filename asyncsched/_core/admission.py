@@ -245,14 +245,14 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
     """Give a task its lane. Returns the points in other streams after which it begins: each stream, and the number of
     a task there."""
     lane, reads = task.lanes[0], task.reads
-    before: list[Task] = []  # what it begins after, as far as that is unfinished
+    before: list[tuple[Lane, Task]] = []  # what it begins after, as far as that is unfinished
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
-        if producer is not None and producer.state == LAUNCHED:
-            before.append(producer)
+        if producer is not None and producer.state == LAUNCHED and producer.lane is not None:
+            before.append((producer.lane, producer))
     for reader in task.after or ():
-        if reader.state == LAUNCHED:
-            before.append(reader)
+        if reader.state == LAUNCHED and reader.lane is not None:
+            before.append((reader.lane, reader))
     if lane.hop:
         lane = _soonest(task, before, clock())
     elif len(task.lanes) > 1:
@@ -260,29 +260,24 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
     task.lane = lane
     lane.load += 1
     lane.tail = task
-    points = []
-    for one in before:
-        if (other := one.lane) is not lane and other is not None:
-            points.append((other.stream, one.number))
-    return points
+    return [(other.stream, one.number) for other, one in before if other is not lane] if before else ()
 
 
-def _choose(task: Task, before: Sequence[Task]) -> Lane:
+def _choose(task: Task, before: Sequence[tuple[Lane, Task]]) -> Lane:
     """Follow a task that is the last of its lane (order is free there), else take the least loaded lane.
 
     A device for which it matters where data is makes the second choice itself.
     """
     lanes = task.lanes
-    for one in before:
-        lane = one.lane
-        if lane is not None and lane.tail is one and lane in lanes:
+    for lane, one in before:
+        if lane.tail is one and lane in lanes:
             return lane
     if lanes[0].place is not None:
         return lanes[0].place(task)
     return min(lanes, key=_load)
 
 
-def _soonest(task: Task, before: Sequence[Task], now: float) -> Lane:
+def _soonest(task: Task, before: Sequence[tuple[Lane, Task]], now: float) -> Lane:
     """The lane on which a task begins first, by estimate. For lanes whose hop takes longer than many a task.
 
     A hop is the time to wake a lane that is idle or must wait for another. A task shorter than a hop stays where its
@@ -301,10 +296,7 @@ def _soonest(task: Task, before: Sequence[Task], now: float) -> Lane:
         task.due = best.booked_until = best.done_until + seconds
         best.done_at = now
         return best
-    waits = []
-    for one in before:
-        if one.lane is not None:
-            waits.append((one.lane, _ends(one.due, one.lane, now)))
+    waits = [(other, _ends(one.due, other, now)) for other, one in before]
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until
@@ -314,7 +306,7 @@ def _soonest(task: Task, before: Sequence[Task], now: float) -> Lane:
             if other is not lane and due + lane.hop > begin:
                 begin = due + lane.hop
         # A lane that is awake takes its next task without a wake-up, so no hop is added to its time.
-        start = begin if lane.load else max(begin, lane.hop)
+        start = begin if lane.load or begin > lane.hop else lane.hop
         if start < first or first < 0:
             best, first, begins = lane, start, begin
     task.due = best.booked_until = best.done_until + begins + seconds
