@@ -167,8 +167,8 @@ class Engine:
         completions.immediate_thread = 0
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
-        idle = not ledger.pending and ledger.free > 0  # `Ledger.idle`, written out
-        if idle and fits and failed is None and not (hold or task.blockers):
+        # `Ledger.idle`, written out, and what the task itself may wait for
+        if not ledger.pending and ledger.free > 0 and fits and failed is None and not (hold or task.blockers):
             if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
