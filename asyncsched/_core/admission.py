@@ -260,7 +260,11 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
     task.lane = lane
     lane.load += 1
     lane.tail = task
-    return [(other.stream, one.number) for other, one in before if other is not lane] if before else ()
+    points = []  # by loops, since a comprehension is one more call
+    for other, one in before:
+        if other is not lane:
+            points.append((other.stream, one.number))
+    return points
 
 
 def _choose(task: Task, before: Sequence[tuple[Lane, Task]]) -> Lane:
@@ -296,7 +300,9 @@ def _soonest(task: Task, before: Sequence[tuple[Lane, Task]], now: float) -> Lan
         task.due = best.booked_until = best.done_until + seconds
         best.done_at = now
         return best
-    waits = [(other, _ends(one.due, other, now)) for other, one in before]
+    waits = []
+    for other, one in before:
+        waits.append((other, _ends(one.due, other, now)))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until
