@@ -345,11 +345,11 @@ from asyncsched._core.ledger import Limits
 from asyncsched._core.model import CallPlan, Lane, Task, Value, new_value
 started = []
 class Starts(Host):
-    def launch(self, task):
+    def launch(self, task, waits):
         started.append(task)
 engine = Engine(Limits(1, 10), Completions(print), Starts())
 value = new_value(engine.ledger.account, None, None)
-task = Task(engine.root, CallPlan("task"), value, None, (), None, None, [Lane()], 5)
+task = Task(engine.root, CallPlan("task"), value, None, (), None, None, [Lane(stream=Starts())], 5)
 engine.submit(task, hold=True)
 engine.dispatch()
 assert started == [task]

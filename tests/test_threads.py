@@ -49,7 +49,7 @@ async def test_a_scheduler_that_gets_too_few_has_none_in_the_end(left: int) -> N
             pytest.fail("it has no thread")
     assert "start new thread" in str(raised.value.__cause__)
     await until(lambda: ours() <= before)
-    assert not blas._streams
+    assert not blas.devices
     async with asc.Scheduler("cpu", streams=4) as s:
         assert await s.call(pow, 2, 10) == 1024
 

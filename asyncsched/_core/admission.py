@@ -21,14 +21,14 @@ New work that finds nothing waiting would be next anyway, and goes past all queu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sized
+from collections.abc import Callable, Sequence, Sized
 from math import inf
 from operator import attrgetter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
-from .model import DONE, Account, Lane, Scope, Task, Value
+from .model import LAUNCHED, Account, Lane, Scope, Task, Value
 from .tenants import Priority, Queue, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
@@ -241,27 +241,47 @@ def rank_of(group: Ranked) -> tuple[int, float]:
 _load = attrgetter("load")
 
 
-def choose(task: Task) -> Lane:
-    """Follow a producer that is the last of its lane (order is free there), else take the least loaded lane.
+def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
+    """Give a task its lane. Returns the points in other streams after which it begins: each stream, and the number of
+    a task there."""
+    lane, reads = task.lanes[0], task.reads
+    before: list[tuple[Lane, Task]] = []  # what it begins after, as far as that is unfinished
+    for value in (reads,) if type(reads) is Value else reads:
+        producer = value.task
+        if producer is not None and producer.state == LAUNCHED and producer.lane is not None:
+            before.append((producer.lane, producer))
+    for reader in task.after or ():
+        if reader.state == LAUNCHED and reader.lane is not None:
+            before.append((reader.lane, reader))
+    if lane.hop:
+        lane = _soonest(task, before, clock())
+    elif len(task.lanes) > 1:
+        lane = _choose(task, before)
+    task.lane = lane
+    lane.load += 1
+    lane.tail = task
+    points = []  # by loops, since a comprehension is one more call
+    for other, one in before:
+        if other is not lane:
+            points.append((other.stream, one.number))
+    return points
+
+
+def _choose(task: Task, before: Sequence[tuple[Lane, Task]]) -> Lane:
+    """Follow a task that is the last of its lane (order is free there), else take the least loaded lane.
 
     A device for which it matters where data is makes the second choice itself.
     """
     lanes = task.lanes
-    if len(lanes) == 1:
-        return lanes[0]
-    reads = task.reads
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is not None and producer.state < DONE:
-            lane = producer.lane
-            if lane is not None and lane.tail is producer and lane in lanes:
-                return lane
+    for lane, one in before:
+        if lane.tail is one and lane in lanes:
+            return lane
     if lanes[0].place is not None:
         return lanes[0].place(task)
     return min(lanes, key=_load)
 
 
-def soonest(task: Task, now: float) -> Lane:
+def _soonest(task: Task, before: Sequence[tuple[Lane, Task]], now: float) -> Lane:
     """The lane on which a task begins first, by estimate. For lanes whose hop takes longer than many a task.
 
     A hop is the time to wake a lane that is idle or must wait for another. A task shorter than a hop stays where its
@@ -280,14 +300,9 @@ def soonest(task: Task, now: float) -> Lane:
         task.due = best.booked_until = best.done_until + seconds
         best.done_at = now
         return best
-    reads, waits = task.reads, []
-    for value in (reads,) if type(reads) is Value else reads:
-        producer = value.task
-        if producer is not None and producer.lane is not None and producer.state < DONE:
-            waits.append((producer.lane, _ends(producer.due, producer.lane, now)))
-    for reader in task.after or ():
-        if reader.lane is not None and reader.state < DONE:
-            waits.append((reader.lane, _ends(reader.due, reader.lane, now)))
+    waits = []
+    for other, one in before:
+        waits.append((other, _ends(one.due, other, now)))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until
@@ -297,7 +312,7 @@ def soonest(task: Task, now: float) -> Lane:
             if other is not lane and due + lane.hop > begin:
                 begin = due + lane.hop
         # A lane that is awake takes its next task without a wake-up, so no hop is added to its time.
-        start = begin if lane.load else max(begin, lane.hop)
+        start = begin if lane.load or begin > lane.hop else lane.hop
         if start < first or first < 0:
             best, first, begins = lane, start, begin
     task.due = best.booked_until = best.done_until + begins + seconds

@@ -75,6 +75,8 @@ class Completions:
     threshold: int = 1
     wants_bytes: int = 0  # bytes that a pending task lacks; below 0: wake at every drop and every end
     fatal: BaseException | None = None  # the exception that prevented a report or ended a stream's thread
+    # Called on the loop's thread once no task is unfinished, to undo settings of the process; each once
+    at_rest: list[Callable[[], None]] = field(default_factory=list)
     ending: bool = False  # a stream is dropping a task's references, and will check `wants_bytes` afterwards
 
     def completed(self, job: Any, dry: bool) -> bool:

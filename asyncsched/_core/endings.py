@@ -1,6 +1,6 @@
 """How tasks end: done, failed or cancelled, each with its dependents.
 
-No waiter is called here. `notices` collects the tasks, and the engine calls their waiters once the change is whole.
+No waiter is called meanwhile. `notices` collects the tasks, and `notify` calls their waiters once all tasks have moved.
 
 Commits: tasks that bring a group of values to their next versions, all of them or none.
 
@@ -33,7 +33,7 @@ from .admission import Admission
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger
-from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task
+from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task, Waiter
 
 
 @dataclass(slots=True, eq=False)
@@ -79,6 +79,16 @@ class Endings:
         self._admission = admission
         self._host = host
         self.notices: list[Any] = []  # tasks and jobs whose waiters must be called
+
+    def notify(self) -> None:
+        """Call the waiters of every task and job with a notice."""
+        notices, self.notices = self.notices, []
+        for job in notices:
+            waiting: dict[Waiter, None] = {}
+            for waiter in (*(job.waiters or ()),):  # a copy: the collector may close a waiting coroutine meanwhile
+                if not waiter(job):
+                    waiting[waiter] = None
+            job.waiters = waiting or None  # at once: a stream's thread reads it
 
     def complete(self, task: Task) -> None:
         """Take in a task that physically ended on its stream. Its `refund` and `failure` are set."""

@@ -1,7 +1,7 @@
 """The scheduler as a plain state machine. Tasks, completions and cancellations go in; launches and notices come out.
 
 The engine knows no clock, no threads, no arrays and no event loop. Every method runs to its end on one thread.
-Everything that the engine needs from outside it asks of its `Host`.
+Everything that the engine needs from outside it asks of its `Host`, and of the streams of its lanes.
 
 An operation reaches its result in one of four ways:
 
@@ -48,13 +48,13 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
-from .admission import Admission, choose, soonest
+from .admission import Admission, place
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
-from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, Waiter, failure_above
+from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
 from .scopes import Scopes
 from .tenants import Share
 
@@ -108,7 +108,7 @@ class Engine:
 
     def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
         self.completions = completions
-        self.ledger: Ledger = Ledger(limits, completions, runtime)
+        self.ledger: Ledger = Ledger(limits, completions, runtime, host.clock)
         self.admission: Admission = Admission(self.ledger, completions.returning)
         self.root: Scope = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.interrupted: BaseException | None = None
@@ -162,17 +162,19 @@ class Engine:
             self.dispatch()
 
     def _join(self, task: Task, fits: bool, hold: bool) -> None:
-        completions = self.completions
+        completions, ledger = self.completions, self.ledger
         # While a scan for fitting tasks may run, every drop must go through `completions`
         completions.immediate_thread = 0
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
-        if self.ledger.join(task, fits and failed is None and not hold and not task.blockers):
+        # `Ledger.idle`, written out, and what the task itself may wait for
+        if not ledger.pending and ledger.free > 0 and fits and failed is None and not (hold or task.blockers):
             if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
                 self._launch(task, False)
             return
+        ledger.join(task, False)
         self.admission.push(task)
         if failed is not None and task.move is None:
             self._endings.settle(task, failed.passed_to(task.name, task.site))
@@ -249,7 +251,7 @@ class Engine:
             while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
                 ran += self._run_or_launch(task, True, _MOST_HERE - ran)
             if self._endings.notices:
-                self._notify()
+                self._endings.notify()
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = ledger.pending > 0
             completions.threshold = ledger.in_flight // 2 or 1
@@ -289,16 +291,6 @@ class Engine:
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
-    def _notify(self) -> None:
-        """Call the waiters of every task and job with a notice."""
-        notices, self._endings.notices = self._endings.notices, []
-        for job in notices:
-            waiting: dict[Waiter, None] = {}
-            for waiter in (*(job.waiters or ()),):  # a copy: the collector may close a waiting coroutine meanwhile
-                if not waiter(job):
-                    waiting[waiter] = None
-            job.waiters = waiting or None  # at once: a stream's thread reads it
-
     def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
         """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
         ran, elsewhere = 0, task
@@ -325,6 +317,8 @@ class Engine:
             while task is not None and lane is not None:
                 if queued:
                     self._admit(task)
+                else:
+                    self.ledger.join(task, True)
                 task.lane, queued = lane, True
                 if observer is not None:
                     observer.task_launched(task)
@@ -350,14 +344,15 @@ class Engine:
             return
         if queued:
             self._admit(task)
+        else:
+            self.ledger.join(task, True)
         observer = self.ledger.observer
         if task.lanes:
-            task.lane = lane = soonest(task, self._host.clock()) if task.lanes[0].hop else choose(task)
-            lane.load += 1
-            lane.tail = task
+            points = place(task, self._host.clock)
             if observer is not None:
                 observer.task_launched(task)
-            self._host.launch(task)
+            assert task.lane is not None
+            task.number = task.lane.stream.launch(task, points)
         else:  # a claim is done when admitted: its value is charged the bytes
             assert task.value is not None
             if observer is not None:

@@ -10,16 +10,13 @@ from .model import Lane, Task
 
 
 class Host(Protocol):
-    """The runtime, or a stand-in for it. A subclass needs to define only `launch`.
+    """The runtime, or a stand-in for it, for which the methods here are enough.
 
     Attributes:
-        clock: returns seconds. Used for lanes with a `hop`: see `admission`.
+        clock: returns seconds.
     """
 
     clock: Callable[[], float] = staticmethod(lambda: 0.0)
-
-    def launch(self, task: Task) -> None:
-        """Put an admitted task on the stream of its lane."""
 
     def loop_lane(self, task: Task) -> Lane | None:
         """The lane of the event loop's thread, if a quick task may run there now; else None."""

@@ -7,7 +7,7 @@ For speed, two places repeat its code: `tensors.issue.run_at_once` charges an op
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
@@ -37,6 +37,7 @@ class Ledger:
 
     Attributes:
         account: the bytes charged to the scheduler. A scope with a reserve has an account of its own, within it.
+        began: when the work began that is not metered yet; None at rest.
         abandoned: an interruption left the counts unreliable, so unfinished tasks were abandoned. Nothing is charged
             from then on.
         busy: a change of state is under way. Requests of finalisers are put off meanwhile: see `engine`.
@@ -48,16 +49,20 @@ class Ledger:
     """
 
     __slots__ = (  # CPython is slower with more than 30 attributes in a `__dict__`
-        "abandoned", "account", "busy", "claim_bytes", "claims", "completions", "drop_observer", "ended", "ended_bytes",
-        "ended_tasks", "free", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
-        "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves",
-        "scope_observer", "sequence", "submitted", "unfinished", "waiting",
+        "_clock", "abandoned", "account", "began", "busy", "claim_bytes", "claims", "completions", "drop_observer",
+        "ended", "ended_bytes", "ended_tasks", "free", "growths", "in_flight", "limits", "numbers", "observer",
+        "op_observer", "peak_bytes", "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once",
+        "reserved", "reserves", "scope_observer", "sequence", "submitted", "unfinished", "waiting",
     )  # fmt: skip
 
-    def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
+    def __init__(
+        self, limits: Limits, completions: Completions, runtime: Any = None, clock: Callable[[], float] = float
+    ) -> None:
+        self._clock = clock
         self.limits: Limits = limits
         self.completions: Completions = completions
         self.account: Account = self._account(limits.max_bytes, runtime)
+        self.began: float | None = None
         self.busy: bool = False
         self.abandoned: bool = False
         self.observer: Instrument | None = None
@@ -116,17 +121,14 @@ class Ledger:
     def idle(self) -> bool:
         """Whether new work that fits may go past all queues: nothing is pending, and a slot is free.
 
-        This is the only such rule. `join` and `tensors.issue.run_at_once` repeat it.
+        This is the only such rule. `Engine._join` and `tensors.issue.run_at_once` repeat it.
         """
         return not self.pending and self.free > 0
 
     # -- the life of a task ---------------------------------------------------------------------------------------
 
-    def join(self, task: Task, ready: bool) -> bool:
-        """Count a submitted task, and give it its number. If it is `ready`, only other work can keep it waiting.
-
-        Returns whether it goes past the queues. Then it is charged, as one that is admitted from a queue is later.
-        """
+    def join(self, task: Task, passes: bool) -> None:
+        """Count a submitted task, and give it its number. If it goes past the queues, it is charged now."""
         task.seq = self.sequence
         self.sequence += 1
         self.unfinished += 1
@@ -137,11 +139,9 @@ class Ledger:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
-        if not ready or self.pending or self.free <= 0:  # `idle`, written out
-            return False
-        task.state = LAUNCHED
-        self.charge(task)
-        return True
+        if passes:
+            task.state = LAUNCHED
+            self.charge(task)
 
     def enqueue(self, task: Task) -> None:
         """Count a task that waits in a queue."""
@@ -262,6 +262,8 @@ class Ledger:
         if account.grace:
             account.grace -= 1
         if task.lanes:
+            if self.began is None:
+                self.began = self._clock()
             account.in_flight += 1
             self.in_flight += 1
             self.free -= 1

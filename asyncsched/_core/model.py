@@ -110,7 +110,7 @@ class Value:
                 if is_finalized(self):  # by the collector: see above
                     self.escaped = True
                 self.device.memory.reclaim(self)
-            elif charge := self.charge:
+            if charge := self.charge:
                 account, completions = self.account, self.account.completions  # `Completions.dropped`, written out
                 if completions.immediate_thread == get_ident() and not account.closed:
                     account.used -= charge

@@ -16,14 +16,14 @@ from .._core.model import Value
 from .._instead import ARRAY, no_attribute
 from .._tree import find, map_leaves
 from ..background import Background, Kept, check_may_block
-from ..devices.memory import form_of
+from ..devices.memory import form_of, reveal
 from ..errors import ImplicitBarrierError, SchedulerClosed, TaskTooLarge
 from ..ops.index_keys import through
 from ..ops.meta import Meta
 from ..ops.op import Op
 from ..ops.table import TABLE
 from ..runtime.life import Life
-from ..tensors.handles import reach, reveal
+from ..tensors.handles import reach
 from ..tensors.reading import Pair
 from ..tensors.tensor import UFUNC_OPERATORS, Tensor
 from .places import Place, Storage, apply_to, placed

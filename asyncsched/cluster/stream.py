@@ -417,5 +417,3 @@ class DaskMemory(Memory):
 
     def reclaim(self, value: Value) -> None:
         value.array = value.block = None  # on any thread, since a future tells the client's loop that it is dropped
-        if value.charge:
-            self.completions.dropped(value)

@@ -103,7 +103,6 @@ class Device(Protocol):
         hop: seconds until a stream that is idle, or waits for another, begins; 0 where that hardly matters.
         note_arguments: notes, in a function's context, the work on which the user's own arrays among its arguments are
             pending now; on the loop's thread. None where the arrays are there.
-        rest: called on the loop's thread when no task is unfinished, to undo settings of the process; or None.
         memory: a `devices.memory.Memory`. It runs operations, and knows the bytes of arrays, and the arrays that have
             left.
     """
@@ -119,7 +118,6 @@ class Device(Protocol):
     copier: Any
     hop: float = 0.0
     note_arguments: Callable[[Context, Sequence[Any]], None] | None = None
-    rest: Callable[[], None] | None = None
     memory: Any
 
     # -- opening, in this order; each once --------------------------------------------------------------------------

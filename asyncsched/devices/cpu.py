@@ -29,9 +29,8 @@ from __future__ import annotations
 
 import atexit
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Final
@@ -66,7 +65,9 @@ def _share_blas(team: Team, task: Task) -> None:
     if product or not (isinstance(call, Op) and (call.out or call.view)):
         # A product has a stream's part of the threads, whatever else runs: its bits must not depend on that. A
         # library's or a user's function may use them all.
-        blas.compute(team, product or False in [one.finished.count == one.launched for one in team.streams])
+        narrow = product or False in [one.finished.count == one.launched for one in team.streams]
+        if narrow or blas.computing or len(blas.devices) > 1:  # else it has all threads, as most functions
+            blas.compute(team, narrow)
 
 
 class CPUStream:
@@ -220,9 +221,8 @@ class CPUDevice(HostDevice):
         self.memory: HostMemory = HostMemory(completions, max_bytes)
         self.memory.threads = self._count
         if team is not None:
-            blas.share(team, self._count)
+            blas.share(team, self._count, completions.at_rest)
             self.hop = PART_SECONDS
-            self.rest: Callable[[], None] | None = partial(blas.rest, team)
         for i in range(self._count):  # one by one: if a thread cannot start, `close` ends those before it
             self._running.append(CPUStream(f"{self.name} stream {i}", self.memory, team))
         self.streams = list(self._running)
@@ -248,7 +248,7 @@ class CPUDevice(HostDevice):
         if self._team is not None:
             self._team.streams = ()  # breaks a circle, which would keep the descriptor open that wakes the loop
             blas.unshare(self._team)
-            self._team = self.rest = None
+            self._team = None
         self.streams = []
         if FREE_THREADED and self._running:
             self.memory.on_escape = None

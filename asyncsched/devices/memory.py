@@ -110,7 +110,8 @@ class Memory:
         return False
 
     def reclaim(self, value: Value) -> None:
-        """Recycle the buffer of a value that nobody holds. If its array left, charge it until that array is gone."""
+        """Recycle the buffer of a value that nobody holds. If its array left, charge it until that array is gone.
+        Whatever charge the value still has is given back next."""
         if value.base is not None and value.escaped:  # not `|=`: another thread may set it meanwhile
             value.base._value.escaped = True
         if not value.escaped:
@@ -126,12 +127,10 @@ class Memory:
                 self._watch(value, owner, nbytes, 0)
                 value.block = value.block[1:]
             if some:
-                return
+                value.charge = 0
         elif not self._came_back(value):
             self._watch(value, owner_of(value.array), value.charge, _pooled(value.block))
-            return
-        if value.charge:
-            self.completions.dropped(value)
+            value.charge, value.block = 0, None
 
     def _watch(self, value: Value, owner: Array, charge: int, pooled: int) -> None:
         anchor = self.anchor(owner)
@@ -201,6 +200,25 @@ def gone(escape: Any) -> None:
             memory.completions.dropped(escape)
     except NO_ROOM as error:
         memory.completions.fatal = error
+
+
+def deliver(value: Value) -> Any:
+    """Hand the result of a done value out to the user, or raise its exception."""
+    if value.task is not None and value.failure is not None:
+        try:
+            value.failure.rethrow()
+        finally:
+            del value
+    if value.meta is not None:
+        reveal(value)
+        return hand_out(value)
+    return value.array  # a callable's own result
+
+
+def reveal(value: Value) -> None:
+    """From now on the lengths of a value that is there are known, since the program has waited for it."""
+    if value.meta is not None and not value.meta.known:
+        value.meta = form_of(value)
 
 
 def hand_out(value: Value) -> Array:

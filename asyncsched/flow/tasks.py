@@ -27,6 +27,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from threading import get_ident
 from time import perf_counter
 from typing import Any, NoReturn, TypeAlias, TypeVar, overload
@@ -49,7 +50,7 @@ from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited
 from ..tensors.arguments import dtype_of
-from ..tensors.handles import Handle, Task, deliver
+from ..tensors.handles import Handle, Task, copy_out
 from ..tensors.putting import importable, make_put, put_nowait
 from ..tensors.tensor import Tensor
 from .learned import LearnedCost
@@ -61,6 +62,7 @@ Cost: TypeAlias = int | str | LearnedCost
 # several times as long to make.)
 Options: TypeAlias = tuple[Any, Any, Cost | None, int | str | None, str | None, object, Hashable]
 
+_plan = lru_cache(1024)(CallPlan)  # one for all tasks of a name
 _MAY_HOLD = (Handle, tuple, list, dict)  # types of arguments that are handles, or may have handles in them
 
 
@@ -190,13 +192,14 @@ class Tasks:
         context = self._context_for(fn, args, keywords)
         await asyncio.sleep(0)
         given = shape, dtype, nbytes, workspace, name, device, resource
-        task, handle = _make_call(self._runtime, self._core(), fn, args, given, context, bounded=False)
+        task, value = self._make_call(fn, args, given, context, bounded=False)
+        handle = _handle_of(task, value)
         try:
             if task.state == PENDING:
                 await self._admitted(task)
             return handle
         finally:
-            del task, handle  # as in `put`
+            del task, value, handle  # as in `put`
 
     @overload
     def submit_nowait(
@@ -219,7 +222,7 @@ class Tasks:
         """
         context = self._context_for(fn, args, keywords)
         given = shape, dtype, nbytes, workspace, name, device, resource
-        return _make_call(self._runtime, self._core(), fn, args, given, context, bounded=True)[1]
+        return _handle_of(*self._make_call(fn, args, given, context, bounded=True))
 
     async def call(
         self, fn: Callable[..., T], *args: Any, nbytes: Cost | None = None,
@@ -240,7 +243,8 @@ class Tasks:
         """
         context = self._context_for(fn, args, keywords)
         given = None, None, nbytes, workspace, name, device, resource
-        return await self._result(*_make_call(self._runtime, self._core(), fn, args, given, context, bounded=False))
+        result: T = await self._result(*self._make_call(fn, args, given, context, bounded=False))
+        return result
 
     def _context_for(self, fn: object, args: tuple[Any, ...], keywords: Mapping[str, object]) -> contextvars.Context:
         """The context that a callable runs in: a copy of this one. Make it before the event loop turns, since other
@@ -257,6 +261,50 @@ class Tasks:
                 device.note_arguments(context, args)
         return context
 
+    def _make_call(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], given: Options, context: contextvars.Context, *,
+        bounded: bool,
+    ) -> tuple[CoreTask, Value]:  # fmt: skip
+        """Submit a user's callable. Returns its task and value."""
+        runtime = self._runtime
+        shape, dtype, nbytes, workspace, name, device, resource = given
+        if not callable(fn):
+            kind = type(fn).__name__
+            raise TypeError(f"submit takes a callable, not {kind}: write `s.submit(fn, x)`, without calling `fn`")
+        if is_coroutine_function(fn):
+            raise TypeError(
+                f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
+            )
+        if (shape is None) != (dtype is None):
+            raise TypeError("shape and dtype go together: with both the result is a Tensor")
+        form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
+        leases: list[Lease] = []
+        bound = tuple([_bound(arg, leases, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
+        inputs = [lease._value for lease in leases]
+        default = inputs[0].device if inputs else runtime.devices[0]
+        target = default if device is None else runtime.device(device)
+        result = 0 if form is None else target.memory.footprint(form.nbytes)
+        label, lesson = name or label_of(fn), None
+        if isinstance(nbytes, LearnedCost):
+            ledger = None if target.memory.number is not None else runtime.ledger
+            lesson = nbytes._lesson(label, inputs, workspace, ledger)
+            nbytes, workspace = lesson.nbytes, lesson.workspace
+        cost, scratch = _cost(form, result, nbytes, workspace, inputs)
+        core, declared = self._core(), nbytes is not None
+        # The charge for a result that cannot be measured. None if the user gave no cost.
+        options: dict[str, Any] | None = None
+        if declared or scratch or lesson is not None:
+            options = {"unmeasured": cost - scratch if declared else 0, "lesson": lesson}
+        lanes = runtime.lanes[target].compute if resource is None else runtime.lane_of(resource, target)
+        value = new_value(core.account, target, form, cost - scratch if form is None else result, call_site(3))
+        reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
+        task = CoreTask(core, _plan(label), value, fn, reads, bound, options, lanes, cost)
+        task.context = context
+        for read in inputs:
+            read.escaped = True  # the function may keep its arguments
+        runtime.submit(task, bounded=bounded)
+        return task, value
+
     def _call_again(self, fn: Callable[[], T], plan: CallPlan, site: CallSite | None) -> Coroutine[Any, Any, T]:
         """`call` for a runner, which calls one function after another under one plan: the function is plain and takes
         no arguments, and is told of by the line that made the runner."""
@@ -265,25 +313,28 @@ class Tasks:
         value = new_value(core.account, device, None, 0, site)
         task = CoreTask(core, plan, value, fn, (), (), None, runtime.lanes[device].compute, 0)
         task.context = contextvars.copy_context()
-        handle: Task[T] = Task(value, plan.name)
         runtime.submit(task, bounded=False)
-        return self._result(task, handle)
+        return self._result(task, value)
 
-    async def _result(self, task: CoreTask, handle: Task[T]) -> T:
-        """Wait for a task. If the wait is cancelled, so is the task."""
+    async def _result(self, task: CoreTask, value: Value) -> Any:
+        """Wait for a callable, and return its own result. If the wait is cancelled, so is the task.
+
+        Nobody else knows of its value, so no lease is needed.
+        """
         try:
             if task.state == PENDING:
                 await self._admitted(task)
             await awaited(self._runtime, (task,))
-            if handle._value.device.remote:
-                return await handle  # which brings it here
-            result: T = deliver(handle._value)
-            return result
+            if task.failure is not None:
+                task.failure.rethrow()
+            if value.device.remote:
+                return await copy_out(self._runtime, value)
+            return value.array
         except (asyncio.CancelledError, GeneratorExit):
             self._take_back(task, "the coroutine that awaited it, which was cancelled")
             raise
         finally:
-            del task, handle  # as in `put`
+            del task, value  # as in `put`
 
     async def _admitted(self, task: CoreTask) -> None:
         """Wait until a task is launched or settled. If this is cancelled before, take the task back."""
@@ -387,47 +438,9 @@ async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> li
         del made, sources, tasks  # as in `put`
 
 
-def _make_call(
-    runtime: Runtime, core: CoreScope, fn: Callable[..., Any], args: tuple[Any, ...], given: Options,
-    context: contextvars.Context, *, bounded: bool,
-) -> tuple[CoreTask, Any]:  # fmt: skip
-    """A user's callable as a task, and its handle: a Tensor if shape and dtype are given, else a Task."""
-    shape, dtype, nbytes, workspace, name, device, resource = given
-    if not callable(fn):
-        kind = type(fn).__name__
-        raise TypeError(f"submit takes a callable, not {kind}: write `s.submit(fn, x)`, without calling `fn`")
-    if is_coroutine_function(fn):
-        raise TypeError(
-            f"{fn} is a coroutine function: await it, or use asyncio.create_task; streams run plain functions"
-        )
-    if (shape is None) != (dtype is None):
-        raise TypeError("shape and dtype go together: with both the result is a Tensor")
-    form = None if shape is None else meta(_shape(shape), dtype_of(dtype), contiguous=False)
-    leases: list[Lease] = []
-    bound = tuple([_bound(arg, leases, runtime) if isinstance(arg, _MAY_HOLD) else arg for arg in args])
-    inputs = [lease._value for lease in leases]
-    default = inputs[0].device if inputs else runtime.devices[0]
-    target = default if device is None else runtime.device(device)
-    result = 0 if form is None else target.memory.footprint(form.nbytes)
-    label, lesson = name or label_of(fn), None
-    if isinstance(nbytes, LearnedCost):
-        lesson = nbytes._lesson(label, inputs, workspace, None if target.memory.number is not None else runtime.ledger)
-        nbytes, workspace = lesson.nbytes, lesson.workspace
-    cost, scratch = _cost(form, result, nbytes, workspace, inputs)
-    declared = nbytes is not None
-    # The charge for a result that cannot be measured. None if the user gave no cost.
-    options: dict[str, Any] | None = None
-    if declared or scratch or lesson is not None:
-        options = {"unmeasured": cost - scratch if declared else 0, "lesson": lesson}
-    lanes = runtime.lanes[target].compute if resource is None else runtime.lane_of(resource, target)
-    value = new_value(core.account, target, form, cost - scratch if form is None else result, call_site(3))
-    reads = inputs[0] if len(inputs) == 1 else tuple(inputs)
-    task = CoreTask(core, CallPlan(label), value, fn, reads, bound, options, lanes, cost)
-    task.context = context
-    for read in inputs:
-        read.escaped = True  # the function may keep its arguments
-    runtime.submit(task, bounded=bounded)
-    return task, Task(value, label) if form is None else Tensor(value)
+def _handle_of(task: CoreTask, value: Value) -> Any:
+    """The handle of a user's callable: a Tensor if shape and dtype are given, else a Task."""
+    return Task(value, task.name) if value.meta is None else Tensor(value)
 
 
 def _shape(shape: Any) -> tuple[int, ...]:

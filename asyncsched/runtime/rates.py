@@ -129,8 +129,9 @@ class Spent:
 
 
 class Counts(Protocol):
-    """Counts since the beginning."""
+    """Counts since the beginning, and when the work began that is not metered yet; None at rest."""
 
+    began: float | None
     ended_tasks: int
     ended_bytes: int
 
@@ -139,13 +140,12 @@ class Meter:
     """The rates of tasks and bytes, over the time with unfinished work.
 
     Args:
-        source: counts `ended_tasks` and `ended_bytes`, since the beginning.
+        source: counts `ended_tasks` and `ended_bytes`, and sets `began`.
         clock: gives seconds.
     """
 
     def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
-        self.clock = clock
-        self.since: float | None = None  # when the work began that is not counted yet; None at rest
+        self._clock = clock
         self._source = source
         self._time = 0.0  # seconds of work not folded yet
         self._counted = (0, 0)  # tasks and bytes of folded work
@@ -153,10 +153,10 @@ class Meter:
 
     def sample(self, busy: bool) -> None:
         """Count the work since the last call. `busy`: is anything left to do?"""
-        if self.since is not None:
-            now = self.clock()
-            self._time += now - self.since
-            self.since = now if busy else None
+        if self._source.began is not None:
+            now = self._clock()
+            self._time += now - self._source.began
+            self._source.began = now if busy else None
             if self._time >= _FOLD:
                 self._fold()
 
@@ -199,6 +199,7 @@ class WaitingForRoom(Record):
 class Granted:
     """The number and bytes of an account's claims that were granted after a wait. A meter reads it."""
 
+    began: float | None = None
     ended_tasks: int = 0
     ended_bytes: int = 0
 
@@ -208,14 +209,15 @@ class Line:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.count: int = 0
+        self._clock = clock
         self._granted = Granted()
         self._meter = Meter(self._granted, clock)
 
     def begin(self) -> None:
         """Count one more waiting claim."""
         self.count += 1
-        if self._meter.since is None:
-            self._meter.since = self._meter.clock()
+        if self._granted.began is None:
+            self._granted.began = self._clock()
 
     def end(self, claim: Task) -> None:
         """Count one waiting claim less: it was granted, or waits no more."""

@@ -28,10 +28,10 @@ from .._core.free_threading import FREE_THREADED, LOOK
 from .._core.host import Host
 from .._core.instrument import Instrument
 from .._core.ledger import Ledger, Limits
-from .._core.model import DONE, LAUNCHED, Lane, Task, Value
+from .._core.model import DONE, Lane, Task, Value
 from .._interrupts import watch_for_interrupts
 from .._log import log
-from ..devices.contract import Device, Point, RemoteDevice
+from ..devices.contract import Device, RemoteDevice
 from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
@@ -245,14 +245,8 @@ class Runtime(OnOneLoop, Host):
 
     def _on_turn(self) -> None:
         self._allow_inline()
-        if not self.ledger.unfinished:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Nothing is left to run."""
-        for device in self.devices:
-            if device.rest is not None:
-                device.rest()
+        while self.completions.at_rest and not self.ledger.unfinished:
+            self.completions.at_rest.pop()()
 
     def add_instrument(self, instrument: Instrument) -> None:
         """Tell an instrument every event from now on. Raises as `Instruments.add` does."""
@@ -393,8 +387,6 @@ class Runtime(OnOneLoop, Host):
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a context where NumPy's error state is quiet."""
-        if self.meter.since is None:  # work begins after a rest
-            self.meter.since = self.meter.clock()
         return self.quiet.run(function, *args)
 
     def quiet_in_use(self) -> bool:
@@ -406,34 +398,14 @@ class Runtime(OnOneLoop, Host):
             return True
         return False
 
-    def launch(self, task: Task) -> None:
-        """Put an admitted task on its stream."""
-        lane = task.lane
-        assert lane is not None
-        if self.meter.since is None:
-            self.meter.since = self.meter.clock()
-        points: tuple[Point, ...] = ()
-        reads = task.reads
-        for value in (reads,) if type(reads) is Value else reads:
-            producer = value.task
-            if producer is not None and producer.lane is not lane and producer.state == LAUNCHED:
-                assert producer.lane is not None
-                points = (*points, (producer.lane.stream, producer.number))
-        if task.after is not None:
-            for reader in task.after:
-                if reader.state == LAUNCHED and reader.lane is not lane:
-                    assert reader.lane is not None
-                    points = (*points, (reader.lane.stream, reader.number))
-        task.number = lane.stream.launch(task, points)
-
     def on_wake(self) -> None:
         """Take in completions. A wake-up schedules this; `done()` and others call it directly."""
         self.completions.awake = False
         self.dispatch()  # also when closed: somebody may wait for a body that aclose(timeout=) left running
-        if self.meter.since is not None:
+        if self.ledger.began is not None:
             self.meter.sample(self.ledger.unfinished > 0)
-            if not self.ledger.unfinished:
-                self._rest()
+            while self.completions.at_rest and not self.ledger.unfinished:
+                self.completions.at_rest.pop()()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

@@ -21,14 +21,13 @@ import contextvars
 import os
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from queue import SimpleQueue
 from typing import Any, Final, NoReturn, TypeVar
 from weakref import WeakSet
 
 import anyio
 
-from .._blocks import contextmanager
 from .._threads import start_thread
 from ..errors import passable
 
@@ -127,15 +126,12 @@ async def outlast(lasts: Callable[[], bool], change: Callable[[], Awaitable[obje
             del cancelled  # its traceback holds this frame
 
 
-@contextmanager
-def interrupts_pass() -> Iterator[None]:
-    """Let a Ctrl-C inside the body of a task group leave the loop at once, and cancel the group.
+def pass_interrupt(error: BaseException) -> None:
+    """If this, raised in the body of a task group, is a Ctrl-C, let it leave the loop at once, and cancel the group.
 
     Without it the group would hold the Ctrl-C back until its threads have ended.
     """
-    try:
-        yield
-    except KeyboardInterrupt as error:
+    if isinstance(error, KeyboardInterrupt):
         asyncio.get_running_loop().call_soon(_raise, error)
         raise asyncio.CancelledError from None
 

@@ -18,9 +18,10 @@ import numpy as np
 
 from .._core.model import Lease, Value, failure_above
 from .._instead import no_attribute
+from ..devices.memory import deliver
 from ..errors import ImplicitBarrierError
 from ..runtime.waiting import wait
-from .handles import Handle, copied_at_once, copy_out, deliver, reach, runtime_of
+from .handles import Handle, copied_at_once, copy_out, reach, runtime_of
 
 T = TypeVar("T")
 U = TypeVar("U")

@@ -14,7 +14,7 @@ from .._core.ownership import enter
 from .._instead import TASK, no_attribute
 from .._interrupts import Lock
 from ..devices.contract import Job
-from ..devices.memory import form_of, hand_out
+from ..devices.memory import deliver, reveal
 from ..runtime.life import Life, running_loop
 from ..runtime.runtime import INLINE_COPY, Runtime
 from ..runtime.threads import in_thread, under_way
@@ -226,25 +226,6 @@ def reach(value: Value) -> Generator[Any, None, None]:
         yield
     else:
         yield from wait(value.account.runtime, (task,))
-
-
-def deliver(value: Value) -> Any:
-    """Hand the result of a done value out to the user, or raise its exception."""
-    if value.task is not None and value.failure is not None:
-        try:
-            value.failure.rethrow()
-        finally:
-            del value
-    if value.meta is not None:
-        reveal(value)
-        return hand_out(value)
-    return value.array  # a callable's own result
-
-
-def reveal(value: Value) -> None:
-    """From now on the lengths of a value that is there are known, since the program has waited for it."""
-    if value.meta is not None and not value.meta.known:
-        value.meta = form_of(value)
 
 
 def copied_at_once(value: Value) -> bool:

@@ -12,7 +12,7 @@ from .._core.callsite import call_site
 from .._core.model import PENDING, CallPlan, Scope, Task, new_value
 from ..devices.contract import Device
 from ..errors import QueueFull
-from ..ops.kernels.elementwise import copy
+from ..ops.kernels.elementwise import native_copy
 from ..ops.meta import meta
 from ..ops.op import Op
 from ..ops.table import TABLE
@@ -25,14 +25,7 @@ _PLANS = CallPlan("put"), CallPlan("put", small=True)  # the second for copies o
 _CUDA = (2, 13)  # DLPack's kDLCUDA and kDLCUDAManaged
 
 
-def _native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
-    """A copy in the layout of `x` and in this machine's byte order."""
-    if out is None and not x.dtype.isnative:
-        return x.astype(x.dtype.newbyteorder("="))
-    return copy(xp, x, out=out)
-
-
-_PUT = Op("put", _native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
+_PUT = Op("put", native_copy, TABLE["copy"].rule, out=True, doc="A host array, copied to the device.")
 
 
 Source = tuple[Any, np.dtype[Any], Device]  # an array that a copy stream of the device can read, and a tensor's dtype

@@ -18,12 +18,13 @@ import numpy as np
 from .._core.model import Value
 from .._instead import NUMPY
 from ..devices.contract import Device, in_stream_thread
+from ..devices.memory import deliver
 from ..errors import ImplicitBarrierError, SchedulerClosed
 from ..runtime.life import Life, running_loop
 from ..runtime.loops import ask_async
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import awaited
-from .handles import Handle, deliver, runtime_of
+from .handles import Handle, runtime_of
 
 Pair: TypeAlias = tuple[int, int] | None  # in DLPack: a version, or a kind of device with its number
 

@@ -289,11 +289,11 @@ class Promises(RuleBasedStateMachine):
         assert job.starts == 1, "nothing runs twice"
         return job
 
-    def _checked_launch(self, task: Task) -> None:
+    def _checked_launch(self, task: Task, waits: object) -> int:
         self.thinking = True
         assert not self.may_run_here(self._admitted(task))
         self.thinking = False
-        self._launch(task)
+        return self._launch(task, waits)
 
     def _checked_run(self, task: Task) -> None:
         self.thinking = True

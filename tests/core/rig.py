@@ -50,15 +50,16 @@ class Rig(Host):
         self.loop = Lane(self)  # where quick tasks run
         self.loop_is_free = True  # False: they held it for long enough, and go to streams
         self.ran: list[Task] = []  # the quick ones
-        self.lanes = [Lane(loop=self.loop) for _ in range(lanes)]
+        self.lanes = [Lane(stream=self, loop=self.loop) for _ in range(lanes)]
         self.streams: dict[Lane, deque[Task]] = {lane: deque() for lane in self.lanes}
         self.claims: dict[Task, Value] = {}
         self._launched: list[Task] = []
 
-    def launch(self, task: Task) -> None:
+    def launch(self, task: Task, waits: object) -> int:
         assert task.lane is not None
         self.streams[task.lane].append(task)
         self._launched.append(task)
+        return 0
 
     def loop_lane(self, task: Task) -> Lane | None:
         if not self.loop_is_free or failure_above(task.inputs) is not None:

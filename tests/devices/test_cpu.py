@@ -89,8 +89,8 @@ def many(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         before = threads()
         yield before
         assert threads() == before
-        assert not blas._streams
-        assert not blas._computing
+        assert not blas.devices
+        assert not blas.computing
 
 
 async def test_one_stream_keeps_every_blas_thread(many: list[int]) -> None:
@@ -226,10 +226,10 @@ def test_a_finaliser_that_closes_a_scheduler_in_the_middle_of_a_setting_waits_fo
     library = Library(lambda: blas.unshare("abandoned"))
     monkeypatch.setattr(blas, "_found", [library])
     monkeypatch.setattr(blas, "_processors", 8)
-    blas.share("abandoned", 4)
+    blas.share("abandoned", 4, [])
     blas.compute("abandoned", True)
     assert library.num_threads == 8
-    assert not blas._streams
+    assert not blas.devices
 
 
 def test_a_loop_of_another_thread_sets_the_threads_too(many: list[int]) -> None:

@@ -17,7 +17,7 @@ from itertools import cycle
 import anyio
 import pytest
 
-from asyncsched.runtime.threads import in_thread, interrupts_pass
+from asyncsched.runtime.threads import in_thread, pass_interrupt
 from tests.waiting import turns
 
 PROGRAM = """
@@ -96,9 +96,8 @@ def test_raised_in_the_body_of_a_task_group_it_does_not_wait_for_the_threads(gat
     async def main() -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(in_thread, gate.wait, "blocks")
-            with interrupts_pass():
-                await turns(3)
-                raise KeyboardInterrupt
+            await turns(3)
+            pass_interrupt(KeyboardInterrupt())
 
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(main())

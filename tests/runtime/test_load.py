@@ -17,11 +17,12 @@ class Worker:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.began: float | None = None
         self.ended_tasks = self.ended_bytes = 0
         self.meter = Meter(self, self.clock)
 
     def work(self, seconds: float, rate: float, *, step: float = 0.125) -> None:
-        self.meter.since = self.clock()
+        self.began = self.clock()
         for _ in range(round(seconds / step)):
             self.clock.passes(step)
             self.ended_tasks += round(rate * step)
@@ -94,7 +95,7 @@ async def test_nothing_to_do_is_no_wait() -> None:
 async def test_the_backlog_and_the_wait_for_it() -> None:
     async with asc.Scheduler("cpu", max_ops=1, max_bytes=1000) as s:
         clock = Clock()
-        s._runtime.meter = Meter(s._runtime.ledger, clock)
+        s._runtime.meter, s._runtime.ledger._clock = Meter(s._runtime.ledger, clock), clock
         for i in range(2):
             gate = threading.Event()
             first = await s.submit(held, gate, nbytes=100)

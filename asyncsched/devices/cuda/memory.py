@@ -348,9 +348,6 @@ class CUDAMemory(Memory):
         array, value.array = value.array, None  # the memory first, its bytes second: the loop may be waiting for them
         if array is not None and type(value.block) is Spare:
             value.block.keep(array)
-        del array
-        if value.charge:
-            self.completions.dropped(value)
 
     def anchor(self, owner: Any) -> Any:
         """The block under the array. The collector sees the array, but not the block, and never ends it early. If a

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,9 @@ _OPENBLAS = [
     f"{prefix}openblas_set_num_threads{suffix}" for prefix, suffix in product(("scipy_", ""), ("64_", "_64", ""))
 ]
 _lock = Lock()
-_streams: dict[object, int] = {}  # of each device with several streams
-_computing: dict[object, bool] = {}  # devices that compute: whether their task has one stream's part
+# Of each device with several streams: how many, and the list of what to call when it rests
+devices: dict[object, tuple[int, list[Callable[[], None]]]] = {}
+computing: dict[object, bool] = {}  # devices that compute: whether their task has one stream's part
 _libraries: list[tuple[Setter, int]] = []  # and how many threads each library had before
 _found: list[LibController] = []
 _processors = 1
@@ -47,39 +49,39 @@ def look() -> None:
         _found, _processors = controller.lib_controllers, allowed_processors()
 
 
-def share(device: object, streams: int) -> None:
-    """One more device has this number of streams. Call `look` before; undo with `unshare`."""
+def share(device: object, streams: int, at_rest: list[Callable[[], None]]) -> None:
+    """One more device has this number of streams. Call `look` before; undo with `unshare`. When the device has no more
+    tasks, what is in `at_rest` is called."""
     global _libraries
     with _lock:
-        if not _streams:
+        if not devices:
             _libraries = [(_setter(library), library.num_threads) for library in _found]
-        _streams[device] = streams
+        devices[device] = streams, at_rest
 
 
 def unshare(device: object) -> None:
     """Take back `share`. The last call restores the setting from before the first. Never blocks for long."""
     with _lock:
-        _computing.pop(device, None)
-        del _streams[device]
+        computing.pop(device, None)
+        del devices[device]
         _set()
 
 
 def compute(device: object, narrow: bool) -> None:
     """A device is about to run a task: alone, or `narrow`, with one stream's part of the processors."""
-    if not (narrow or _computing) and len(_streams) == 1:
-        return  # the most frequent case: it has all threads
-    if _computing.get(device) is not narrow:
+    if computing.get(device) is not narrow:
         with _lock:
-            _computing[device] = narrow
+            if device not in computing:
+                devices[device][1].append(partial(_rest, device))
+            computing[device] = narrow
             _set()
 
 
-def rest(device: object) -> None:
+def _rest(device: object) -> None:
     """A device has no more tasks."""
-    if device in _computing:
-        with _lock:
-            _computing.pop(device, None)
-            _set()
+    with _lock:
+        computing.pop(device, None)
+        _set()
 
 
 def _set() -> None:
@@ -94,8 +96,8 @@ def _set() -> None:
 
 def _wanted() -> int | None:
     """How many threads suit the running tasks; None for as many as before."""
-    if len(_computing) > 1 or any(_computing.values()):
-        return max(1, _processors // max(_streams.values()))
+    if len(computing) > 1 or any(computing.values()):
+        return max(1, _processors // max([streams for streams, _ in devices.values()]))
     return None
 
 
@@ -113,8 +115,8 @@ def _forked() -> None:
     """The child of a fork: the parent's devices compute in the parent, and one of its threads may have the lock."""
     global _lock
     _lock = Lock()
-    _computing.clear()
-    _streams.clear()
+    computing.clear()
+    devices.clear()
     _set()
 
 

@@ -22,7 +22,7 @@ from .. import execution
 from ..contract import Device
 from ..memory import Memory
 from .allowed import allowed_memory
-from .pool import POOLED_BYTES, Block, Pool
+from .pool import POOLED_BYTES, Pool
 
 Array = np.ndarray[Any, Any]
 _FIRST = ref(0)
@@ -161,7 +161,7 @@ class HostMemory(Memory):
         pools = op.out and not op.view and nbytes >= POOLED_BYTES and form.known
         # `out` is in C order, so the result must be, too: it is declared so, or it follows from the operands.
         if not pools or not (form.contiguous or all(map(_contiguous, args))):
-            self._finish(task, np.asarray(kernel(*args, **options)), None)
+            self._finish(task, np.asarray(kernel(*args, **options)))
             return
         reused = execution.reusable(task, isinstance(kernel, np.ufunc), np.ndarray, form) if op.inplace else None
         if reused is None:
@@ -171,7 +171,12 @@ class HostMemory(Memory):
         try:
             out = _array_on(form.shape, form.dtype, buffer=block) if reused is None else reused.array
             made = cut.run(op, kernel, args, out, options)
-            self._finish(task, made, block)
+            if task.failure is not None:  # cancelled meanwhile
+                self.pool.give(block)
+            else:
+                assert task.value is not None
+                task.value.block = block
+                execution.finish(task, task.value, made, nbytes)
             if reused is not None:
                 execution.take_over_charge(task, reused)
         except BaseException:
@@ -179,17 +184,14 @@ class HostMemory(Memory):
                 self.pool.give(block)
             raise
 
-    def _finish(self, task: Task, array: Array, block: Block | None) -> None:
+    def _finish(self, task: Task, array: Array) -> None:
+        """Take in a result that is in no buffer of the pool."""
         value = task.value
         assert value is not None
         if task.failure is not None:  # cancelled meanwhile
-            if block is not None:
-                self.pool.give(block)
             return
         charge = 0
-        if block is not None:
-            charge, value.block = value.nbytes, block
-        elif not array.flags.owndata and (source := execution.source_of(task, array)) is not None:
+        if not array.flags.owndata and (source := execution.source_of(task, array)) is not None:
             value.base = Lease(source)
         else:
             charge = array.nbytes

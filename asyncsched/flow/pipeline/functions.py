@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 import anyio
 
-from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
+from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
 from .collate import PACKED, Packed, pack_or_collate
 from .links import DROPPED, PLAIN, DroppingLink, Marked, Numbered, WaitQueue, marked
 from .position import Origin, brief
@@ -204,10 +204,10 @@ class ThreadStage(CallingStage):
                 for _ in range(self.workers):
                     group.start_soon(in_thread, self._work, f"pipeline {self.name}")
                 try:
-                    with interrupts_pass():
-                        await self.feed()
-                except BaseException:
+                    await self.feed()
+                except BaseException as error:
                     self.stop()
+                    pass_interrupt(error)
                     raise
                 finally:
                     for _ in range(self.workers):
@@ -250,7 +250,7 @@ class ThreadStage(CallingStage):
             function = _keeps(function)
         if self._retry:
             function = _tries(function, self._retry, self)
-        made, calls = self._made, self._calls
+        made, calls, out = self._made, self._calls, self.out
         while not self._stopped and taken(self._wake_ups):
             while calls and not self._stopped:
                 try:
@@ -262,7 +262,7 @@ class ThreadStage(CallingStage):
                 del call  # while it waits, a thread holds nothing
                 # While there are more calls and the next stage lacks nothing, the loop need not wake up for each
                 # result. No result is forgotten, since the last thread that works finds no more calls.
-                if not made.awake and (not calls or not self.out.lacks(len(made.things))):
+                if not made.awake and (not calls or len(out.items) + len(made.things) >= out.wanted):
                     made.wake()
 
     def _make(self, call: Call, function: Function) -> None:

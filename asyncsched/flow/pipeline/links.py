@@ -150,7 +150,7 @@ class Link:
         self.error: BaseException | None = None  # why it ended
         self.for_items: WaitQueue = WaitQueue()
         self.for_room: WaitQueue = WaitQueue()
-        self.wanted: int = 1  # for how many items the taker waits, while it does
+        self.wanted: int = 1  # for how many items the taker waits, while it does; read on any thread
 
     def try_reserve(self) -> bool:
         """Take room for an item, if there is any."""
@@ -224,10 +224,6 @@ class Link:
             link.capacity = capacity
             link.wanted = min(link.wanted, capacity // 2 or 1)
             link._offer_room()
-
-    def lacks(self, more: int) -> bool:
-        """Whether the taker waits, and would still lack items if `more` were put. May be called on any thread."""
-        return len(self.items) + more < self.wanted
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put: there are none, or an error came."""

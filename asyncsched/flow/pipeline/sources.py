@@ -24,7 +24,7 @@ from typing import Any
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import in_thread, interrupts_pass, taken, yield_to_streams
+from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
 from .links import Link, marked
 from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position
@@ -188,8 +188,11 @@ class ThreadSource(SourceStage):
         async with anyio.create_task_group() as group:
             group.start_soon(in_thread, self._read, f"pipeline {self.name}")
             try:
-                with interrupts_pass(), self._feeding:
+                with self._feeding:
                     await self._feed()
+            except BaseException as error:
+                pass_interrupt(error)
+                raise
             finally:
                 self._stopped = True
                 self._room.put(0)
@@ -206,7 +209,7 @@ class ThreadSource(SourceStage):
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
         yield_to_streams()
-        number, so_far = self.first, self._read_so_far
+        number, so_far, out = self.first, self._read_so_far, self.out
         try:
             self.opened = True
             self._open()
@@ -220,7 +223,7 @@ class ThreadSource(SourceStage):
                     if not self.skip.has(number):
                         room -= 1
                         so_far.things.append((number, marked(item, self.name)))
-                        if not so_far.awake and (not room or not self.out.lacks(len(so_far.things))):
+                        if not so_far.awake and (not room or len(out.items) + len(so_far.things) >= out.wanted):
                             so_far.wake()
                     number += 1
                     del item  # while it waits, a thread holds nothing

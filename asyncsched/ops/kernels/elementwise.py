@@ -15,6 +15,13 @@ def copy(xp: Any, x: Any, *, out: Any = None) -> Any:
     return x.copy(order="K") if out is None else into(xp, out, x)
 
 
+def native_copy(xp: Any, x: Any, *, out: Any = None) -> Any:
+    """A copy in the layout of `x` and in this machine's byte order."""
+    if out is None and not x.dtype.isnative:
+        return x.astype(x.dtype.newbyteorder("="))
+    return copy(xp, x, out=out)
+
+
 def astype(xp: Any, x: Any, *, dtype: Any, out: Any = None) -> Any:
     """A copy in another dtype."""
     return x.astype(dtype) if out is None else into(xp, out, x)
