@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as executors
 from functools import partial
 from traceback import walk_stack
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
@@ -35,6 +35,12 @@ from .holders import is_namespace, leads_on
 from .threads import running_code, under_way, waits_for_work
 from .wakeup import Wakeup
 
+# Private names, and the versions that they were tried with. Without one of them, no deadlock is certain.
+NAMES: Final = {
+    "asyncio": ["_ready", "_scheduled", "_selector", "_ssock", "_signal_handlers"],  # CPython 3.11 to 3.15
+    "uvloop": ["deque", "WeakValueDictionary", "TimerHandle", "Handle", "UVPoll"],  # 0.23
+    "executors": ["_threads_queues"],  # CPython 3.11 to 3.15
+}
 # The package's callbacks and handlers that only look, and asyncio's that only empties its own wake-up
 LOOKING: set[Callable[..., Any]] = {getattr(asyncio.SelectorEventLoop, "_read_from_self", print)}
 # Signals by which a person or a watchdog ends a program. (Windows has no SIGALRM.)
@@ -49,7 +55,12 @@ _PLAIN: Final = (
 )  # fmt: skip
 
 
-Work = tuple[list[Any], list[Any], bool]  # callbacks that are due, armed timers, and whether anything else is watched
+class Work(NamedTuple):
+    """What a loop shows: callbacks that are due, armed timers, and whether it watches anything else."""
+
+    due: list[Any]
+    timers: list[Any]
+    watches: bool
 
 
 def work_of(loop: Any) -> Work | None:
@@ -64,7 +75,7 @@ def work_of(loop: Any) -> Work | None:
     except (AttributeError, ValueError):
         return None
     armed = [timer for timer in list(timers) if not (timer.cancelled() or _only_looks(timer))]
-    return [one for one in list(due) if not _only_looks(one)], armed, watches
+    return Work([one for one in list(due) if not _only_looks(one)], armed, watches)
 
 
 def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
@@ -74,13 +85,12 @@ def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
         return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
     if any(one.ledger.in_flight or one.completions.items for one in opened() if one.loop is loop) or under_way:
         return "streams are at work"
-    due, timers, watches = work
-    if due:
+    if work.due:
         return "callbacks of the event loop are due"
-    if timers:
-        soonest = min([timer.when() for timer in timers])
+    if work.timers:
+        soonest = min([timer.when() for timer in work.timers])
         return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
-    if watches:
+    if work.watches:
         return "the event loop watches a socket, a file, a signal or another program"
     thread = next((f"{what} may act" for what, _ in foreign_threads(threading.get_ident())), None)
     return _handler() or thread or _unseen(loop)
@@ -100,7 +110,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     if work is None:
         return asyncio.all_tasks(loop)
     found, seen = set[asyncio.Task[Any]](), dict[int, int]()
-    todo = deque([(part, _FAR, True) for one in work[0] + work[1] for part in gc.get_referents(one)])
+    todo = deque([(part, _FAR, True) for one in work.due + work.timers for part in gc.get_referents(one)])
     for _, top in foreign_threads(thread):
         frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
         todo += [(held, _FAR, True) for frame in frames for _, held in variables_of(frame)]
@@ -148,7 +158,7 @@ def _is_idle(thread: threading.Thread | None, top: types.FrameType | None) -> bo
         return bottom.f_code.co_filename == threading.__file__
     if thread.name.startswith(_PREFIX) and thread not in running_code:
         return True
-    queues = getattr(executors, "_threads_queues", {})
+    queues = getattr(executors, NAMES["executors"][0], {})
     return thread in queues and queues[thread].empty() and top is not None and top.f_code is _WORKER
 
 
@@ -170,30 +180,28 @@ def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
 
 
 def _of_asyncio(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
-    """Private names, tried with CPython 3.11 to 3.15. Without one of them, no deadlock is certain."""
+    due, timers, selector, wakeup, handlers = NAMES["asyncio"]
     watches = type(loop) is not asyncio.SelectorEventLoop
     if not watches:
-        own = loop._ssock.fileno()
-        keys = [key for key in list(loop._selector.get_map().values()) if key.fd != own]
-        watches = bool(loop._signal_handlers) or not all(_is_wakeup(key.data) for key in keys)
-    return loop._ready, loop._scheduled, watches
+        own = getattr(loop, wakeup).fileno()
+        keys = [key for key in list(getattr(loop, selector).get_map().values()) if key.fd != own]
+        watches = bool(getattr(loop, handlers)) or not all(_is_wakeup(key.data) for key in keys)
+    return getattr(loop, due), getattr(loop, timers), watches
 
 
 def _of_uvloop(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
-    """uvloop has no attributes for these. But the garbage collector sees them: each is a container of its own kind.
-
-    Tried with uvloop 0.23. If a kind has another name, no deadlock is certain.
-    """
+    """uvloop has no attributes for these. But the garbage collector sees them: each is a container of its own kind."""
+    due, transports, timer, callback, poll = NAMES["uvloop"]
     parts = {id(part): part for part in gc.get_referents(loop)}.values()
-    (ready,) = [part for part in parts if type(part).__name__ == "deque"]
-    (open_,) = [part for part in parts if type(part).__name__ == "WeakValueDictionary"]
+    (ready,) = [part for part in parts if type(part).__name__ == due]
+    (open_,) = [part for part in parts if type(part).__name__ == transports]
     found = [one for part in parts if type(part) is set for one in list(part) if type(one) is not int]
-    timers = [one for one in found if type(one).__name__ == "TimerHandle"]
+    timers = [one for one in found if type(one).__name__ == timer]
     watches = bool(open_) or len(found) > len(timers)  # servers, other programs, streams that write
     for one in [one for part in parts if type(part) is dict for one in list(part.values())]:
         kind = type(one).__name__
-        if kind == "UVPoll":
-            handles = [part for part in gc.get_referents(one) if type(part).__name__ == "Handle"]
+        if kind == poll:
+            handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
             # The poll of uvloop's own wake-up has a handle without a function
             watches = watches or not (handles and all(_is_wakeup([handle], "loop") for handle in handles))
         else:

@@ -8,9 +8,7 @@ import os
 import subprocess
 import sys
 import threading
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -37,29 +35,15 @@ def test_programs_end_as_they_should(loop: str) -> None:
     assert told(loop, *PROGRAMS) == {name: PROGRAMS[name][1] for name in PROGRAMS}
 
 
-# Where names are read that asyncio, uvloop and executors do not promise
-PRIVATE: list[tuple[Any, str]] = [
-    *[(loop_work._of_asyncio, name) for name in ("_ready", "_scheduled", "_selector", "_ssock", "_signal_handlers")],
-    *[(loop_work._of_uvloop, name) for name in ("deque", "WeakValueDictionary", "TimerHandle", "Handle", "UVPoll")],
-    (loop_work._is_idle, "_threads_queues"),
-]
-
-
-def without(code: types.CodeType, name: str) -> types.CodeType:
-    """Code that reads another name in the place of this one."""
-    consts = [without(one, name) if isinstance(one, types.CodeType) else one for one in code.co_consts]
-    names, texts = [["gone" if one == name else one for one in those] for those in (code.co_names, consts)]
-    return code.replace(co_names=tuple(names), co_consts=tuple(texts))
-
-
-@pytest.mark.parametrize(("reads", "name"), PRIVATE)
+@pytest.mark.parametrize(
+    ("whose", "name"), [(whose, name) for whose in loop_work.NAMES for name in loop_work.NAMES[whose]]
+)
 async def test_without_a_private_name_nothing_is_certain(
-    reads: Any, name: str, monkeypatch: pytest.MonkeyPatch
+    whose: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loop = asyncio.get_running_loop()
-    code = without(reads.__code__, name)
-    assert code != reads.__code__
-    monkeypatch.setattr(reads, "__code__", code)
+    left = ["gone" if one == name else one for one in loop_work.NAMES[whose]]
+    monkeypatch.setitem(loop_work.NAMES, whose, left)
     event = asyncio.Event()
     waiting = asyncio.create_task(event.wait())
     worker = await asyncio.to_thread(threading.current_thread)  # of the executor
@@ -69,9 +53,9 @@ async def test_without_a_private_name_nothing_is_certain(
     await asyncio.sleep(0)
     work = loop_work.work_of(loop)
     assert loop_work.may_happen(loop) is not None
-    if reads.__name__.endswith(type(loop).__module__.split(".")[0]):
-        assert work is None or work[2]
-    elif reads is loop_work._is_idle:
+    if whose == type(loop).__module__.split(".")[0]:
+        assert work is None or work.watches
+    elif whose == "executors":
         here = threading.get_ident()
         assert f"the thread {worker.name!r}" in dict(loop_work.foreign_threads(here))
     timer.cancel()
