@@ -49,13 +49,14 @@ class Ledger:
 
     __slots__ = (  # CPython is slower with more than 30 attributes in a `__dict__`
         "abandoned", "account", "busy", "claim_bytes", "claims", "completions", "drop_observer", "ended", "ended_bytes",
-        "ended_tasks", "free", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
+        "ended_tasks", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
         "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves",
-        "scope_observer", "sequence", "submitted", "unfinished", "waiting",
+        "scope_observer", "sequence", "slots", "submitted", "unfinished", "waiting",
     )  # fmt: skip
 
     def __init__(self, limits: Limits, completions: Completions, runtime: Any = None) -> None:
         self.limits: Limits = limits
+        self.slots: float = inf if limits.max_ops is None else limits.max_ops
         self.completions: Completions = completions
         self.account: Account = self._account(limits.max_bytes, runtime)
         self.busy: bool = False
@@ -82,14 +83,12 @@ class Ledger:
 
     def clear(self) -> None:
         """Reset the counts: nothing is unfinished."""
-        max_ops = self.limits.max_ops
         self.unfinished: int = 0
         self.pending: int = 0
         self.pending_bytes: int = 0  # the sum of their costs
         self.claims: int = 0  # pending tasks that need no slot
         self.claim_bytes: int = 0  # the sum of their costs
         self.in_flight: int = 0
-        self.free = inf if max_ops is None else max_ops  # slots
         self.reserved: int = 0  # in bytes, by open scopes
         self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
@@ -118,7 +117,12 @@ class Ledger:
 
         This is the only such rule. `join` and `tensors.issue.run_at_once` repeat it.
         """
-        return not self.pending and self.free > 0
+        return not self.pending and not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is free."""
+        return self.in_flight >= self.slots
 
     # -- the life of a task ---------------------------------------------------------------------------------------
 
@@ -137,7 +141,7 @@ class Ledger:
             assert task.value is not None
             task.value.seq = task.seq
             self.observer.task_submitted(task)
-        if not ready or self.pending or self.free <= 0:  # `idle`, written out
+        if not ready or self.pending or self.in_flight >= self.slots:  # `idle`, written out
             return False
         task.state = LAUNCHED
         self.charge(task)
@@ -264,7 +268,6 @@ class Ledger:
         if task.lanes:
             account.in_flight += 1
             self.in_flight += 1
-            self.free -= 1
         if task.move is not None:
             task.move.charge(task)
         if self.in_flight > self.peak_in_flight:  # `note_peak`, written out: each iteration of a window comes here
@@ -286,7 +289,6 @@ class Ledger:
             account.used -= refund - task.returned
             account.changed = True
             self.in_flight -= 1
-            self.free += 1
             self.ended_tasks += 1
             self.ended_bytes += task.cost
             if refund < 0:
