@@ -95,7 +95,7 @@ class Admission:
         ledger = self._ledger
         if not ledger.pending:
             return None
-        full = ledger.free <= 0
+        full = ledger.full
         if full and not ledger.claims:
             return None
         if len(self._queues) > 1:
@@ -131,7 +131,7 @@ class Admission:
 
         Call it after `next` returned None.
         """
-        if self._ledger.free <= 0 or self._returning:
+        if self._ledger.full or self._returning:
             return []
         found = (self._oldest(account, False) for account in list(self._ledger.waiting) if not account.in_flight)
         return [task for task in found if task is not None]

@@ -112,7 +112,8 @@ class Completions:
         Its charge is set to 0 just before, with no call in between: see `report_again`.
         """
         account: Any = held.account
-        if self.immediate_thread == get_ident() and not account.closed:
+        mine = self.immediate_thread  # most often 0, which is quickly told
+        if mine and mine == get_ident() and not account.closed:
             account.used, held.charge = account.used - held.charge, 0
             return
         charge, held.charge = held.charge, 0

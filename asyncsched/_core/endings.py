@@ -101,7 +101,10 @@ class Endings:
             lane.done_until, lane.done_at = task.due, self._host.clock()
         if lane.tail is task:
             lane.tail = None
-        self.ended(task)
+        if task.failure is None and task.refund >= 0 and not task.cancelled:  # as most
+            self.end(task, DONE)
+        else:
+            self.ended(task)
 
     def ended(self, task: Task) -> None:
         """Take in a launched task that physically ended, on its stream or on the event loop's thread."""

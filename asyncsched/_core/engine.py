@@ -158,7 +158,7 @@ class Engine:
             self.interrupted, ledger.busy = error, True
             self._host.on_interrupted(error)
             raise
-        if not hold and (self._endings.notices or (ledger.pending and (completions.items or ledger.free > 0))):
+        if not hold and (self._endings.notices or (ledger.pending and (completions.items or not ledger.full))):
             self.dispatch()
 
     def _join(self, task: Task, fits: bool, hold: bool) -> None:
@@ -168,7 +168,7 @@ class Engine:
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
         # `Ledger.idle`, written out, and what the task itself may wait for
-        if not ledger.pending and ledger.free > 0 and fits and failed is None and not (hold or task.blockers):
+        if not ledger.pending and ledger.in_flight < ledger.slots and fits and failed is None and not (hold or task.blockers):
             if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:
@@ -256,7 +256,7 @@ class Engine:
             completions.wants_slots = ledger.pending > 0
             completions.threshold = ledger.in_flight // 2 or 1
             completions.wants_bytes = lacking = (
-                self.admission.lacking() if completions.wants_slots and ledger.free > 0 else 0
+                self.admission.lacking() if completions.wants_slots and not ledger.full else 0
             )
             arrived = len(completions.items)
             if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
@@ -274,13 +274,14 @@ class Engine:
 
     def _take_in(self) -> None:
         """Take in every completion and drop in the deque."""
-        items = self.completions.items
+        items, complete = self.completions.items, self._endings.complete
         while items:
             item = items.popleft()
             if type(item) is Task:
-                self._endings.complete(item)
+                complete(item)
             elif type(item) is tuple:
-                self.ledger.drop(*item)
+                account, nbytes, seq = item  # with `*item` the call takes twice as long
+                self.ledger.drop(account, nbytes, seq)
             elif type(item) is ref:
                 self.ledger.look_again(item())
             else:  # a job, which is neither admitted nor charged
@@ -338,11 +339,11 @@ class Engine:
 
     def _launch(self, task: Task, queued: bool) -> None:
         """Put the next task on a lane."""
-        above = failure_above(task.reads) if queued else None
-        if above is not None and task.move is None:  # the producer's completion is still on its way
-            self._endings.settle(task, above.passed_to(task.name, task.site))
-            return
         if queued:
+            above = failure_above(task.reads)
+            if above is not None and task.move is None:  # the producer's completion is still on its way
+                self._endings.settle(task, above.passed_to(task.name, task.site))
+                return
             self._admit(task)
         else:
             self.ledger.join(task, True)

@@ -50,9 +50,9 @@ class Ledger:
 
     __slots__ = (  # CPython is slower with more than 30 attributes in a `__dict__`
         "_clock", "abandoned", "account", "began", "busy", "claim_bytes", "claims", "completions", "drop_observer",
-        "ended", "ended_bytes", "ended_tasks", "free", "growths", "in_flight", "limits", "numbers", "observer",
+        "ended", "ended_bytes", "ended_tasks", "growths", "in_flight", "limits", "numbers", "observer",
         "op_observer", "peak_bytes", "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once",
-        "reserved", "reserves", "scope_observer", "sequence", "submitted", "unfinished", "waiting",
+        "reserved", "reserves", "scope_observer", "sequence", "slots", "submitted", "unfinished", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +60,7 @@ class Ledger:
     ) -> None:
         self._clock = clock
         self.limits: Limits = limits
+        self.slots: float = inf if limits.max_ops is None else limits.max_ops
         self.completions: Completions = completions
         self.account: Account = self._account(limits.max_bytes, runtime)
         self.began: float | None = None
@@ -87,14 +88,12 @@ class Ledger:
 
     def clear(self) -> None:
         """Reset the counts: nothing is unfinished."""
-        max_ops = self.limits.max_ops
         self.unfinished: int = 0
         self.pending: int = 0
         self.pending_bytes: int = 0  # the sum of their costs
         self.claims: int = 0  # pending tasks that need no slot
         self.claim_bytes: int = 0  # the sum of their costs
         self.in_flight: int = 0
-        self.free = inf if max_ops is None else max_ops  # slots
         self.reserved: int = 0  # in bytes, by open scopes
         self.reserves: int = 0  # granted so far
         self.waiting: dict[Account, None] = {}  # accounts with pending tasks
@@ -123,7 +122,12 @@ class Ledger:
 
         This is the only such rule. `Engine._join` and `tensors.issue.run_at_once` repeat it.
         """
-        return not self.pending and self.free > 0
+        return not self.pending and not self.full
+
+    @property
+    def full(self) -> bool:
+        """Whether no slot is free."""
+        return self.in_flight >= self.slots
 
     # -- the life of a task ---------------------------------------------------------------------------------------
 
@@ -266,7 +270,6 @@ class Ledger:
                 self.began = self._clock()
             account.in_flight += 1
             self.in_flight += 1
-            self.free -= 1
         if task.move is not None:
             task.move.charge(task)
         if self.in_flight > self.peak_in_flight:  # `note_peak`, written out: each iteration of a window comes here
@@ -288,7 +291,6 @@ class Ledger:
             account.used -= refund - task.returned
             account.changed = True
             self.in_flight -= 1
-            self.free += 1
             self.ended_tasks += 1
             self.ended_bytes += task.cost
             if refund < 0:

@@ -52,7 +52,7 @@ class Probe:
     @property
     def full(self) -> bool:
         """Whether no slot is free."""
-        return self._runtime.ledger.free <= 0
+        return self._runtime.ledger.full
 
     @property
     def used_bytes(self) -> int:

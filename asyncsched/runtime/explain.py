@@ -175,7 +175,7 @@ class _Chain:
         if head is not task and head is not None:
             before = counted(len(list(takewhile(lambda other: other is not task, queue.tasks()))), "other")
             return f"which is behind {before} in the queue of {_name_of(task.scope)}, whose head is", head
-        if task.lanes and ledger.free <= 0:
+        if task.lanes and ledger.full:
             taken = f"{ledger.in_flight:,} of {ledger.limits.max_ops:,} tasks (max_ops) are in flight"
             return f"which waits for a slot: {taken}, the oldest", next(iter(self._in_flight), None)
         if not account.has_room(task):

@@ -23,6 +23,7 @@ from ..runtime.life import InlineMode
 from ..runtime.runtime import Runtime
 
 _get_ident = threading.get_ident
+_new, _set_up = object.__new__, Task.__init__
 _ambient = ambient.get  # called through an imported name, CPython would make a bound method each time
 _ndarray = np.ndarray
 _ALWAYS = InlineMode.ALWAYS
@@ -36,24 +37,23 @@ def issue(
     reads: Value | tuple[Value, ...],
     template: tuple[Any, ...] | None,
     options: Mapping[str, Any],
-    *,
+    above: int = 3,
     lanes: Sequence[Lane] | None = None,
     hold: bool = False,
     after: Sequence[Task] | None = None,
     takes: Sequence[tuple[int, Value]] = (),
-    above: int = 3,
 ) -> Value:
     """Issue one operation on values and scalars of one device, by its plan. Returns the result's value at once.
 
     Args:
         reads: the values, or the only one.
         template: the arguments, with a `Ref` by place for each input; None if the arguments are the inputs.
+        above: as of `call_site`. By default the caller is `apply`, or an operator.
         lanes: where it may run; default: the device's compute streams.
         hold: launch nothing before the next `dispatch`.
         after: it begins once these tasks have ended, in whatever state. It can then write over its first input, and
             waits for that, if there is no room for both.
         takes: see `Task.takes`.
-        above: as of `call_site`. By default the caller is `apply`, or an operator.
 
     Raises:
         QueueFull, TaskTooLarge: if the backlog is full, or if the task could never run.
@@ -72,7 +72,8 @@ def issue(
         value.holders = []  # a card writes over any; or the size is not known yet
     if op.view and not plan.nbytes:
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
-    task = Task(scope, plan, value, op, reads, template, options, streams, cost, after, takes)
+    task = _new(Task)  # without calling the class, which takes longer
+    _set_up(task, scope, plan, value, op, reads, template, options, streams, cost, after, takes)
     for _, taken in takes:
         taken.task = task
     runtime.submit(task, hold=hold)
@@ -139,7 +140,7 @@ def run_at_once(
                 if arg is None:
                     return None
     if unfinished:
-        if ledger.free <= 0:
+        if ledger.in_flight >= ledger.slots:
             return None
         in_flight += ledger.in_flight
     elif runtime.completions.items:

@@ -149,7 +149,7 @@ def _apply_to_one(op: Op, x: object) -> Tensor | None:
         above = None if a.task is None else a.failure
         made = run_at_once(op, found, a, None, None, above, (a.array,))
     if made is None:
-        made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS, above=4)  # 4: above is a function
+        made = issue(a.account.runtime, a.device, op, found, a, None, NO_OPTIONS, 4)  # above is a function
     result = _new(Tensor)  # without calling the class, which takes half as long again
     result._value = made
     result._entry = None if made.holders is None else enter(made.holders)

@@ -83,7 +83,7 @@ class EngineMachine(Promises):
         handed_on = any(read.batch is not None and read.task.state < DONE for read in job.inputs)
         assert self.overcharge or failing or handed_on or limit is None or needed <= limit or not fits
         full = bounded and ledger.limits.max_pending is not None and ledger.pending >= ledger.limits.max_pending
-        passes = fits and not failing and not hold and not self.pending() and ledger.free > 0
+        passes = fits and not failing and not hold and not self.pending() and not ledger.full
         self.jobs.append(job)
         self.passing = {task} if passes else set()
         self.queued.clear()

@@ -176,7 +176,7 @@ class Promises(RuleBasedStateMachine):
         assert admission.next() is None
         stuck = admission.stuck()
         expected = set()
-        if ledger.free > 0:
+        if not ledger.full:
             for job in self.pending():
                 if not job.blocked and not self.in_flight(job.account):
                     expected.add(job.account)
@@ -197,7 +197,7 @@ class Promises(RuleBasedStateMachine):
 
     def waiting(self) -> tuple[dict[Account, tuple[int, Task | None]], bool]:
         """The accounts in which tasks wait, with their grace and earmarks, and whether all slots are taken."""
-        return {job.account: (job.account.grace, job.account.earmark) for job in self.pending()}, self.ledger.free <= 0
+        return {job.account: (job.account.grace, job.account.earmark) for job in self.pending()}, self.ledger.full
 
     def eligible(
         self, accounts: dict[Account, tuple[int, Task | None]], full: bool, *, taken_in: bool = False

@@ -37,11 +37,11 @@ def test_a_task_whose_producer_failed_unnoticed_is_not_launched():
     task, _ = rig.submit(x)
     rig.streams[bad.lane].remove(bad)
     execute(bad, 0, ValueError("no"))
-    rig.engine.ledger.free += 1
+    rig.engine.ledger.slots += 1
     rig.engine.dispatch()
     assert task not in rig.streams[bad.lane]
     assert task.state == FAILED
-    rig.engine.ledger.free -= 1
+    rig.engine.ledger.slots -= 1
     rig.post(bad)
     rig.drain()
     validate(rig.engine)

@@ -243,7 +243,7 @@ async def test_call_cancelled_in_the_turn_that_admits_it() -> None:
         calling = asyncio.create_task(s.call(body))
         await turns()
         assert s.statistics().tasks_pending == 1
-        engine_of(s).ledger.free += 1
+        engine_of(s).ledger.slots += 1
         s._runtime.dispatch()
         assert s.statistics().tasks_in_flight == 2  # admitted, and `call` does not know yet
         await cancelled(calling)

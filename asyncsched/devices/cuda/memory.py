@@ -129,9 +129,8 @@ class CUDAMemory(Memory):
         return self._steps.launches(task.call, task.options or {}, forms, self.footprint(plan.meta.nbytes))
 
     def _run(self, task: Task, value: Value, launches: Launches | None, stream: Any) -> None:
-        launch = None if launches is None else launches[task.args]
-        given = []
-        for read in () if launch is None else _operands(task):
+        launch, given = None if launches is None else launches[task.args], []
+        for read in () if launch is None else (task.reads,) if type(task.reads) is Value else _operands(task):
             given.append(read.array)
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
             if type(read.block) is not Spare and not read.array.flags.c_contiguous:
@@ -143,7 +142,8 @@ class CUDAMemory(Memory):
         form = value.meta
         reused = execution.reusable(task, True, Spare, form) if task.call.inplace else None
         out, spare = self._new(form, stream) if reused is None else (reused.array, reused.block)
-        given += (out, *launch.numbers)
+        given.append(out)
+        given += launch.numbers
         try:
             launch.function(launch.size, given)
         except Exception as error:  # as in `with_room`: written out, since most operations come this way
