@@ -168,7 +168,13 @@ class Engine:
         alone = not task.after and (task.reads.task is None if type(task.reads) is Value else not task.reads)
         failed = None if alone else _link_dependencies(task)
         # `Ledger.idle`, written out, and what the task itself may wait for
-        if not ledger.pending and ledger.in_flight < ledger.slots and fits and failed is None and not (hold or task.blockers):
+        if (
+            not ledger.pending
+            and ledger.in_flight < ledger.slots
+            and fits
+            and failed is None
+            and not (hold or task.blockers)
+        ):
             if task.plan.small and task.lanes[0].loop is not None:
                 self._run_or_launch(task, False, 1)
             else:

@@ -62,7 +62,7 @@ else:
     sys.stdin.read()
 """
 _NO_DESCRIPTORS = f"""{_IMPORTS}
-        import os, resource
+        import multiprocessing.popen_spawn_posix, os, resource  # the first, since an import needs descriptors
         least = os.dup(0) + 1
         os.close(least - 1)
         for more in (0, 1, 3, 5, 8):
