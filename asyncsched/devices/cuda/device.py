@@ -74,7 +74,7 @@ class CUDADevice(Device):
     """
 
     kind = "cuda"
-    hop = _HOP
+    hop: float = _HOP
     owns_captures = True
 
     def __init__(

@@ -140,7 +140,7 @@ class Link:
         self._largest = 1  # bytes of an item
         self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
         self.capacity: int = capacity if most_bytes is None else 1
-        self.room = self.capacity  # below 0 where items were put back, or were smaller before
+        self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
@@ -327,7 +327,7 @@ class DroppingLink(Link):
     def put(self, origin: Origin, item: Any) -> None:
         if item is DROPPED:
             self.drop(origin)
-            self.room += 1
+            self.room: int = self.room + 1
             if self.fitted:
                 self._measure(None)
             if self.for_room.waiters and (self.for_items.waiters or self.room * 2 >= self.capacity):
