@@ -62,7 +62,8 @@ else:
     sys.stdin.read()
 """
 _NO_DESCRIPTORS = f"""{_IMPORTS}
-        import multiprocessing.popen_spawn_posix, os, resource  # the first, since an import needs descriptors
+        # An import needs descriptors, too
+        import multiprocessing.popen_spawn_posix, multiprocessing.resource_tracker, os, resource
         least = os.dup(0) + 1
         os.close(least - 1)
         for more in (0, 1, 3, 5, 8):

@@ -29,7 +29,7 @@ def _unary(name: str, x: str, found: str) -> Unary:
     op = TABLE[name]
     function = unary(op)
     function.__name__ = function.__qualname__ = name
-    function.__module__ = __name__
+    function.__module__, function.__annotations__["x"] = __name__, "Operand"
     shapes = "Returns a tensor of the shape of `x`, in the dtype NumPy gives."
     example = f">>> x = await s.put(np.array({x}))\n>>> await asc.{name}(x)\n{found}"
     function.__doc__ = f"{op.doc}\n\n{shapes}\n\n{example}\n"
