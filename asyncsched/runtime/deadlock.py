@@ -23,6 +23,7 @@ from math import inf
 from threading import get_ident
 from time import thread_time
 from typing import Any
+from weakref import WeakSet
 
 from .._core.callsite import line_of
 from .._core.model import DONE, LAUNCHED, PENDING, Account, Task, Value
@@ -54,6 +55,7 @@ class Finding:
         caller: the future of the last task that keeps a reserve while others answer it, as the runners
             of a batcher do. To fail it is better than to fail the stuck task: the bytes that it releases may let the
             others be answered.
+        waiting: the asyncio tasks that only stuck tasks can wake.
     """
 
     deadlock: bool = False
@@ -61,6 +63,7 @@ class Finding:
     queued: int = 0
     reserved: int = 0
     caller: asyncio.Future[Any] | None = None
+    waiting: Collection[asyncio.Task[Any]] = ()
 
 
 @dataclass
@@ -156,7 +159,8 @@ class _Case:
 
     def told(self, account: Account, deadlock: bool) -> Finding:
         """What was found for an account."""
-        finding, lines = Finding(deadlock, caller=self.last_caller(account)), Counter[tuple[int, str]]()
+        finding = Finding(deadlock, caller=self.last_caller(account), waiting=WeakSet(self.waiting))
+        lines = Counter[tuple[int, str]]()
         mine = [one for one in self._held if one.account is account]
         mine.sort(key=lambda one: (-one.nbytes, not self._walk.referring(one.number)))
         for one in mine[:_LOOKED_UP]:

@@ -61,7 +61,7 @@ from .._log import log
 from .._threads import start_thread
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
 from .deadlock import BUDGET, Finding, investigate
-from .loop_work import LOOKING, may_happen
+from .loop_work import LOOKING, bound, may_happen
 from .runtime import Runtime
 from .stall_text import line_told, text_told
 
@@ -273,12 +273,16 @@ class StallWatch:
         self._may_search = perf_counter() + seconds / RARE
         self._runtime.dispatch()  # takes in objects that only the search held
         certain = certain and may_happen(self._loop) is None
+        # The search may have missed a timer: that of a task which ran just then. Here none runs.
+        told = [finding for finding in findings.values() if finding.deadlock and not certain]
+        may_end = bound(self._loop, get_ident()) if told else set()
         for task in self._runtime.engine.admission.stuck():
             account = task.scope.account
             stall = self._stalls[account]
             finding = findings.get(account) or (stall.told if certain else None) or Finding()
             lasted = stall.seconds(perf_counter())
             probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
+            probable = probable and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
                 self._may_search = 0.0
                 if not certain and task.seq >= stall.under:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import awaiting, deadlock
+from asyncsched.runtime import awaiting, deadlock, stall
 from asyncsched.runtime.holders import Walk
 from tests.waiting import cancelled, held, turns, until
 
@@ -310,3 +310,44 @@ async def test_where_no_chain_is_seen_it_is_a_stall(
         with pytest.raises(asc.SchedulerStalled):
             await asyncio.create_task(holds_what_another_lacks(s))
     assert not any(finding.deadlock for finding in looks)
+
+
+@pytest.mark.usefixtures("may_block")
+async def test_who_runs_while_it_is_searched_may_have_a_timer_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A watchdog that looks every now and then: one timer has fired, and the next is not set."""
+    searches: list[None] = []
+    runs, searched, investigate = threading.Event(), threading.Event(), stall.investigate
+
+    def search(*args: Any, **options: Any) -> dict[Any, deadlock.Finding]:
+        searches.append(None)
+        held(runs)
+        found = investigate(*args, **options)
+        if len(searches) == 1:
+            assert all(finding.deadlock for finding in found.values())  # as far as is seen from a thread
+        searched.set()
+        return found
+
+    async def work(s: asc.Scheduler) -> None:
+        kept = await s.put(BLOCK)
+        try:
+            await s.put(BLOCK)
+        finally:
+            del kept
+
+    async def watch(task: asyncio.Task[None]) -> None:
+        await until(lambda: searches)
+        runs.set()
+        held(searched)
+        while len(searches) < 2:
+            await asyncio.sleep(1e-3)
+        task.cancel()
+
+    monkeypatch.setattr(stall, "PROBABLE", 0.0)
+    monkeypatch.setattr(stall, "RARE", 1.0)
+    monkeypatch.setattr(stall, "investigate", search)
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        waiting = asyncio.create_task(work(s))
+        dog = asyncio.create_task(watch(waiting))
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await dog
