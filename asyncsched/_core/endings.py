@@ -101,18 +101,11 @@ class Endings:
             lane.done_until, lane.done_at = task.due, self._host.clock()
         if lane.tail is task:
             lane.tail = None
-        if task.failure is None and task.refund >= 0 and not task.cancelled:  # as most
-            self.end(task, DONE)
-        else:
-            self.ended(task)
+        self.ended(task)
 
     def ended(self, task: Task) -> None:
         """Take in a launched task that physically ended, on its stream or on the event loop's thread."""
-        failure = task.failure
-        if failure is None and task.refund >= 0 and not task.cancelled:  # as most
-            self.end(task, DONE)
-            return
-        site = None if task.refund >= 0 else task.site
+        failure, site = task.failure, None if task.refund >= 0 else task.site
         dependents: Sequence[Task] = ()
         if failure is None and not task.cancelled:
             self.end(task, DONE)

@@ -171,8 +171,7 @@ def _sole_holder(task: Task, tasks: Sequence[Task], uses: dict[int, int]) -> boo
         move = producer.move  # read once: the stream's thread clears it
         if move is None or move.place is None:
             return False  # its buffer may be a view's, or read-only
-        # Members of the commit that made it may still read it. The gate waits for them, so they will have ended. (One
-        # that reads it twice is listed twice.)
-        readers = [reader.inputs for reader in {*producer.dependents} if reader.move is not None]
+        # Members of the commit that made it may still read it. The gate waits for them, so they will have ended.
+        readers = [reader.inputs for reader in producer.dependents if reader.move is not None]
         known += sum([held is old for read in readers for held in read])
     return count <= known

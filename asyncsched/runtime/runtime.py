@@ -245,6 +245,10 @@ class Runtime(OnOneLoop, Host):
 
     def _on_turn(self) -> None:
         self._allow_inline()
+        self._rest()
+
+    def _rest(self) -> None:
+        """Undo settings of the process, if nothing is left to run."""
         while self.completions.at_rest and not self.ledger.unfinished:
             self.completions.at_rest.pop()()
 
@@ -404,8 +408,7 @@ class Runtime(OnOneLoop, Host):
         self.dispatch()  # also when closed: somebody may wait for a body that aclose(timeout=) left running
         if self.ledger.began is not None:
             self.meter.sample(self.ledger.unfinished > 0)
-            while self.completions.at_rest and not self.ledger.unfinished:
-                self.completions.at_rest.pop()()
+            self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

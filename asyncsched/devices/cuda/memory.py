@@ -130,7 +130,7 @@ class CUDAMemory(Memory):
 
     def _run(self, task: Task, value: Value, launches: Launches | None, stream: Any) -> None:
         launch, given = None if launches is None else launches[task.args], []
-        for read in () if launch is None else (task.reads,) if type(task.reads) is Value else _operands(task):
+        for read in () if launch is None else _operands(task):
             given.append(read.array)
             # A function's result may have gaps, and so have zeros in the memory of one (see `moves`).
             if type(read.block) is not Spare and not read.array.flags.c_contiguous:
@@ -234,7 +234,7 @@ class CUDAMemory(Memory):
         lane: Any = task.lane
         if not plan.shares_event or task.move is not None or lane.copies:
             return False
-        return self._mark in plan.compiled_in or self._noted(task)
+        return self._noted(task)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.

@@ -281,10 +281,7 @@ class CUDAStream:
             self._settle(task, details.get(task, _NOTHING), event is None)
         observer = self._memory.observer
         for task in tasks:
-            if task.refund >= 0:  # as most: `release`, written out
-                task.let_go()
-            else:
-                execution.release(task)
+            execution.release(task)
             if observer is not None and (times := details.get(task, _NOTHING)[2]) is not None:
                 observer.body_ended(task, *times.read(context.fault is None))
         self.finished.step(len(tasks))
