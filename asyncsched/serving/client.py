@@ -1,4 +1,5 @@
-"""The client's side of a request: its body, and whether the client is still there; and the cancellation of its work.
+"""The client's side of a request: its body, room in memory for it, and whether the client is still there; and the
+cancellation of its work.
 
 Theory of operation. Only a call of `receive`, after the body, learns that the client has left. The work runs in an
 asyncio task of its own, so the server's task is free: it reads the body ahead (which is bounded), and then waits for
@@ -10,6 +11,11 @@ on.
 
 The objects of a request have no reference cycles. Otherwise, under overload, Python's collector would stop the loop to
 collect those of refusals. That is why nobody keeps the work, or the reason to cut it short, once the wait is over.
+
+The room for a whole body is claimed before its first byte is read. If it were claimed piece by piece, bodies that have
+been read in part could wait for each other. It is also claimed before a reserve of the scheduler's, and the body is
+read after that: whoever has bytes of the scheduler's waits for no other's body. Claims are granted in their order. The
+room is given back when all work of the request has ended, since handlers keep the bodies.
 
 A scope of anyio may hold off the cancellation. asyncio cancels an asyncio task once, wherever it waits. anyio cancels
 all that is in a scope again and again, but nothing that a shielded scope in it protects. A function in one of anyio's
@@ -26,6 +32,7 @@ anyio tells nobody when a shield ends.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from functools import cache
 from types import TracebackType
 from typing import Any, Final
@@ -301,3 +308,49 @@ class Cancelling:
 def _kind_of_scope() -> type[anyio.CancelScope]:
     """That for asyncio. anyio itself asks for each scope which library runs, which takes longer than all else."""
     return type(anyio.CancelScope())
+
+
+class BodyRoom:
+    """Bytes that are claimed for bodies.
+
+    Attributes:
+        limit: most of them; None for no limit.
+        claimed: those that are.
+    """
+
+    def __init__(self) -> None:
+        self.limit: int | None = None
+        self.claimed: int = 0
+        self._waiting = deque[tuple[int, asyncio.Future[None]]]()
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for room."""
+        return len(self._waiting)
+
+    async def claim(self, nbytes: int) -> None:
+        """Claim room, and wait for it. It is at most the limit."""
+        claim = nbytes, asyncio.get_running_loop().create_future()
+        self._waiting.append(claim)
+        self._grant()
+        try:
+            await claim[1]
+        except asyncio.CancelledError:
+            if claim in self._waiting:
+                self._waiting.remove(claim)
+                self._grant()
+            else:
+                self.release(nbytes)
+            raise
+
+    def release(self, nbytes: int) -> None:
+        """Give room back."""
+        self.claimed -= nbytes
+        self._grant()
+
+    def _grant(self) -> None:
+        while self._waiting and (self.limit is None or self.claimed + self._waiting[0][0] <= self.limit):
+            nbytes, granted = self._waiting.popleft()
+            self.claimed += nbytes
+            if not granted.done():  # one that was cancelled gives it back
+                granted.set_result(None)

@@ -21,7 +21,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
-from .http import Exchange, Problem, route_of
+from .http import Exchange, Problem
 from .service import Service
 
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -191,7 +191,7 @@ class Metrics:
         """Count a request that has ended. If it `failed`, the server answers the exception."""
         status = "500" if failed else "disconnected" if exchange.disconnected else str(exchange.status or 500)
         now, method = perf_counter(), exchange.scope["method"]
-        route = self._routes.bounded(route_of(exchange.scope) or "other")
+        route = self._routes.bounded(exchange.route or "other")
         self._requests.labels(method if method in _METHODS else "other", route, status).inc()
         if exchange.tenant is not None:
             self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()

@@ -54,6 +54,7 @@ class Exchange:
         limiter: that let it in. While the server is about to stop, responses end their connections.
         on_taken: called then.
         on_late: called for a message after that answer. It may raise what ends the application.
+        route: that a framework chose, once the response has started, or the work has ended; "" if no framework tells.
         has_trailers: whether headers follow the response's body.
         refusal: the class of the exception that was answered in the application's place.
     """
@@ -72,6 +73,7 @@ class Exchange:
     limiter: Drains | None = None
     on_taken: Callable[[], None] | None = None
     on_late: Callable[[], None] | None = None
+    route: str | None = None
     has_trailers: bool = False
     refusal: str = ""
     _events: bool | None = None  # whether it is a stream of them, once that was asked
@@ -100,6 +102,7 @@ class Exchange:
         """ASGI's `send`, which also notes the state of the response."""
         if message["type"] == "http.response.start":
             self.status, self.headers = message["status"], message.get("headers", ())
+            self.route = route_of(self.scope)
             if self.limiter is not None and self.limiter.draining and self.scope.get("http_version", "1.1") < "2":
                 others = [(name, value) for name, value in self.headers if name.lower() != b"connection"]
                 self.headers = [*others, (b"connection", b"close")]
@@ -271,9 +274,9 @@ def find_problem(error: BaseException, retry_after: Callable[[], float | None]) 
     return None
 
 
-def route_of(scope: ASGIScope) -> str | None:
-    """The route that a framework chose: the template of its path, or the name of what it called; never the path. None
+def route_of(scope: ASGIScope) -> str:
+    """The route that a framework chose: the template of its path, or the name of what it called; never the path. Empty
     if no framework tells, or it has not chosen yet."""
     route = scope.get("route")
     template = getattr(route, "path_format", None) or getattr(route, "path", None) or scope.get("path_template")
-    return template if isinstance(template, str) else getattr(scope.get("endpoint"), "__name__", None)
+    return template if isinstance(template, str) else getattr(scope.get("endpoint"), "__name__", "")

@@ -1,32 +1,85 @@
-"""The requests that are let in, and when others may come back; and room in memory for their bodies.
+"""Requests are let in, or refused at once: those beyond the limits, and those that would come too late.
 
-Theory of operation. A request beyond a limit is refused at once, before its body is read, with an estimate of when to
-come back: the number of requests in progress over the rate at which requests ended lately, but at most what a request
-took lately. For the rate of a server that was not full is what its clients asked for, not what it can do. There is no
-semaphore to wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload
-would answer each request just when its client has given up. The estimate leaves out other refused clients, so clients
-that come back together may be refused again.
+Theory of operation. A request beyond a limit is refused before its body is read, with an estimate of when to come back:
+the number of requests in progress over the rate at which requests ended lately, but at most what a request took lately.
+For the rate of a server that was not full is what its clients asked for, not what it can do. There is no semaphore to
+wait at. A queue in front of the scheduler's own would hold bodies without a bound, and under overload would answer each
+request just when its client has given up. The estimate leaves out other refused clients, so clients that come back
+together may be refused again.
 
-The room for a whole body is claimed before its first byte is read. If it were claimed piece by piece, bodies that have
-been read in part could wait for each other. It is also claimed before a reserve of the scheduler's, and the body is
-read after that: whoever has bytes of the scheduler's waits for no other's body. Claims are granted in their order. The
-room is given back when all work of the request has ended, since handlers keep the bodies.
+Each request is charged the time for which requests of its route have kept streams busy. What all that are let in have
+still to come, over the streams, is the *wait* of one more, since the oldest goes first. A request is let in if its wait
+and its own time fit into its deadline. Requests of batchers and steppers are charged nothing for these, which refuse by
+queues of their own. Five rules:
+
+1. *Nothing is refused without a measurement*, nor while nothing is waited for.
+2. *Long requests do not starve.* One of 1 s fits in only after a short wait, and there never is one while shorter ones
+   fill it up. So all hold to the shortest wait that any route has needed in the last minute.
+3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
+   minute, so that a single stall is forgotten.
+4. *Tenants share.* A tenant waits for as much work of each other tenant as of its own, at most.
+5. *What can no longer be in time is refused then*, unless half of it is done: routes become slower, and streams stall.
+   The last one is not, if nothing is waited for.
+
+A route is known from the framework, once a request is routed. So paths are remembered with their routes; a path that
+was never seen is charged what requests take on average. Without a framework the path is the route.
+
+Alternatives. The number of requests in progress over the rate at which they are answered: it refuses those that only
+wait for others. Not to begin what would be late, and nothing else: then most that begin are just in time, or just late.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from math import inf
 from time import perf_counter
-from typing import NoReturn
+from typing import Final, NoReturn
 
-from ..runtime.rates import Rate
-from .http import Exchange, Problem
+from .._core.instrument import Instrument
+from .._core.model import Scope, Task
+from ..runtime.rates import Rate, Spent, Took
+from .http import Exchange, Problem, route_of
+
+SAFE: Final = 0.9  # of a deadline is given away, since times vary
+_SLOW: Final = 0.75  # of that: a route that takes more holds up nobody's wait
+_REMEMBERED: Final = 60.0  # seconds
+_PATHS: Final = 1024  # the most that are remembered
+_NOTHING: Final = 1e-9  # seconds: sums are rounded
+_BATCHES: Final = object()  # the name of what is no request's own work
+_LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
 
 
-class Limiter:
-    """Counts the requests in progress, and refuses those beyond the limits. No request waits.
+class TooLate(Problem):
+    """The end of a request that could not be answered in time."""
+
+
+class Route(Took):
+    """The seconds for which a request of a route keeps streams busy."""
+
+    tried: float = -inf  # when one was last let in, or measured
+
+
+@dataclass(slots=True, eq=False)
+class Inside:
+    """A request that was let in."""
+
+    path: str
+    route: Route
+    tenant: Hashable
+    since: float
+    until: float  # its deadline
+    # Ends it early, for a reason. As an attribute of the exchange it would make a cycle.
+    end: Callable[[Exception], None]
+    left: float  # seconds for which it will keep streams busy, but for those that are not noted yet
+    seconds: float = 0.0  # for which it has
+    core: Scope | None = None  # once it is entered
+
+
+class Limiter(Instrument):
+    """Lets requests in, and refuses those beyond the limits, and those that would come too late. No request waits.
 
     Args:
         max_requests: most requests in progress.
@@ -36,69 +89,136 @@ class Limiter:
     def __init__(self, max_requests: int, max_requests_per_tenant: int | None) -> None:
         self.max_requests = max_requests
         self.max_requests_per_tenant = max_requests_per_tenant
+        self.streams: int = 1  # of the scheduler that is open
         self.draining = False  # the server is about to stop: answers end their connections
         self.closed = False  # no request is let in any more
         self.refused: int = 0
         self.adopted: int = 0  # answered, but they hold their places until all their work has ended
-        # For each request, a function that ends it early. As an attribute of the exchange it would make a cycle.
-        self._in_progress: dict[Exchange, Callable[[Exception], None]] = {}
+        self._inside: dict[Exchange, Inside] = {}  # those that are not answered yet, the oldest first
         self._of_tenant: Counter[Hashable] = Counter()
         self._rate, self._taken = Rate(), Rate()
         self._since = 0.0
         self._waited_for: list[tuple[set[Exchange], asyncio.Event]] = []
+        self._routes: OrderedDict[str, Route] = OrderedDict()  # by name, and by the paths that led there
+        self._any = Route()  # of a path that was never seen
+        self._scopes: dict[Scope, Inside] = {}
+        self._left: defaultdict[Hashable, float] = defaultdict(float)  # seconds that are left, by tenant
+        self._shortest, self._needed = inf, -inf  # the wait of rule 2, and when a route last needed it
+        self._spent = Spent()  # by tenant, and by batches and steps
+        self._looked = -inf
+        # Streams' threads set, delete and append, each in one step.
+        self._running: dict[Task, float] = {}
+        self._ended: deque[tuple[Scope, float]] = deque()
 
     def __len__(self) -> int:
-        return len(self._in_progress) + self.adopted
+        return len(self._inside) + self.adopted
 
     def estimated_wait(self) -> float | None:
         """Seconds until the requests in progress will be done, by the measured rate; None before the first is done."""
         wait, taken = self._rate.seconds_for(len(self)), self._taken.seconds_for(1)
         return wait if wait is None or taken is None else min(wait, taken)
 
-    def admit(self, exchange: Exchange, end: Callable[[Exception], None]) -> float:
-        """Count a request, which is in progress until it leaves. `end` ends it before its time, for a reason.
+    def body_began(self, task: Task) -> None:
+        """On a stream's thread."""
+        self._running[task] = perf_counter()
 
-        Returns:
-            When it came, for `leave`.
+    def body_ended(self, task: Task, began: float, ended: float) -> None:
+        """On a stream's thread."""
+        self._running.pop(task, None)
+        self._ended.append((task.scope, ended - began))
+
+    def admit(self, exchange: Exchange, path: str, seconds: float | None, end: Callable[[Exception], None]) -> Inside:
+        """Let a request in, if it can be answered in so many seconds. It must `leave`. `end` ends it before its time.
 
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
-        self._check(exchange.tenant)
-        self._of_tenant[exchange.tenant] += 1  # first, since it raises for a tenant that cannot be hashed
-        began = perf_counter()
+        now, tenant, quota = perf_counter(), exchange.tenant, self.max_requests_per_tenant
+        if self.closed:
+            self._refuse("The server is shutting down.", close=True)
+        if len(self) >= self.max_requests:
+            self._refuse(f"There are {self.max_requests:,} requests in progress, which is the limit.")
+        if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
+            self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
+        known = self._routes.get(path)
+        route = known or self._any
+        if seconds is not None:
+            likely = 0.0 if known is None else known.likely
+            if likely > _SLOW * SAFE * seconds and now - route.tried > _REMEMBERED:
+                route, likely = Route(), 0.0  # as if it had never been measured
+            most = self._longest_wait(likely, SAFE * seconds, now)
+            if self._inside:
+                wait = self._wait(tenant, self._left.get(tenant, 0.0), route.mean, self._note(now), now)
+                if wait > most and wait > _NOTHING:
+                    raise self._too_late(wait - most)
+        self._of_tenant[tenant] += 1  # first, since it raises for a tenant that cannot be hashed
+        if known is not None:
+            known.tried = now
         if not len(self):
-            self._since = began
-        self._in_progress[exchange] = end
-        return began
+            self._since = now
+        until = inf if seconds is None else now + seconds
+        self._inside[exchange] = inside = Inside(path, route, tenant, now, until, end, route.mean)
+        self._left[tenant] += inside.left
+        return inside
 
-    def leave(self, exchange: Exchange, began: float) -> None:
-        """A request is answered, or ended."""
-        if exchange in self._in_progress:
-            self._answered(exchange)
-            self._ended(exchange)
-        self._taken.add(1, perf_counter() - began)
+    def entered(self, exchange: Exchange, inside: Inside, core: Scope) -> None:
+        """The scope of a request is entered."""
+        if exchange in self._inside:
+            inside.core, self._scopes[core] = core, inside
 
-    def adopt(self, exchange: Exchange) -> None:
-        """A request in progress is answered now, and keeps its place until `release`."""
+    def leave(self, exchange: Exchange, inside: Inside, *, adopted: bool) -> None:
+        """A request is answered, or ended. Its bodies may still run. If it is adopted, it keeps its place until
+        `release`."""
+        now = perf_counter()
+        spent = self._note(now).get(inside, 0.0)
+        del self._inside[exchange]
+        if inside.core is not None:
+            del self._scopes[inside.core]
+        self._left[inside.tenant] -= inside.left
+        if exchange.route is None:
+            exchange.route = route_of(exchange.scope)
+        measured = self._route(exchange, inside) if spent or exchange.complete else None
         self.adopted += 1
-        self._answered(exchange)
+        if not adopted:
+            self.release(exchange)
+        self._taken.add(1, now - inside.since)
+        if measured is not None:
+            measured.tried = now
+            if spent:
+                measured.at_least(inside.seconds + spent)
+            else:
+                measured.add(inside.seconds)
+                self._any.add(inside.seconds)
+        if not self._inside:
+            self._left.clear()  # and rounding errors
+        elif now - self._looked >= _LOOKS:
+            self._looked = now
+            self._look(now)
+        for exchanges, event in self._waited_for:
+            exchanges.discard(exchange)
+            if not exchanges:
+                event.set()
 
     def release(self, exchange: Exchange) -> None:
         """All work of a request that was adopted has ended."""
         self.adopted -= 1
-        self._ended(exchange)
+        self._of_tenant[exchange.tenant] -= 1
+        if not self._of_tenant[exchange.tenant]:
+            del self._of_tenant[exchange.tenant]
+        now = perf_counter()
+        self._rate.add(1, now - self._since)
+        self._since = now
 
     def in_progress(self) -> set[Exchange]:
         """The requests that are not answered yet."""
-        return set(self._in_progress)
+        return set(self._inside)
 
     def end(self, exchanges: set[Exchange], reason: Exception) -> int:
         """End these requests, unless they are answered. Returns how many there were."""
-        ends = [end for exchange, end in self._in_progress.items() if exchange in exchanges]
-        for end in ends:
-            end(reason)
-        return len(ends)
+        found = [inside for exchange, inside in self._inside.items() if exchange in exchanges]
+        for inside in found:
+            inside.end(reason)
+        return len(found)
 
     async def answered(self, exchanges: set[Exchange]) -> None:
         """Wait until these requests are answered, which takes them out of the set."""
@@ -110,76 +230,93 @@ class Limiter:
         finally:
             self._waited_for.remove(waiting)
 
-    def _check(self, tenant: Hashable) -> None:
-        quota = self.max_requests_per_tenant
-        if self.closed:
-            self._refuse(503, "The server is shutting down.", close=True)
-        if len(self) >= self.max_requests:
-            self._refuse(503, f"There are {self.max_requests:,} requests in progress, which is the limit.")
-        if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
-            self._refuse(429, f"There are {quota:,} requests of yours in progress, which is the limit.")
+    def _longest_wait(self, likely: float, seconds: float, now: float) -> float:
+        """With which a request is let in that is likely to take so long itself, of so many seconds."""
+        if likely > _SLOW * seconds:
+            return seconds - likely
+        if seconds - likely <= self._shortest or now - self._needed > _REMEMBERED:
+            self._shortest, self._needed = seconds - likely, now
+        return self._shortest
 
-    def _refuse(self, status: int, detail: str, *, close: bool = False) -> NoReturn:
+    def _wait(self, tenant: Hashable, before: float, own: float, running: dict[Inside, float], now: float) -> float:
+        """Seconds until a request begins: its tenant has so much work before it. It waits for the work of others that
+        are there, as much of each as its own at most, and gets what streams others leave lately, or its share."""
+        others = [work for other, work in self._left.items() if other != tenant]
+        streams = max(self.streams / (2 + len(others)), self.streams - self._spent.by_others(tenant, now))
+        done = sum([min(inside.left, seconds) for inside, seconds in running.items()])
+        return max(0.0, before - done) / streams + min(sum(others), own * len(others)) / self.streams
+
+    def _look(self, now: float) -> None:
+        """Charge those inside by the last measurements, and refuse those that can no longer be in time."""
+        running = self._note(now)
+        self._left.clear()
+        for exchange, inside in self._inside.items():
+            if inside.route is self._any:
+                inside.route = self._routes.get(_name_of(exchange, route_of(exchange.scope)) or inside.path, self._any)
+            inside.left = max(0.0, inside.route.mean - inside.seconds)
+            if inside.left > _NOTHING:
+                self._left[inside.tenant] += inside.left
+        before, last = defaultdict[Hashable, float](float), next(reversed(self._inside))
+        for exchange, inside in list(self._inside.items()):
+            left, tenant = inside.left, inside.tenant
+            begun = inside.seconds > left or inside in running or exchange.status is not None
+            if not begun and left > _NOTHING:
+                wait = self._wait(tenant, before[tenant], left, running, now)
+                if wait > _NOTHING:
+                    late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
+                else:
+                    late = now + left > inside.until and exchange is not last
+                if late:
+                    inside.end(self._too_late(now + wait + left - inside.until))
+                    inside.route, inside.left = Route(), 0.0
+                    self._left[tenant] -= left
+                    continue
+            before[tenant] += left
+
+    def _note(self, now: float) -> dict[Inside, float]:
+        """Note the bodies that have ended. Returns those inside with bodies that run, and for how long they do."""
+        while self._ended:
+            scope, seconds = self._ended.popleft()
+            inside = self._find(scope)
+            if scope.queue.tenant.priority.level >= 0:
+                self._spent.add(_BATCHES if inside is None else inside.tenant, seconds, now)
+            if inside is not None:
+                inside.seconds += seconds
+                self._left[inside.tenant] -= min(seconds, inside.left)
+                inside.left -= min(seconds, inside.left)
+        found: dict[Inside, float] = {}
+        for task, since in self._running.copy().items() if self._running else ():
+            if (inside := self._find(task.scope)) is not None:
+                found[inside] = found.get(inside, 0.0) + now - since
+        return found
+
+    def _find(self, scope: Scope | None) -> Inside | None:
+        while scope is not None and scope not in self._scopes:
+            scope = scope.parent
+        return None if scope is None else self._scopes[scope]
+
+    def _route(self, exchange: Exchange, inside: Inside) -> Route:
+        """The route of a request that has been routed. It is remembered by its path, too."""
+        routes, name = self._routes, _name_of(exchange, exchange.route) or inside.path
+        route = routes.setdefault(name, inside.route if inside.route is not self._any else Route())
+        routes.move_to_end(name)
+        if name != inside.path:
+            routes[inside.path] = route
+            routes.move_to_end(inside.path)
+        while len(routes) > _PATHS:
+            routes.popitem(last=False)
+        return route
+
+    def _too_late(self, seconds: float) -> TooLate:
+        self.refused += 1
+        return TooLate(503, "The answer would not be ready in time.", retry_after=seconds)
+
+    def _refuse(self, detail: str, status: int = 503, *, close: bool = False) -> NoReturn:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
 
-    def _answered(self, exchange: Exchange) -> None:
-        del self._in_progress[exchange]
-        for exchanges, event in self._waited_for:
-            exchanges.discard(exchange)
-            if not exchanges:
-                event.set()
 
-    def _ended(self, exchange: Exchange) -> None:
-        self._of_tenant[exchange.tenant] -= 1
-        if not self._of_tenant[exchange.tenant]:
-            del self._of_tenant[exchange.tenant]
-        now = perf_counter()
-        self._rate.add(1, now - self._since)
-        self._since = now
-
-
-class BodyRoom:
-    """Bytes that are claimed for bodies.
-
-    Attributes:
-        limit: most of them; None for no limit.
-        claimed: those that are.
-    """
-
-    def __init__(self) -> None:
-        self.limit: int | None = None
-        self.claimed: int = 0
-        self._waiting = deque[tuple[int, asyncio.Future[None]]]()
-
-    @property
-    def waiting(self) -> int:
-        """How many wait for room."""
-        return len(self._waiting)
-
-    async def claim(self, nbytes: int) -> None:
-        """Claim room, and wait for it. It is at most the limit."""
-        claim = nbytes, asyncio.get_running_loop().create_future()
-        self._waiting.append(claim)
-        self._grant()
-        try:
-            await claim[1]
-        except asyncio.CancelledError:
-            if claim in self._waiting:
-                self._waiting.remove(claim)
-                self._grant()
-            else:
-                self.release(nbytes)
-            raise
-
-    def release(self, nbytes: int) -> None:
-        """Give room back."""
-        self.claimed -= nbytes
-        self._grant()
-
-    def _grant(self) -> None:
-        while self._waiting and (self.limit is None or self.claimed + self._waiting[0][0] <= self.limit):
-            nbytes, granted = self._waiting.popleft()
-            self.claimed += nbytes
-            if not granted.done():  # one that was cancelled gives it back
-                granted.set_result(None)
+def _name_of(exchange: Exchange, route: str | None) -> str | None:
+    """Method and route; None if that is not known."""
+    scope = exchange.scope
+    return f"{scope['method']} {scope.get('root_path', '')}{route}" if route else None

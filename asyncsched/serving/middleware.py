@@ -42,65 +42,58 @@ async def handle(service: Service, app: App, exchange: Exchange) -> None:
 
 
 async def _run(service: Service, app: App, exchange: Exchange) -> None:
-    """Let a request in, and give it to the application.
+    """Let a request in, and give it to the application, in one scope that waits for its work.
 
-    One beyond the limits is refused before anything is read or waited for. A client that leaves, or does not send its
-    body, ends the request.
-    """
-    options = service.options
-    if options.tenant is not None:
-        exchange.tenant = options.tenant(exchange.scope)
-    most, most_in_all = options.max_body, service.body_room.limit
-    client = Client(exchange, max_body=most, max_bodies=most_in_all, body_timeout=options.body_timeout)
-    began, exchange.limiter = service.limiter.admit(exchange, client.end), service.limiter
-    try:
-        await _work(service, app, exchange, client, client.needed())
-    finally:
-        service.limiter.leave(exchange, began)
-
-
-async def _work(service: Service, app: App, exchange: Exchange, client: Client, room: int) -> None:
-    """Do a request's work, in one scope that waits for it.
+    One that is refused is so before anything is read or waited for. A client that leaves, or does not send its body,
+    ends the request.
 
     The work has an asyncio task of its own. A function that runs in a thread cannot be ended, nor can a handler that
     ignores its cancellation. So a request that is cut short is answered in time, and the service adopts the work that
     still runs.
     """
-    scheduler, options = service.scheduler, service.options
-    service.put_into(exchange.scope.setdefault("state", {}))
+    options, limiter, bodies, name = service.options, service.limiter, service.body_room, exchange.name
+    if options.tenant is not None:
+        exchange.tenant = options.tenant(exchange.scope)
     seconds = options.deadline(exchange.scope) if callable(options.deadline) else options.deadline
-    reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
-    wait = None if reserve is None else options.wait
-    name, whose, weight = exchange.name, exchange.tenant, None
-    if whose is None and seconds is not None:  # as one tenant they go the oldest first, with a share for each
-        whose, weight = _NOBODY, len(service.limiter)
-    scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
-    inside, cancelling = service.door.let_in(exchange, name, seconds, client.end), Cancelling()
-
-    async def in_scope() -> None:
-        set_variable(ambient, None)  # a server starts a pipelined request within the last one
-        scope._takes_turn = scope._cancels = False
-        with cancelling:
-            if room:
-                await service.body_room.claim(room)
-            try:
-                async with scope:
-                    service.door.entered(exchange, inside, scope._entered())
-                    if room:
-                        client.begin()
-                    exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-                    await app(exchange.scope, client.receive, exchange.send)
-            finally:
-                if room:
-                    service.body_room.release(room)
-
-    work = asyncio.create_task(in_scope())
+    client = Client(exchange, max_body=options.max_body, max_bodies=bodies.limit, body_timeout=options.body_timeout)
+    inside, exchange.limiter = limiter.admit(exchange, name, seconds, client.end), limiter
+    work = None
     try:
+        scheduler = service.scheduler
+        service.put_into(exchange.scope.setdefault("state", {}))
+        reserve = options.reserve(exchange.scope) if callable(options.reserve) else options.reserve
+        wait = None if reserve is None else options.wait
+        whose, weight = exchange.tenant, None
+        if whose is None and seconds is not None:  # as one tenant they go the oldest first, with a share for each
+            whose, weight = _NOBODY, len(limiter)
+        scope = scheduler.scope(name=name, reserve=reserve, wait=wait, deadline=seconds, tenant=whose, weight=weight)
+        room, cancelling = client.needed(), Cancelling()
+
+        async def in_scope() -> None:
+            if ambient.get() is not None:  # a server starts a pipelined request within the last one
+                set_variable(ambient, None)
+            scope._takes_turn = scope._cancels = False
+            with cancelling:
+                if room:
+                    await bodies.claim(room)
+                try:
+                    async with scope:
+                        limiter.entered(exchange, inside, scope._entered())
+                        if room:
+                            client.begin()
+                        exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                        await app(exchange.scope, client.receive, exchange.send)
+                finally:
+                    if room:
+                        bodies.release(room)
+
+        work = asyncio.create_task(in_scope())
         await client.attend(work, cancelling, seconds)
     finally:
-        if not work.done():
+        adopted = work is not None and not work.done()
+        if work is not None and adopted:
             service.adopt(exchange, scope, work)
-        service.door.leave(exchange, inside)
+        limiter.leave(exchange, inside, adopted=adopted)
         del work  # avoids a cycle: its exception holds this frame
 
 

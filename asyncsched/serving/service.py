@@ -31,9 +31,9 @@ from ..flow.batcher.stepper import Stepper
 from ..flow.scope import Scope, check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
-from .door import Door
+from .client import BodyRoom
 from .http import ASGIScope, Exchange, Instrument, ShuttingDown
-from .limiter import BodyRoom, Limiter
+from .limiter import Limiter
 
 logger: Final = Log("asyncsched.serving")
 _OTHERS: Final = (
@@ -122,7 +122,6 @@ class Service:
         """Adopt the work of a request that is answered now. The work was cancelled, and keeps its place and its reserve
         until it ends."""
         exchange.left = True
-        self.limiter.adopt(exchange)
         self.adopted[work] = scope
         work.add_done_callback(partial(self._release, exchange))
 
@@ -170,8 +169,8 @@ class Service:
             self.body_room.limit = self._most_for_bodies(scheduler.statistics().max_bytes)
             self._scheduler = scheduler
             lanes = scheduler._runtime.lanes.values()
-            self.door: Door = Door(sum([len(one.compute) for one in lanes]), self.limiter)
-            scheduler.add_instrument(self.door)
+            self.limiter.streams = sum([len(one.compute) for one in lanes])
+            scheduler.add_instrument(self.limiter)
             self._threads = anyio.to_thread.current_default_thread_limiter()
             if self.shown:
                 self.summary = Summary()

@@ -15,8 +15,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.serving import Problem, Serving
-from asyncsched.serving.door import Route
 from asyncsched.serving.http import ASGIScope, Receive, Send
+from asyncsched.serving.limiter import Route
 from tests.waiting import no_collector, turns
 
 from .rig import Call, read, reply, serving
@@ -68,10 +68,10 @@ async def too_late(server: Serving, *, let_in: bool) -> int:
     calls = [Call(server, "/left").feed()]
     calls += [Call(server, "/late").feed()] if let_in else []
     await turns()
-    for inside in server.door._inside.values():
+    for inside in server.limiter._inside.values():
         inside.route = Route()
         inside.route.add(1000.0)
-    server.door._look(perf_counter())
+    server.limiter._look(perf_counter())
     calls += [] if let_in else [Call(server, "/late").feed()]
     status = (await calls[1].answer())[0]
     await calls[0].leave().task

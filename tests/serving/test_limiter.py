@@ -1,4 +1,4 @@
-"""Requests that would come too late are refused at the door, by how long those of their routes keep streams busy."""
+"""Requests that would come too late are refused, by how long those of their routes keep streams busy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.waiting import Clock, turns, until
 from .rig import Call, opened, reply
 
 READ_IT = (
-    "asyncsched.serving.door", "asyncsched.devices.host.memory", "asyncsched.flow.scope",
+    "asyncsched.serving.limiter", "asyncsched.devices.host.memory", "asyncsched.flow.scope",
     "asyncsched.flow.batcher.batcher", "asyncsched.flow.batcher.runners",
 )  # fmt: skip
 ONE_STREAM = {"make": lambda: asc.Scheduler("cpu", streams=1, max_ops=2)}
@@ -31,7 +31,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
         for time in ("monotonic", "perf_counter"):
             if hasattr(module, time):
                 monkeypatch.setattr(module, time, clock)
-    monkeypatch.setattr("asyncsched.serving.door._REMEMBERED", 6000.0)  # seconds are hundredths of those of a server
+    monkeypatch.setattr("asyncsched.serving.limiter._REMEMBERED", 6000.0)  # seconds are hundredths of those of a server
     return clock
 
 
@@ -307,7 +307,7 @@ async def test_a_kind_is_a_route_where_the_framework_tells_it(clock: Clock) -> N
         await app.finish(100)
         for number in range(3000):
             await one(f"/cheap/{number}")
-        assert len(server.door._routes) <= 1024
+        assert len(server.limiter._routes) <= 1024
 
 
 async def test_deadlines_of_requests_may_differ_or_be_missing(clock: Clock) -> None:
