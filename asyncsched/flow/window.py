@@ -81,10 +81,10 @@ class Window(OnlyAsync):
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
-        runtime.check()
         task = asyncio.current_task()
         assert task is not None
         if self._owner is None:
+            runtime.check()
             self._owner = weakref.ref(task)
         if self._current is not None and self._current.left_early:
             self._end(self._current)
@@ -104,8 +104,9 @@ class Window(OnlyAsync):
                 report(oldest, "window")
         if not waited:  # one turn of the loop for each iteration
             await asyncio.sleep(0)
+        around = current_scope(runtime)
         self._begun += 1
-        core = runtime.engine.scopes.open(f"iteration {self._begun}", current_scope(runtime), None)
+        core = runtime.engine.scopes.open(f"iteration {self._begun}", around, None)
         self._current = enter(runtime, core, task, passing=True)
         return self
 
