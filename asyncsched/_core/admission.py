@@ -133,8 +133,18 @@ class Admission:
         """
         if self._ledger.full or self._returning:
             return []
-        found = (self._oldest(account, False) for account in list(self._ledger.waiting) if not account.in_flight)
-        return [task for task in found if task is not None]
+        still = {account for account in self._ledger.waiting if not account.in_flight}
+        found, latest = dict[Account, Task](), 0
+        for queue in self._queues:  # in the order in which their first tasks began to wait
+            if len(found) == len(still) and queue.since > latest:
+                break
+            task = queue.peek()
+            if task is not None and task.blockers:
+                task = next((one for one in queue if not one.blockers), None)
+            account = None if task is None else task.scope.account  # the tasks of a queue have one account
+            if task is not None and account in still and (account not in found or task.seq < found[account].seq):
+                found[account], latest = task, max(latest, task.seq)
+        return list(found.values())
 
     def lacking(self) -> int:
         """The least bytes that must come free before `next`, which returned None though a slot is free, gives a task.
@@ -201,25 +211,23 @@ class Admission:
             if account.starved(False):
                 account.changed = False
             elif account.changed and (account.grace or not (account.in_flight or self._returning)):
-                task = self._oldest(account, True)
+                task = self._oldest(account)
                 if task is not None:
                     account.grace = account.grace or GRACE + 1
                     return task
                 account.changed = False
         return None
 
-    def _oldest(self, account: Account, fitting: bool) -> Task | None:
-        """The oldest pending task of an account whose producers are all launched; if `fitting`, of those that fit."""
+    def _oldest(self, account: Account) -> Task | None:
+        """The oldest pending task of an account that fits, and whose producers are all launched."""
         found: Task | None = None
-        for queue in self._queues:  # in the order in which their first tasks began to wait
+        for queue in self._queues:  # as in `stuck`
             if found is not None and queue.since > found.seq:
                 break
             for task in queue:
                 if found is not None and task.seq > found.seq and not task.expedited:
                     break
-                if task.scope.account is not account or task.blockers:
-                    continue
-                if not fitting or account.make_fit(task):
+                if task.scope.account is account and not task.blockers and account.make_fit(task):
                     if found is None or task.seq < found.seq:
                         found = task
                     break
