@@ -5,6 +5,7 @@ Pending operations wait behind callables that hold every slot of one stream, unt
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from time import thread_time
 from typing import Any
@@ -17,6 +18,7 @@ from .harness.rows import OURS, Row, Target, alike
 from .libraries import Library
 
 SMALL = (8,)
+FRAMES = 10  # of each feed
 BEHIND = "asyncsched streams=1 max_ops=4"
 
 
@@ -99,6 +101,29 @@ async def training(library: Any, n: int) -> Run:
     return run
 
 
+async def feeds(library: Any, n: int) -> Run:
+    """Frames of many feeds at the same time. The scope of each holds two, so a put waits until one is dropped."""
+    frame = np.ones(1024, np.float32)
+
+    async def produce(queue: asyncio.Queue[Any], count: int) -> None:
+        async with library.s.scope(reserve=2 * frame.nbytes):
+            for _ in range(count):
+                await queue.put(await library.put(frame))
+
+    async def consume(queue: asyncio.Queue[Any], count: int) -> None:
+        for _ in range(count):
+            held = await queue.get()
+            for _ in range(5):  # turns of the loop: meanwhile the scope is full
+                await asyncio.sleep(0)
+            del held
+
+    async def run(count: int) -> None:
+        queues = [asyncio.Queue[Any]() for _ in range(n // FRAMES)]
+        await asyncio.gather(*[work(one, count * FRAMES) for one in queues for work in (produce, consume)])
+
+    return run
+
+
 _pending = partial(pending, clock=thread_time)
 WORKS: dict[str, Work] = {
     "issue": Work(issue, 200),
@@ -108,8 +133,10 @@ WORKS: dict[str, Work] = {
     "spans by hand": Work(partial(spans, by_hand=True), 30, clock=thread_time),
     "training": Work(training, 10, clock=thread_time),
     **{f"pending {n}": Work(partial(_pending, issue=keep_each), n) for n in (1_000, 20_000, 1_000_000)},
+    **{f"feeds {n}": Work(feeds, n * FRAMES, clock=thread_time) for n in (10, 200)},
     "chain": Work(partial(_pending, issue=add_in_a_row), 20_000),
 }
+_FEEDS = {"of ten": (OURS, "heart.feeds 10"), "of 200": (OURS, "heart.feeds 200")}
 _SPANS = {"by hand": (OURS, "heart.spans by hand"), "Spans": (OURS, "heart.spans")}
 _MILLION = {"of a thousand": (BEHIND, "heart.pending 1000"), "of a million": (BEHIND, "heart.pending 1000000")}
 ROWS = (
@@ -121,5 +148,6 @@ ROWS = (
     Row("pending", "`x + 1`, 20,000 pending, issue to done", "us", {OURS: (BEHIND, "heart.pending 20000")}),
     Row("chain", "`x = x + 1`, 20,000 pending, issue to done", "us", {OURS: (BEHIND, "heart.chain")}),
     Row("bytes", "what Python keeps for a pending `x + 1` and its handle", "bytes", alike("graphs.bytes, kept", OURS)),
+    Row("feeds", "a frame through a scope that is full, of so many", "us", _FEEDS),
     Row("million", "`x + 1` pending, of a thousand and of a million", "us", _MILLION),
 )
