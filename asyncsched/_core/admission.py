@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
-from .tenants import Priority, Queue, Share, Tenant, Tenants
+from .tenants import QUANTUM, Priority, Queue, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -99,10 +99,13 @@ class Admission:
         if full and not ledger.claims:
             return None
         if len(self._queues) > 1:
+            able: Account | None = None
             for account in ledger.waiting:
                 if not account.starved(full):
-                    return self._next_in_turn(full) or self._overtaker(full)
-            return self._overtaker(full)
+                    if able is not None:
+                        return self._next_in_turn(full) or self._overtaker(full)
+                    able = account
+            return (able and self._next_of(able, full)) or self._overtaker(full)
         for queue in self._queues:  # the only one
             head = queue.peek()
             if head is None or head.blockers or (full and head.lanes):
@@ -114,17 +117,36 @@ class Admission:
                 return head
         return self._overtaker(full)
 
+    def _next_of(self, account: Account, full: bool) -> Task | None:
+        """The next task, where only those of one account can go. Mostly its tasks are all in the queue that became the
+        last: then no other is looked at, however many wait."""
+        queue = next(reversed(self._queues))
+        head = queue.peek()
+        if head is None or head.scope.account is not account or queue.live < account.pending:
+            return self._next_in_turn(full)
+        if head.blockers or (full and head.lanes) or not account.make_fit(head):
+            return None
+        queue.tenant.went(queue)
+        self._went(head, queue.tenant)
+        return head
+
     def _next_in_turn(self, full: bool) -> Task | None:
         blocked: list[Task] = []
         for group in sorted(self._classes, key=rank_of):
-            task = group.next(full, blocked)
-            if task is not None:
-                self._age(blocked, task.scope.account)
-                for other in self._classes:
-                    other.passed += 1
-                group.passed = 0
-                return task
+            for tenant in group.tenants:
+                task: Task | None = tenant.next(full, blocked)
+                if task is not None:
+                    self._age(blocked, task.scope.account)
+                    self._went(task, tenant)
+                    return task
         return None
+
+    def _went(self, task: Task, tenant: Tenant) -> None:
+        """Charge the tenant, and count for the other classes that they were passed over."""
+        tenant.priority.tenants.charge(tenant, 1 + task.cost / QUANTUM)
+        for group in self._classes:
+            group.passed += 1
+        tenant.priority.passed = 0
 
     def stuck(self) -> list[Task]:
         """For each account in which nothing can move: its first task that lacks only bytes.

@@ -270,12 +270,18 @@ class Tenant(Member):
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
             if account.make_fit(head):
-                if queue.born < inf:
-                    self._take_out(queue)
-                    insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
+                self.went(queue)
                 return head
             blocked.append(head)
         return None
+
+    def went(self, queue: Queue) -> None:
+        """The head of a queue goes. Next time the queue is asked last."""
+        del self.queues[queue]
+        self.queues[queue] = None
+        if queue.born < inf:
+            self._take_out(queue)
+            insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
 
     def _take_out(self, queue: Queue) -> None:
         by_age = self.by_age
@@ -290,18 +296,6 @@ class Priority:
     passed: int = 0  # admissions to other classes since the last to this one
     # In units of `QUANTUM`: one for the bytes, one for the slot.
     tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
-
-    def next(self, full: bool, blocked: list[Task]) -> Task | None:
-        """The first task that can go, for which its tenant is charged; None if none can.
-
-        Heads before it that lack bytes are added to `blocked`.
-        """
-        for tenant in self.tenants:
-            task = tenant.next(full, blocked)
-            if task is not None:
-                self.tenants.charge(tenant, 1 + task.cost / QUANTUM)
-                return task
-        return None
 
 
 class Tenants:
