@@ -124,6 +124,22 @@ async def feeds(library: Any, n: int) -> Run:
     return run
 
 
+async def reserves(library: Any, n: int) -> Run:
+    """Scopes that wait for their reserves at the same time. Four have theirs."""
+    frame = np.ones(1024, np.float32)
+
+    async def request() -> None:
+        async with library.s.scope(reserve=frame.nbytes):
+            await library.put(frame)
+
+    async def run(count: int) -> None:
+        for _ in range(count):
+            async with library.s.scope(reserve=4 * frame.nbytes):
+                await asyncio.gather(*[request() for _ in range(n)])
+
+    return run
+
+
 _pending = partial(pending, clock=thread_time)
 WORKS: dict[str, Work] = {
     "issue": Work(issue, 200),
@@ -134,9 +150,11 @@ WORKS: dict[str, Work] = {
     "training": Work(training, 10, clock=thread_time),
     **{f"pending {n}": Work(partial(_pending, issue=keep_each), n) for n in (1_000, 20_000, 1_000_000)},
     **{f"feeds {n}": Work(feeds, n * FRAMES, clock=thread_time) for n in (10, 200)},
+    **{f"reserves {n}": Work(reserves, n, clock=thread_time) for n in (100, 2_000)},
     "chain": Work(partial(_pending, issue=add_in_a_row), 20_000),
 }
 _FEEDS = {"of ten": (OURS, "heart.feeds 10"), "of 200": (OURS, "heart.feeds 200")}
+_RESERVES = {"of a hundred": (OURS, "heart.reserves 100"), "of 2,000": (OURS, "heart.reserves 2000")}
 _SPANS = {"by hand": (OURS, "heart.spans by hand"), "Spans": (OURS, "heart.spans")}
 _MILLION = {"of a thousand": (BEHIND, "heart.pending 1000"), "of a million": (BEHIND, "heart.pending 1000000")}
 ROWS = (
@@ -149,5 +167,6 @@ ROWS = (
     Row("chain", "`x = x + 1`, 20,000 pending, issue to done", "us", {OURS: (BEHIND, "heart.chain")}),
     Row("bytes", "what Python keeps for a pending `x + 1` and its handle", "bytes", alike("graphs.bytes, kept", OURS)),
     Row("feeds", "a frame through a scope that is full, of so many", "us", _FEEDS),
+    Row("reserves", "a scope with a reserve and a `put`, of so many that wait", "us", _RESERVES),
     Row("million", "`x + 1` pending, of a thousand and of a million", "us", _MILLION),
 )
