@@ -73,6 +73,7 @@ class Admission:
             elif len(self._queues) > 2:
                 self._enter(queue)
         queue.push(task)
+        task.scope.account.queue = queue
         self._ledger.enqueue(task)
 
     def remove(self, task: Task) -> None:
@@ -118,9 +119,9 @@ class Admission:
         return self._overtaker(full)
 
     def _next_of(self, account: Account, full: bool) -> Task | None:
-        """The next task, where only those of one account can go. Mostly its tasks are all in the queue that became the
-        last: then no other is looked at, however many wait."""
-        queue = next(reversed(self._queues))
+        """The next task, where only those of one account can go. Mostly its tasks are all in one queue: then no other
+        is looked at, however many wait."""
+        queue = account.queue
         head = queue.peek()
         if head is None or head.scope.account is not account or queue.live < account.pending:
             return self._next_in_turn(full)

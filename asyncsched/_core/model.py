@@ -392,6 +392,7 @@ class Account:
     least: int = 0  # at most the lowest cost of a pending task that needs a slot
     least_claim: int = 0  # at most the lowest cost of a pending claim
     closed: bool = False  # its bytes are its parent's now
+    queue: Any = None  # the one that the last of its pending tasks joined
     line: Any = None  # those who wait to reserve from it; opaque here
     relieve: Callable[[Task], bool] = lambda task: False  # `Ledger.relieve`
 
