@@ -121,7 +121,7 @@ class Admission:
     def _next_of(self, account: Account, full: bool) -> Task | None:
         """The next task, where only those of one account can go. Mostly its tasks are all in one queue: then no other
         is looked at, however many wait."""
-        queue = account.queue
+        queue: Queue = account.queue
         head = queue.peek()
         if head is None or head.scope.account is not account or queue.live < account.pending:
             return self._next_in_turn(full)
