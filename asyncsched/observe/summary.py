@@ -242,12 +242,10 @@ class _Tally:
         self.operations: dict[str, tuple[int, float]] = {}
 
     def add(self, name: str, seconds: float, count: int = 1) -> None:
-        found = self.operations.get(name)
-        if found is None:
-            if len(self.operations) >= MOST_NAMES:
-                name = OTHERS
-            found = self.operations.get(name, (0, 0.0))
-        self.operations[name] = found[0] + count, found[1] + seconds
+        if name not in self.operations and len(self.operations) >= MOST_NAMES:
+            name = OTHERS
+        before, spent = self.operations.get(name, (0, 0.0))
+        self.operations[name] = before + count, spent + seconds
 
 
 def _waiting(probe: Probe) -> tuple[Waiting, ...]:

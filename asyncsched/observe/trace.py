@@ -99,7 +99,8 @@ class TraceFile:
                 zipped = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=_LEVEL)
             with self._raw, zipped as file:
                 file.write(self._events.head.encode())
-                while not self._ends_within(_PAUSE):
+                while not self.ended:
+                    comes(self._end, _PAUSE)
                     self._write(file)
                 self._write(file)
                 file.write(self._events.end(self._lost).encode())
@@ -107,13 +108,10 @@ class TraceFile:
             log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
             ended = False
             while not ended:
-                ended = self._ends_within(_PAUSE)
+                ended = self.ended or comes(self._end, _PAUSE)
                 self.notes.clear()
                 self.released.clear()
         atexit.unregister(self._at_exit)
-
-    def _ends_within(self, seconds: float) -> bool:
-        return comes(self._end, seconds) or self.ended
 
     def _write(self, file: IO[bytes]) -> None:
         while self.notes or self.released:

@@ -142,17 +142,10 @@ class Events:
 
     def _without_body(self, task: TaskRecord, site: CallSite | None) -> str:
         """A claim, or a task that was cancelled or failed before it ran."""
-        args = self._fixed(task, site) | {
-            "seq": task.seq,
-            "scope": task.scope,
-            "inputs": task.inputs,
-            "cost": task.cost,
-            "kept": task.kept,
-            "submitted": self._us(task.submitted),
-            "head": self._us(task.head),
-            "launched": None if task.launched is None else self._us(task.launched),
-            "done": self._us(task.done),
-        }
+        told = {name: getattr(task, name) for name in ("seq", "scope", "inputs", "cost", "kept")}
+        times = {name: getattr(task, name) for name in ("submitted", "head", "launched", "done")}
+        told |= {name: None if when is None else self._us(when) for name, when in times.items()}
+        args = self._fixed(task, site) | told
         track = self._tracks.get((task.device, task.stream), _LOOP)
         return _event("i", task.name, s="t", cat="task", tid=track, ts=self._us(task.done), args=args)
 
