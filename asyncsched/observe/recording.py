@@ -23,7 +23,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
@@ -52,17 +51,6 @@ _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # i
 _LONGEST: Final = 4 << 20
 _AT_LEAST: Final = 4 << 20  # bytes that any file may have
 _PACKED: Final = 50
-# Errors of reading text that is not as it was written.
-_DAMAGE: Final = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    zlib.error,
-    gzip.BadGzipFile,
-)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -181,7 +169,9 @@ class Recording(Record):
                 _take(found, event)
                 if (written := found.metadata["format"]) != FORMAT:
                     break
-        except _DAMAGE as error:
+        except Exception as error:  # any may come of text that is not as it was written
+            if isinstance(error, OSError | MemoryError) and not isinstance(error, gzip.BadGzipFile):
+                raise
             told = printable(f"{type(error).__name__}: {error}")
             raise ValueError(f"{name} is damaged: {told}; record it again") from error
         if not found.metadata:
