@@ -286,11 +286,10 @@ class Trace(Instrument):
             self._sample(now)
 
     def op_ran_inline(self, op: InlineOp) -> None:
-        name, scope, _, nbytes, site, began, ended, seq = op
-        number = self._scopes.get(scope) or self._number(scope)
-        self._notes.append((Events.inline, (seq, name, site, number, nbytes, began, ended)))
-        if ended > self._next:
-            self._sample(ended)
+        number = self._scopes.get(op.scope) or self._number(op.scope)
+        self._notes.append((Events.inline, (op, number)))
+        if op.ended > self._next:
+            self._sample(op.ended)
 
     # -- bytes and scopes -----------------------------------------------------------------------------------------
 

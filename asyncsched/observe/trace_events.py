@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from .._core.callsite import CallSite, line_of
+from .._core.instrument import InlineOp
 from ..runtime.runtime import INLINE_STREAM
 from .probe import Probe
 from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
@@ -109,14 +110,12 @@ class Events:
             text += self._detailed(text)
         return text
 
-    def inline(
-        self, seq: int, name: str, site: CallSite | None, scope: int, cost: int, began: float, ended: float
-    ) -> str:
+    def inline(self, op: InlineOp, scope: int) -> str:
         """An operation that ran on the loop's thread, without becoming a task."""
-        key = name, id(site)
+        key = op.name, id(op.site)
         known = self._known.get(key)
-        text = known[0] if known is not None else self._template(key, name, site)
-        return text % ((began - self._origin) * 1e6, (ended - began) * 1e6, seq, scope, cost)
+        text = known[0] if known is not None else self._template(key, op.name, op.site)
+        return text % ((op.began - self._origin) * 1e6, (op.ended - op.began) * 1e6, op.seq, scope, op.nbytes)
 
     def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, task: TaskRecord | None = None) -> str:
         """A slice's text without numbers, kept for later slices of the same kind."""
