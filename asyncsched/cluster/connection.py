@@ -147,9 +147,6 @@ class Call:
         """Whether its result is known to be gone."""
         return self.future is not None and bool(self.future.cancelled())
 
-    def let_go(self) -> None:
-        self.works, self.operands, self.tasks = [], [], []
-
 
 class Connection:
     """A client of Dask on the running loop: without another loop or thread.
@@ -300,7 +297,7 @@ class Connection:
                 self._map(graph)
         finally:
             for call in calls:
-                call.let_go()
+                call.works, call.operands, call.tasks = [], [], []
             self._sent.set()
 
     def _map(self, calls: list[Call]) -> None:

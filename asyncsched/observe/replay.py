@@ -110,7 +110,6 @@ class Replay(Host):
         self._streams: dict[Lane, _Stream] = {}
         self._lanes: dict[tuple[str, bool], list[Lane]] = {}
         self._tasks: dict[int, Task] = {}  # the unfinished ones, by number
-        self._records: dict[Task, TaskRecord] = {}
         self._ends: dict[Task, float] = {}  # of bodies, known at launch
         self._values: dict[int, Value] = {}  # results that the program holds, by number
         self._scopes: dict[int, Scope] = {0: self.engine.root}
@@ -127,11 +126,10 @@ class Replay(Host):
         inputs = tuple([value for seq in record.inputs if (value := self._values.get(seq)) is not None])
         value = new_value(scope.account, None, None, record.kept)
         lanes = [] if record.claim else self._lanes_of(record)
-        task = Task(scope, CallPlan(record.name), value, None, inputs, None, None, lanes, record.cost)
+        task = Task(scope, CallPlan(record.name), value, record, inputs, None, None, lanes, record.cost)
         task.expedited = record.expedited
         self._values[record.seq] = value
         self._tasks[record.seq] = task
-        self._records[task] = record
         del value, inputs
         self.engine.submit(task, bounded=False)
 
@@ -176,7 +174,7 @@ class Replay(Host):
 
     def launch(self, task: Task, waits: object) -> int:
         """A body begins on its stream, as soon as it can."""
-        record, delays = self._records[task], self._program.delays
+        record, delays = task.call, self._program.delays
         assert task.lane is not None
         stream = self._streams[task.lane]
         start = self.now if record.on_loop else max(self.now + delays.hop, stream.free + delays.between)
@@ -191,7 +189,7 @@ class Replay(Host):
 
     def _end(self, task: Task) -> None:
         """The loop takes in the end of a body."""
-        record, value = self._records.pop(task), task.value
+        record, value = task.call, task.value
         assert value is not None
         value.charge, task.refund = record.kept, task.cost - record.kept
         del value
