@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._arguments import require_package
 from .._core.callsite import line_of
-from .._core.instrument import InlineOp, Instrument, kind_of, tenant_of
+from .._core.instrument import InlineOp, kind_of, tenant_of
 from .._core.model import FAILED, STATE_NAMES, Scope, Task
-from .probe import Probe
+from .probe import OfOne
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -55,7 +55,7 @@ class _OpenedScope:
     left: bool = False
 
 
-class Spans(Instrument):
+class Spans(OfOne):
     """Spans for OpenTelemetry, by the package opentelemetry-api alone (`pip install "asyncsched[otel]"`).
 
     Each scope has a span (a request's, a window's iteration), each batch, and each task of `put`, `submit` and `call`.
@@ -104,16 +104,10 @@ class Spans(Instrument):
         self._context = context
         self._tracer = trace.get_tracer("asyncsched", tracer_provider=tracer_provider)
         self._operations = operations
-        self._probe: Probe | None = None
         self._tasks: dict[Task, _Opened] = {}
         self._scopes: dict[Scope, _OpenedScope] = {}
         if operations:  # else nobody asks for them
             self.op_ran_inline: Callable[[InlineOp], None] = self._op_ran_inline  # type: ignore[assignment]
-
-    def attached(self, scheduler: Any) -> None:
-        if self._probe is not None:
-            raise RuntimeError("this Spans has a scheduler already: make another")
-        self._probe = Probe(scheduler)
 
     def detached(self) -> None:
         for opened in self._tasks.values():
@@ -155,7 +149,6 @@ class Spans(Instrument):
 
     def _issuer(self) -> Span:
         """The span of the code that runs in this context."""
-        assert self._probe is not None
         return self._trace.get_current_span(self._within(self._probe.current))
 
     def _end_batch(self, opened: _OpenedScope) -> None:

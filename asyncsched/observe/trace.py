@@ -23,7 +23,7 @@ from time import perf_counter, thread_time
 from typing import IO, Any, Final
 
 from .._core.callsite import CallSite
-from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
+from .._core.instrument import InlineOp, priority_of, tenant_of
 from .._core.model import STATE_NAMES, Account, Scope, Task
 from .._files import at_once
 from .._log import log
@@ -31,7 +31,7 @@ from .._threads import start_thread
 from ..runtime.context import find
 from ..runtime.loops import comes
 from ..runtime.threads import in_thread
-from .probe import Probe
+from .probe import OfOne, Probe
 from .recording import TaskRecord
 from .trace_events import Events
 
@@ -141,7 +141,7 @@ _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
 _SHOWN_SCOPES: Final = 32  # so many scopes with a reserve have counters of their bytes
 
 
-class Trace(Instrument):
+class Trace(OfOne):
     """Records what a scheduler does, in a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
     A thread of its own writes whole events, ten times a second, so the file is valid even if the process is killed.
@@ -181,6 +181,8 @@ class Trace(Instrument):
         RuntimeError: when given to a second scheduler, or again to one from which it was removed.
     """
 
+    _again = "a {} is for one scheduler, once: make another, with a file of its own"
+
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
@@ -193,14 +195,8 @@ class Trace(Instrument):
         self._waits: dict[int, tuple[float, int, int]] = {}
         self._in_flight = 0  # bytes
         self._next = 0.0  # when the counters are sampled again
-        self._probe: Any = None
 
     # -- its life -------------------------------------------------------------------------------------------------
-
-    def attached(self, scheduler: Any) -> None:
-        if self._probe is not None:
-            raise RuntimeError("a Trace is for one scheduler, once: make another, with a file of its own")
-        self._probe, self._scheduler = Probe(scheduler), scheduler
 
     def opened(self) -> None:
         self._file.begin(self._probe)  # its devices are known now
