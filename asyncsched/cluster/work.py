@@ -120,8 +120,7 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
     is read only by the next work."""
     made: list[Any] = []
     try:
-        for number in range(len(works)):
-            work = works[number]
+        for number, work in enumerate(works):
             found = [operands[i] if i >= 0 else made[-1 - i] for i in work.reads]
             if not all_of_them:
                 made = [None] * number
