@@ -32,7 +32,7 @@ from ..runtime.context import find
 from ..runtime.loops import comes
 from ..runtime.threads import in_thread
 from .probe import OfOne, Probe
-from .recording import TaskRecord
+from .recording import ScopeRecord, TaskRecord
 from .trace_events import Events
 
 _PAUSE: Final = 0.1  # seconds between two looks
@@ -138,6 +138,7 @@ def _taken(items: deque[Any]) -> Iterator[Any]:
 
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
+_NO_SCOPE: Final = ScopeRecord(0, 0, "", 0.0, own_queue=True, priority=0)
 _SHOWN_SCOPES: Final = 32  # so many scopes with a reserve have counters of their bytes
 
 
@@ -188,7 +189,7 @@ class Trace(OfOne):
         self._scheduler = scheduler
         self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's
         self._notes = self._file.notes
-        self._scopes: dict[Scope, int] = {}  # open scopes, with their numbers
+        self._scopes: dict[Scope, ScopeRecord] = {}  # open ones
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
@@ -207,8 +208,8 @@ class Trace(OfOne):
             noted[0].done = now
             self._notes.append((Events.task, noted))
         self._tasks.clear()
-        for scope, number in self._scopes.items():  # an iteration may be over, and not closed yet
-            self._note_closed(scope, number)
+        for scope, record in self._scopes.items():  # an iteration may be over, and not closed yet
+            self._note_closed(scope, record)
         self._sample(now)
         self._file.end()
 
@@ -239,7 +240,7 @@ class Trace(OfOne):
     def task_submitted(self, task: Task) -> None:
         now = perf_counter()
         assert task.value is not None
-        scope = self._scopes.get(task.scope) or self._number(task.scope)
+        scope = (self._scopes.get(task.scope) or self._record(task.scope)).number
         record = TaskRecord(
             seq=task.seq, name=task.name, site="", scope=scope, cost=task.cost, kept=0, submitted=now, head=now,
             done=now, inputs=tuple([value.seq for value in task.inputs]), state="pending", expedited=task.expedited,
@@ -282,8 +283,8 @@ class Trace(OfOne):
             self._sample(now)
 
     def op_ran_inline(self, op: InlineOp) -> None:
-        number = self._scopes.get(op.scope) or self._number(op.scope)
-        self._notes.append((Events.inline, (op, number)))
+        scope = self._scopes.get(op.scope) or self._record(op.scope)
+        self._notes.append((Events.inline, (op, scope.number)))
         if op.ended > self._next:
             self._sample(op.ended)
 
@@ -293,31 +294,32 @@ class Trace(OfOne):
         self._file.released.append((perf_counter(), seq, nbytes))
 
     def scope_opened(self, scope: Scope) -> None:
-        self._number(scope)
+        self._record(scope)
 
     def scope_closed(self, scope: Scope, error: BaseException | None) -> None:
-        number = self._scopes.pop(scope, None)
-        if number is not None:
-            self._note_closed(scope, number)
-        if scope.parent is None or scope.queue is not scope.parent.queue:
-            self._last.pop(scope.queue, None)
+        record = self._scopes.pop(scope, None)
+        if record is not None:
+            self._note_closed(scope, record)
+            if record.own_queue:
+                self._last.pop(scope.queue, None)
 
     def batch_formed(self, scope: Scope, items: int, callers: Sequence[Any]) -> None:
-        self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
+        self._notes.append((Events.batch, (self._record(scope).number, perf_counter(), items)))
 
-    def _note_closed(self, scope: Scope, number: int) -> None:
-        self._notes.append((Events.scope_closed, (number, perf_counter(), scope.reserve)))
+    def _note_closed(self, scope: Scope, record: ScopeRecord) -> None:
+        self._notes.append((Events.scope_closed, (record, perf_counter(), scope.reserve)))
 
-    def _number(self, scope: Scope) -> int:
-        """The scope's number, from 1. A scope from before the trace counts as opened now."""
+    def _record(self, scope: Scope) -> ScopeRecord:
+        """The scope's record, with its number from 1 on. A scope from before the trace counts as opened now."""
         found = self._scopes.get(scope)
         if found is None:
-            parent = 0 if scope.parent is None else self._number(scope.parent)
-            self._count = found = self._count + 1
+            parent, tenant = scope.parent, tenant_of(scope)
+            outer = _NO_SCOPE if parent is None else self._record(parent)
+            own, whose = parent is None or scope.queue is not parent.queue, "" if tenant is None else str(tenant)
+            self._count += 1
+            found = ScopeRecord(self._count, outer.number, scope.name, perf_counter(), own, priority_of(scope), whose)
             self._scopes[scope] = found
-            own = scope.parent is None or scope.queue is not scope.parent.queue
-            opened = (found, parent, scope.name, perf_counter(), own, priority_of(scope), tenant_of(scope))
-            self._notes.append((Events.scope_opened, opened))
+            self._notes.append((Events.scope_opened, (found, outer.name)))
         return found
 
     # -- waits, and the counters ----------------------------------------------------------------------------------
@@ -335,7 +337,7 @@ class Trace(OfOne):
         self._next = now + _EVERY
         probe, scopes = self._probe, []
         if probe.reserved_bytes:
-            scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
+            scopes = [(record, scope.account.used) for scope, record in self._scopes.items() if scope.reserve]
         counts = probe.pending, probe.in_flight, self._in_flight, probe.used_bytes
         sample = (now, *counts, thread_time(), scopes[:_SHOWN_SCOPES])
         self._notes.append((Events.counters, sample))
