@@ -21,6 +21,7 @@ from .recording import PHASES, Recording, TaskRecord, phases
 # Why a stream was idle. Of several reasons the first in this order counts.
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
 _NOTICED: Final = 50e-6  # seconds: immediate admission takes less
+_REASONS: Final = {"running": "running", "inputs": "inputs", "stream": "handed over"}  # by the phase of a stream's task
 
 _UNKNOWN: Final = ("(unknown)",), ("",)  # the scope and the tenant of tasks that were lost, since the disk was too slow
 
@@ -129,36 +130,30 @@ def _loop_share(recording: Recording) -> float | None:
 def _idleness(
     recording: Recording, by_seq: dict[int, TaskRecord], capacity: int, first: float, last: float
 ) -> tuple[float, dict[str, float]]:
-    own: dict[tuple[str, str], dict[str, Times]] = {}  # by stream
-    shared: dict[str, Times] = {"bytes": [], "slots": []}
-    for task in recording.tasks:
-        if task.inline or task.copies:
-            continue
-        mine: dict[str, Times] = {}
-        if not task.on_loop:
-            mine = own.setdefault((task.device, task.stream), {"running": [], "inputs": [], "stream": []})
+    tasks = [task for task in recording.tasks if not (task.inline or task.copies)]
+    streams = dict.fromkeys((task.device, task.stream) for task in tasks if task.stream and not task.on_loop)
+    times = defaultdict[tuple[object, str], Times](list)  # by stream and phase, or by None and a reason for all streams
+    for task in tasks:
+        stream = task.device, task.stream
         for phase, since, until in phases(task, by_seq):
-            if phase in shared and until - since > _NOTICED:
-                shared[phase].append((since, until))
-            elif phase in mine:
-                mine[phase].append((since, until))
-    own.pop(("", ""), None)  # tasks that were never launched, and claims
-    shared["awaited"] = [(since, until) for since, until, *_ in recording.waits]
-    moments = [t for times in (*shared.values(), *(t for mine in own.values() for t in mine.values())) for t in times]
-    grid = np.unique(np.array([first, last, *(t for pair in moments for t in pair)]))
+            if phase in ("bytes", "slots") and until - since > _NOTICED:
+                times[None, phase].append((since, until))
+            elif phase in _REASONS and stream in streams:
+                times[stream, _REASONS[phase]].append((since, until))
+    times[None, "awaited"] = [(since, until) for since, until, *_ in recording.waits]
+    grid = np.unique(np.array([first, last, *(t for spans in times.values() for span in spans for t in span)]))
     grid = grid[(grid >= first) & (grid <= last)]
-    long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(own))
-    waited = {reason: _how_many(times, grid) > 0 for reason, times in shared.items()}
-    busy, found = 0.0, dict.fromkeys(WHY, 0.0)
-    never: dict[str, Times] = {"running": [], "inputs": [], "stream": []}
-    for mine in (*own.values(), *[never] * (capacity - len(own))):
-        told = _how_many(mine["running"], grid) > 0
+    long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(streams))
+    covered = {key: _how_many(spans, grid) > 0 for key, spans in times.items()}
+    covered[None, "loop"] = np.ones(len(long), bool)
+    never, busy, found = np.zeros(len(long), bool), 0.0, dict.fromkeys(WHY, 0.0)
+    for place in (*streams, *range(capacity - len(streams))):  # also those that no task used
+        told = covered.get((place, "running"), never)
         busy += float(long[told].sum() / span)
-        here = {"handed over": _how_many(mine["stream"], grid) > 0, "inputs": _how_many(mine["inputs"], grid) > 0}
         for reason in WHY:
-            now = ~told & (waited | here).get(reason, True)
+            now = ~told & covered.get((place, reason), covered.get((None, reason), never))
             found[reason] += float(long[now].sum() / span)
-            told |= now
+            told = told | now
     return busy, found
 
 
