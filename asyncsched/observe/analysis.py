@@ -217,26 +217,22 @@ def _end(task: TaskRecord) -> float:
 def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     """Tracked bytes after each change: (seconds, bytes). A scope's reserve counts from its claim to its end."""
     reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
+    parents = {number: scope.parent for number, scope in recording.scopes.items()}
 
     def account(number: int) -> int:
         """The scope whose reserve this scope's tasks use; 0 for the scheduler's limit."""
         while number and number not in reserved:
-            number = recording.scopes[number].parent if number in recording.scopes else 0
+            number = parents.get(number, 0)
         return number
 
-    owner = {task.seq: account(task.scope) for task in recording.tasks if not task.claim}
+    owner = {  # a reserve is taken from the scope around
+        task.seq: account(parents.get(task.scope, 0) if task.claim else task.scope) for task in recording.tasks
+    }
     changes: list[tuple[float, int, int]] = []
     for task in recording.tasks:
-        if task.launched is None:
-            continue
-        if task.claim:
-            parent = recording.scopes[task.scope].parent if task.scope in recording.scopes else 0
-            changes.append((task.done, account(parent), task.kept))
-            continue
-        where = owner[task.seq]
-        changes.append((task.launched, where, task.cost))
-        if task.cost != task.kept:
-            changes.append((task.done, where, task.kept - task.cost))
+        if task.launched is not None:
+            changes.append((task.done if task.claim else task.launched, owner[task.seq], task.cost))
+            changes.append((task.done, owner[task.seq], task.kept - task.cost))
     changes += [(when, owner.get(seq, 0), -nbytes) for when, seq, nbytes in recording.released]
     changes += [(scope.closed, -number, 0) for number, scope in reserved.items() if scope.closed is not None]
     changes.sort(key=lambda change: change[0])
@@ -245,11 +241,11 @@ def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     outer: dict[int, int] = {}  # for each reserve that was given back, the account that it went to
     for when, where, nbytes in changes:
         if where < 0:
-            outer[-where] = account(recording.scopes[-where].parent)
+            outer[-where] = account(parents[-where])
             where, nbytes = outer[-where], used[-where] - reserved[-where].reserve
         while where in outer:
             where = outer[where]
         used[where] += nbytes
-        if where == 0:
+        if where == 0 and nbytes:
             curve.append((when, used[0]))
     return curve
