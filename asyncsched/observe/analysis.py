@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -179,26 +180,24 @@ def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) ->
     ran = sorted((t for t in tasks if t.ended is not None and t.began is not None), key=lambda task: task.done)
     if not ran:
         return []
-    done_times = [task.done for task in ran]
     on_stream: dict[tuple[str, str], list[TaskRecord]] = defaultdict(list)
     for task in sorted(ran, key=_end):
         on_stream[task.device, task.stream].append(task)
-    ends = {key: [_end(task) for task in those] for key, those in on_stream.items()}
     task, path = ran[-1], [("loop", "taken in", ran[-1].done - _end(ran[-1]))]
     while len(path) < 2 * len(ran):
-        began, stream = task.began or 0.0, (task.device, task.stream)
+        began, stream = task.began or 0.0, on_stream[task.device, task.stream]
         path.append(("loop" if task.on_loop else "run", task.name, _end(task) - began))
         candidates = [p for seq in task.inputs if (p := by_seq.get(seq)) is not None and 0 < _end(p) <= began]
-        place = bisect_right(ends[stream], began) - 1
-        if place >= 0 and on_stream[stream][place] is not task:
-            candidates.append(on_stream[stream][place])
+        place = bisect_right(stream, began, key=_end) - 1
+        if place >= 0 and stream[place] is not task:
+            candidates.append(stream[place])
         latest = max(candidates, key=_end, default=None)
         launched = task.submitted if task.launched is None else task.launched
         if latest is not None and _end(latest) >= launched and latest.began != began:
             path.append(("loop", "handed over", began - _end(latest)))
             task = latest
             continue
-        place = bisect_right(done_times, launched) - 1
+        place = bisect_right(ran, launched, key=attrgetter("done")) - 1
         if place < 0 or _end(ran[place]) >= _end(task):
             path.append(("loop", "submitted", began - tasks[0].submitted))
             break

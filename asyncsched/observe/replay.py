@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate, count
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -361,11 +361,10 @@ def _freed_by(reader: TaskRecord, released: float) -> bool:
 def _waits_at(recording: Recording) -> Callable[[float], bool]:
     """Whether the program was waiting at a time: then it did not cause an event of that time."""
     waits = sorted(recording.waits)
-    begins = [began for began, *_ in waits]
     ends = list(accumulate((ended for _, ended, *_ in waits), max))  # the last of the waits that began by then
 
     def waited(when: float) -> bool:
-        at = bisect_right(begins, when) - 1
+        at = bisect_right(waits, when, key=itemgetter(0)) - 1
         return at >= 0 and when < ends[at]
 
     return waited
@@ -375,15 +374,14 @@ def _waits(recording: Recording) -> Iterator[Event]:
     """Ends of waits, each for the task that ended it: for its launch, or for its end."""
     tasks = {task.seq: task for task in recording.tasks}
     ends = sorted((task.done, task.seq) for task in recording.tasks)
-    times = [when for when, _ in ends]
     for began, ended, seq, number in recording.waits:
         awaited = tasks.get(seq)
         if awaited is None:
             continue
         admission = awaited.claim or ended < awaited.done
         if not admission and number > 1:  # of several tasks, the last to end
-            at = bisect_right(times, ended) - 1
-            if at >= 0 and times[at] >= began and ends[at][1] <= seq:
+            at = bisect_right(ends, ended, key=itemgetter(0)) - 1
+            if at >= 0 and ends[at][0] >= began and ends[at][1] <= seq:
                 awaited = tasks[ends[at][1]]
         state, reached = (LAUNCHED, awaited.launched or 0.0) if admission else (DONE, awaited.done)
         yield Event(ended, 2, None, awaited.seq, state, reached)
