@@ -14,8 +14,7 @@ Operations are awaitable tasks on streams, queues are bounded, `await` is the on
 from __future__ import annotations
 
 import asyncio as _asyncio  # noqa: F401
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 # These two are imported here, where the stack is shallow. Deep in nested imports, a call may need a new chunk of
 # CPython's stack, which is mapped and unmapped each time: NumPy's import took up to 40 ms longer.
@@ -75,34 +74,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.2.0"
 
-# Imported at the first use of their names, since many programs never use them: the name, and its module.
+# Imported at the first use of their names, since many programs never use them: by module, the names in it.
 _WHEN_USED = {
-    "Batcher": "flow.batcher",
-    "Last": "flow.batcher",
-    "Load": "runtime.statistics",
-    "Pipeline": "flow.pipeline",
-    "SKIP": "flow.batcher",
-    "Statistics": "runtime.statistics",
-    "Stepper": "flow.batcher",
-    "Timer": "observe.timer",
-    "Trace": "observe",
-    "Window": "flow.window",
-    "array_api": "array_api",
-    "autograd": "autograd",
-    "cluster": "cluster",
-    "devices": "devices",
-    "fft": "tensors.functions.fft",
-    "linalg": "tensors.functions.linalg",
-    "load": "nn.checkpoint",
-    "measure": "observe.timer",
-    "nn": "nn",
-    "no_grad": "autograd.tape",
-    "observe": "observe",
-    "optim": "optim",
-    "random": "tensors.functions.random",
-    "record_stream": "devices.cuda.janitor",
-    "save": "nn.checkpoint",
-    "serving": "serving",
+    "autograd.tape": "no_grad",
+    "devices.cuda.janitor": "record_stream",
+    "flow.batcher": "Batcher Last SKIP Stepper",
+    "flow.pipeline": "Pipeline",
+    "flow.window": "Window",
+    "nn.checkpoint": "load save",
+    "observe": "Trace",
+    "observe.timer": "Timer measure",
+    "runtime.statistics": "Load Statistics",
+    "tensors.functions": "fft linalg random",
+    "": "array_api autograd cluster devices nn observe optim serving",
 }
 
 __all__ = [
@@ -116,15 +100,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-if not TYPE_CHECKING:  # type checkers would accept any name, also a misspelt one
-
-    def __getattr__(name: str) -> Any:
-        if name not in _WHEN_USED:
-            raise _instead.no_name(__name__, name, _instead.PACKAGE)
-        module = import_module(f".{_WHEN_USED[name]}", __name__)
-        found = module if module.__name__.rpartition(".")[2] == name else getattr(module, name)
-        globals()[name] = found
-        return found
+_instead.explain_missing(globals(), __name__, _instead.PACKAGE, when_used=_WHEN_USED)
 
 
 def __dir__() -> list[str]:

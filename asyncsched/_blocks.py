@@ -70,9 +70,7 @@ class _Block(AbstractContextManager[T]):
             raise RuntimeError("a context manager's generator did not yield") from None
         return entered
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         try:
             next(self._body) if error is None else self._body.throw(error)
         except BaseException as raised:
@@ -93,9 +91,7 @@ class _AsyncBlock(AbstractAsyncContextManager[T]):
             raise RuntimeError("a context manager's generator did not yield") from None
         return entered
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> bool | None:
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool | None:
         try:
             await (anext(self._body) if error is None else self._body.athrow(error))
         except BaseException as raised:

@@ -143,16 +143,13 @@ class Mark:
     def leave(self) -> None:
         if self.noted is not None:
             self.noted.forget(self)
-        self._take_out()
+        set_variable(self._marks, tuple([mark for mark in self._marks.get() if mark is not self]))
         by = self._by and self._by()
         self.left_elsewhere = self.left_elsewhere or (by is not None and current_task() is not by)
 
     def leave_early(self) -> None:
         if self._by is not None and self._by() is current_task():
             self.left_elsewhere = True  # and no more, in the middle of anything: see `Ambient.leave_early`
-
-    def _take_out(self) -> None:
-        set_variable(self._marks, tuple([mark for mark in self._marks.get() if mark is not self]))
 
 
 def holds(marks: tuple[Mark, ...]) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import wraps
+from importlib import import_module
 from inspect import CO_VARARGS
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
@@ -15,6 +16,7 @@ import numpy as np
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Names = Mapping[str, str]
 
 
 def no_attribute(owner: str, name: str, instead: Mapping[str, str], kind: type[object]) -> AttributeError:
@@ -37,15 +39,24 @@ def no_name(module: str, name: str, instead: Mapping[str, str]) -> AttributeErro
 
 
 def explain_missing(
-    namespace: dict[str, Any], module: str, instead: Mapping[str, str], *, listed: bool = False
+    namespace: dict[str, Any], module: str, instead: Names, *, when_used: Names | None = None, listed: bool = False
 ) -> None:
     """Make a module raise the error of `no_name` for every missing name. If `listed`, `dir()` shows its `__all__`.
 
     Modules call this instead of defining `__getattr__`: type checkers would take that as a promise of any name.
-    """
 
-    def __getattr__(name: str) -> NoReturn:
-        raise no_name(module, name, instead)
+    Args:
+        when_used: by module below this one ("" for this one itself), the names in it, which are imported at their first
+            use.
+    """
+    homes = {name: home for home, names in (when_used or {}).items() for name in names.split()}
+
+    def __getattr__(name: str) -> Any:
+        if name not in homes:
+            raise no_name(module, name, instead)
+        home = import_module(f".{homes[name]}", module)
+        namespace[name] = vars(home)[name] if name in vars(home) else import_module(f".{name}", home.__name__)
+        return namespace[name]
 
     namespace["__getattr__"] = __getattr__
     if listed:
@@ -65,8 +76,7 @@ class OnlyAsync:
                 " an `async def` that `asyncsched.run(main)` runs"
             )
 
-        def __exit__(self, *_: object) -> None:
-            raise AssertionError("it is never entered")
+        __exit__ = __enter__  # without one, Python says nothing of `__enter__`
 
 
 def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
@@ -82,10 +92,9 @@ def naming_arguments(function: Callable[P, T]) -> Callable[P, T]:
             return function(*args, **options)
         except TypeError as error:
             trace = error.__traceback__
-            if trace is not None and trace.tb_next is None:  # no line of the function has run
-                meant = _meant(function, args, options)
-                if meant:
-                    error.args = (f"{str(error).partition('. Did you mean')[0]}: {meant}",)
+            unbegun = trace is not None and trace.tb_next is None  # no line of the function has run
+            if unbegun and (meant := _meant(function, args, options)):
+                error.args = (f"{str(error).partition('. Did you mean')[0]}: {meant}",)
             del trace  # it holds this frame
             raise
 
@@ -103,8 +112,7 @@ def refuse_keywords(function: Any, keywords: Mapping[str, object]) -> NoReturn:
 def parameters(function: Any) -> tuple[str, ...]:
     """The names of a function's parameters, without `*args` and the like."""
     code = function.__code__
-    names: tuple[str, ...] = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    return names
+    return tuple(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
 
 
 def _meant(function: Any, args: tuple[Any, ...], options: Mapping[str, Any]) -> str:
@@ -200,10 +208,7 @@ def given_to(function: Any, first: str = "") -> str:
 
 def is_numpys(home: Any, name: str) -> bool:
     """Whether a part of NumPy has a function of arrays with this name: `median`, but not `set_printoptions`."""
-    return isinstance(getattr(home, name, None), _NUMPY_FUNCTIONS)
-
-
-_NUMPY_FUNCTIONS = (np.ufunc, type(np.median))
+    return isinstance(getattr(home, name, None), np.ufunc | type(np.median))
 
 
 def _table(rows: str) -> dict[str, str]:
@@ -299,7 +304,7 @@ _FUNCTIONS = _table("""
     block_until_ready compute: `await t` waits for one, `await asc.gather(*ts)` for several
     sub: `a - b`
     mul: `a * b`
-    div: `a / b`
+    div true_divide: `a / b`
     index_select: `asc.take(t, indices, axis=...)`
     masked_select: `t[mask]`
     norm: `asc.linalg.vector_norm(t)`, or `matrix_norm`
@@ -358,7 +363,6 @@ PACKAGE = _FUNCTIONS | _table("""
     dtype bfloat16: dtypes are `asc.float32`, `asc.int64`, ..., and NumPy's
     profiler profile: `asc.Trace`, `asc.Timer`, or `asc.measure`
     distributed multiprocessing: `asc.cluster`
-    true_divide: `a / b`
     add_n: `sum(ts)`
     checkpoint: `await asc.save(path, state)`
     is_tensor: `isinstance(t, asc.Tensor)`
@@ -412,9 +416,7 @@ OPTIONS = _table("""
     padding_mode: the padding is zeros
 """)
 
-UTILS = _table("""
-    parameters_to_vector: `asc.concat([p.flatten() for p in module.parameters()])`
-""")
+UTILS = {"parameters_to_vector": "`asc.concat([p.flatten() for p in module.parameters()])`"}
 
 OPTIM = _table("""
     swa_utils AveragedModel: `nn.ExponentialAverage(module, 0.999)`

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import ArgumentParser, Namespace
+from contextlib import suppress
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -56,12 +57,9 @@ def report(options: Namespace) -> str:
     with TemporaryDirectory() as folder:
         write(Path(folder))
         handler = partial(SimpleHTTPRequestHandler, directory=folder)
-        with ThreadingHTTPServer(("127.0.0.1", options.port), handler) as server:
+        with ThreadingHTTPServer(("127.0.0.1", options.port), handler) as server, suppress(KeyboardInterrupt):
             print(f"http://127.0.0.1:{server.server_port}/asyncsched.html", file=sys.stderr)
-            try:
-                server.serve_forever()
-            except KeyboardInterrupt:
-                return ""
+            server.serve_forever()
     return ""
 
 

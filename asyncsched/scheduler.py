@@ -416,8 +416,7 @@ class Scheduler(Submitter, OnlyAsync):
     def _repr_html_(self) -> str:
         from .pictures.record import table, used
 
-        engine, runtime = self._runtime.engine, self._runtime
-        ledger = engine.ledger
+        runtime, ledger = self._runtime, self._runtime.ledger
         if runtime.loop is None or runtime.life is Life.CLOSED:
             return table(repr(self), [])
         rows = [

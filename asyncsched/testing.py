@@ -170,14 +170,13 @@ def _cancel(runtime: Runtime) -> list[str]:
 
 def _held_results(runtime: Runtime) -> list[str]:
     """A line for each result that something holds."""
-    engine = runtime.engine
+    engine, account = runtime.engine, runtime.ledger.account
     engine.drain()
-    if engine.ledger.account.used:
+    if account.used:
         gc.collect()  # garbage in cycles does not count
         engine.drain()
-    if not engine.ledger.account.used:
+    if not account.used:
         return []
-    account = engine.ledger.account
     return [f"  {line}" for line in investigate(runtime, [account], _LONG)[account].lines]
 
 

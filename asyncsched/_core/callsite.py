@@ -13,6 +13,7 @@ CallSite = tuple[CodeType, int]  # code and offset of a line: cheap to keep, res
 # One tuple for each line, however many tasks it submits: a million of them would slow down the garbage collector.
 _known: dict[tuple[int, int], CallSite] = {}  # by the identity of the code object, which the tuple keeps alive
 _MOST_KNOWN = 1024
+_lines: dict[int, tuple[CallSite, str]] = {}  # as text, by the identity of the site, which the tuple keeps alive
 _inside: dict[int, CodeType] = {}  # the package's own code, by identity: quicker asked than a file's name
 
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -23,7 +24,15 @@ def line_of(site: CallSite | None) -> str:
     """`site` as text: file and line."""
     if site is None:
         return "an unknown line"
-    code, lasti = site
+    if (known := _lines.get(id(site))) is not None:  # most lines come again
+        return known[1]
+    if len(_lines) >= _MOST_KNOWN:
+        _lines.clear()
+    _lines[id(site)] = site, (found := _found(*site))
+    return found
+
+
+def _found(code: CodeType, lasti: int) -> str:
     if _drives(code.co_filename):
         return "an asyncio task without a line of yours, such as a pipeline's"
     line = next((line for start, end, line in code.co_lines() if start <= lasti < end), None)

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -20,13 +21,16 @@ from .._core.model import Task, Value
 from ..errors import AsyncSchedError
 from ..ops.op import Op
 from ..ops.program import ref
-from .work import NUMBERS, RESOURCE, Durations, Work, describe, look, over, perform
+from ..runtime.rates import Took
+from .work import NUMBERS, RESOURCE, Work, describe, look, over, perform
 
 Worker: TypeAlias = dict[str, Any]  # as Dask describes it, with its address
 Workers: TypeAlias = dict[Any, Worker]  # by name
 
 LOOK_EVERY, SECONDS_PER_LOOK = 1.0, 2e-3  # seconds between looks at the workers, and more for each of them
 _LOOK_FOR_MORE = 0.1  # seconds between two looks for workers that join
+_NAMES = 4096
+_LATEST = 0.3  # the weight of the last task of a name in the estimate for the next
 
 
 class ResultLost(AsyncSchedError):
@@ -147,9 +151,6 @@ class Call:
         """Whether its result is known to be gone."""
         return self.future is not None and bool(self.future.cancelled())
 
-    def let_go(self) -> None:
-        self.works, self.operands, self.tasks = [], [], []
-
 
 class Connection:
     """A client of Dask on the running loop: without another loop or thread.
@@ -159,7 +160,7 @@ class Connection:
 
     Attributes:
         gpu: whether tasks run on the workers' cards.
-        durations: of the tasks of the whole cluster.
+        took: how long a task of a name takes on its worker, the way there and back included.
     """
 
     client: Any
@@ -167,7 +168,7 @@ class Connection:
 
     def __init__(self, given: Any) -> None:
         self._given = given
-        self.durations: Durations = Durations()
+        self.took: Callable[[str], Took] = lru_cache(_NAMES)(lambda _: Took(_LATEST, _LATEST))
         self._addresses: dict[Any, str] = {}  # the present or last address of each chosen worker, by name
         self._calls: list[Call] = []  # calls submitted in this turn of the loop
         self._sent: asyncio.Event  # of those
@@ -300,7 +301,7 @@ class Connection:
                 self._map(graph)
         finally:
             for call in calls:
-                call.let_go()
+                call.works, call.operands, call.tasks = [], [], []
             self._sent.set()
 
     def _map(self, calls: list[Call]) -> None:

@@ -57,6 +57,7 @@ from .connection import Call, Connection
 from .work import Item, OnCard, Step, Work, failed_at, hold, is_captured, view_of
 
 SMALL, MOST_TOGETHER = 1024, 32  # most bytes of a small result, and most results that go as one call; guesses
+_SECONDS_PER_TASK = 1e-3  # a guess, until one of its name has ended
 DEEPEST = 128  # with a chain of so many results behind it, a result is brought here and put anew
 
 
@@ -77,7 +78,7 @@ class DaskStream:
         self.finished: Counter = Counter()
         self.expected: float = 0.0  # seconds until it has done all launched tasks
         self._ran_dry = 0.0  # when its last task ended
-        self._connection, self._memory, self._durations = connection, memory, connection.durations
+        self._connection, self._memory, self._took = connection, memory, connection.took
         self._turns = itertools.cycle(workers)
         self._slots = asyncio.Semaphore(most)
         self._chunksize = chunksize if chunksize > 1 else 0
@@ -87,7 +88,7 @@ class DaskStream:
         self.launched += 1
         assert task.value is not None
         remote = task.value.block = Remote(next(self._turns))
-        expected = self._durations.expected(task.name)
+        expected = self._took(task.name).mean or _SECONDS_PER_TASK
         self.expected += expected
         self._connection.launched()
         self._connection.keep(self._run(task, remote, waits, self.launched, expected))
@@ -158,7 +159,7 @@ class DaskStream:
         now = perf_counter()
         if observer is not None:
             observer.body_ended(task, sent, now)
-        self._durations.took(task.name, (now - max(sent, self._ran_dry)) / (call.last + 1))
+        self._took(task.name).add((now - max(sent, self._ran_dry)) / (call.last + 1))
         self._ran_dry = now
         return error
 

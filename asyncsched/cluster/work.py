@@ -61,9 +61,6 @@ _KEPT_BYTES = 128 * 2**20  # a guess, as the other
 # Buffers of intermediate results are used again: Dask's workers give freed memory back to the system at once, so new
 # buffers would cost a page fault for every 4 KiB.
 _buffers = Pool(_KEPT_BYTES)
-_SECONDS_PER_TASK = 1e-3  # a guess
-_LATEST = 0.3  # the weight of the last task of a name in the estimate for the next
-_NAMES = 4096
 _UNFINISHED = ("waiting", "ready", "constrained", "executing", "long-running", "cancelled", "resumed")
 
 
@@ -120,8 +117,7 @@ def perform(key: str, works: Sequence[Work], operands: Sequence[Any], all_of_the
     is read only by the next work."""
     made: list[Any] = []
     try:
-        for number in range(len(works)):
-            work = works[number]
+        for number, work in enumerate(works):
             found = [operands[i] if i >= 0 else made[-1 - i] for i in work.reads]
             if not all_of_them:
                 made = [None] * number
@@ -216,23 +212,6 @@ def _worker() -> str:
 
     worker = get_worker()
     return f"{worker.name} ({worker.address})"
-
-
-class Durations:
-    """How long the tasks of one cluster take on their workers, by name."""
-
-    def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
-
-    def expected(self, name: str) -> float:
-        """Seconds that a task of this name takes on its worker."""
-        return self._seconds.get(name, _SECONDS_PER_TASK)
-
-    def took(self, name: str, seconds: float) -> None:
-        """Note the seconds that a task of this name took, the way there and back included."""
-        if len(self._seconds) >= _NAMES:
-            self._seconds.clear()
-        self._seconds[name] = seconds * _LATEST + self._seconds.get(name, seconds) * (1 - _LATEST)
 
 
 # -- operations and captured programs on their way --------------------------------------------------------------------

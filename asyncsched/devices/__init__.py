@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, cast
 
+from .. import _instead
 from .contract import Device
 from .cpu import CPUDevice
 
@@ -52,9 +52,4 @@ def _device(spec: Any, position: int | None, streams: int | None) -> Device:
     return CPUDevice("cpu" if position is None else f"cpu:{position}", streams)
 
 
-if not TYPE_CHECKING:  # most programs use neither
-
-    def __getattr__(name: str) -> Any:
-        if name in ("cuda", "sim"):
-            return import_module(f".{name}", __name__)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_instead.explain_missing(globals(), __name__, {}, when_used={"": "cuda sim"})  # most programs use neither

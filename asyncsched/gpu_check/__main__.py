@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ..runtime.loops import run
 from .blocks import one_for_each
+from .entries import NotHere, Report
 from .programs import AFTER, GROUPS
-from .telling import NotHere, Report
 
 
 def main(name: str, folder: str, *options: str) -> int:

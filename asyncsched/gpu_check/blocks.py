@@ -15,7 +15,7 @@ from .._interrupts import finaliser
 from ..devices.cuda import requirements
 from ..devices.cuda.pool import GRANULE, PrivatePool, Spare
 from ..devices.untracked import untracked
-from .telling import NotHere
+from .entries import NotHere
 
 _DELAY: Final = """
 extern "C" __global__ void delay(long long cycles) {

@@ -1,4 +1,4 @@
-"""A program that is run in a process of its own, and its outcome."""
+"""A program that is run in a process of its own, its outcome, and how it reports what it finds there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,3 +175,35 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             process.kill()
     with suppress(subprocess.TimeoutExpired):
         process.wait(_GRACE)
+
+
+# -- in its process ---------------------------------------------------------------------------------------------------
+
+
+class NotHere(Exception):
+    """A program has nothing to do on this machine. The message says why."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """The argument of a program.
+
+    Attributes:
+        folder: its own. Facts are written there at once, so they survive a crash.
+        quick: whether to use small sizes.
+    """
+
+    folder: Path
+    quick: bool = False
+
+    def tell(self, name: str, value: Any, unit: str = "") -> None:
+        """Keep a fact: a number with its unit, or text. A dict or a list is kept, and not printed."""
+        with (self.folder / "facts").open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"name": name, "value": value, "unit": unit}, default=str) + "\n")
+
+    def size(self, full: int, quick: int) -> int:
+        """A size: one for a full run, one for a quick one."""
+        return quick if self.quick else full
+
+
+Program = Callable[[Report], Awaitable[None] | None]

@@ -26,8 +26,8 @@ from ..ops.table import TABLE
 from ..tensors.tensor import apply
 from .arguments import arguments
 from .blocks import one_for_each
+from .entries import NotHere, Program, Report
 from .probes import MIB, TRANSFORMS, agree, raised
-from .telling import NotHere, Program, Report
 
 _REDUCTIONS: Final = "max min argmax argmin any all sum count_nonzero nanmax nanmin nanargmax nanargmin"
 Step = Callable[[Any, Any], Any]

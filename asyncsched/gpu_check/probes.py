@@ -18,7 +18,7 @@ import asyncsched as asc
 from asyncsched import linalg, nn, optim
 
 from ..devices.cuda import requirements
-from .telling import NotHere, Program, Report
+from .entries import NotHere, Program, Report
 
 MIB: Final = 1 << 20
 _OF_ONE: Final = "exp expm1 log log1p log2 log10 sqrt sin cos tan sinh cosh tanh asin acos atan asinh atanh square"

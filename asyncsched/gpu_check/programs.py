@@ -18,8 +18,7 @@ from typing import Final
 
 from ..devices.cuda import requirements
 from . import libraries, probes, rates
-from .entries import CHECKOUT, ROOT
-from .telling import NotHere, Program, Report
+from .entries import CHECKOUT, ROOT, NotHere, Program, Report
 
 _SETTINGS: Final = re.compile("(CUPY|CUDA|CUBLAS|NVIDIA|NVRTC|NCCL|PYTORCH|ASYNCSCHED|HOSTCUDA)_|LD_LIBRARY_PATH")
 _PACKAGES: Final = re.compile("asyncsched|cupy|nvidia|cuda|numpy|torch|jax|numba|uvloop", re.IGNORECASE)

@@ -15,7 +15,7 @@ import asyncsched as asc
 from asyncsched import nn
 
 from ..devices.cuda import requirements
-from .telling import Program, Report
+from .entries import Program, Report
 
 _TICK: Final = 0.002  # seconds
 _STEPS: Final[Mapping[str, Callable[[Any], Any]]] = {"x + 1": lambda x: x + 1, "x @ x": lambda x: x @ x}

@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -21,6 +22,7 @@ from .recording import PHASES, Recording, TaskRecord, phases
 # Why a stream was idle. Of several reasons the first in this order counts.
 WHY: Final = ("handed over", "bytes", "slots", "inputs", "awaited", "loop")
 _NOTICED: Final = 50e-6  # seconds: immediate admission takes less
+_REASONS: Final = {"running": "running", "inputs": "inputs", "stream": "handed over"}  # by the phase of a stream's task
 
 _UNKNOWN: Final = ("(unknown)",), ("",)  # the scope and the tenant of tasks that were lost, since the disk was too slow
 
@@ -129,36 +131,30 @@ def _loop_share(recording: Recording) -> float | None:
 def _idleness(
     recording: Recording, by_seq: dict[int, TaskRecord], capacity: int, first: float, last: float
 ) -> tuple[float, dict[str, float]]:
-    own: dict[tuple[str, str], dict[str, Times]] = {}  # by stream
-    shared: dict[str, Times] = {"bytes": [], "slots": []}
-    for task in recording.tasks:
-        if task.inline or task.copies:
-            continue
-        mine: dict[str, Times] = {}
-        if not task.on_loop:
-            mine = own.setdefault((task.device, task.stream), {"running": [], "inputs": [], "stream": []})
+    tasks = [task for task in recording.tasks if not (task.inline or task.copies)]
+    streams = dict.fromkeys((task.device, task.stream) for task in tasks if task.stream and not task.on_loop)
+    times = defaultdict[tuple[object, str], Times](list)  # by stream and phase, or by None and a reason for all streams
+    for task in tasks:
+        stream = task.device, task.stream
         for phase, since, until in phases(task, by_seq):
-            if phase in shared and until - since > _NOTICED:
-                shared[phase].append((since, until))
-            elif phase in mine:
-                mine[phase].append((since, until))
-    own.pop(("", ""), None)  # tasks that were never launched, and claims
-    shared["awaited"] = [(since, until) for since, until, *_ in recording.waits]
-    moments = [t for times in (*shared.values(), *(t for mine in own.values() for t in mine.values())) for t in times]
-    grid = np.unique(np.array([first, last, *(t for pair in moments for t in pair)]))
+            if phase in ("bytes", "slots") and until - since > _NOTICED:
+                times[None, phase].append((since, until))
+            elif phase in _REASONS and stream in streams:
+                times[stream, _REASONS[phase]].append((since, until))
+    times[None, "awaited"] = [(since, until) for since, until, *_ in recording.waits]
+    grid = np.unique(np.array([first, last, *(t for spans in times.values() for span in spans for t in span)]))
     grid = grid[(grid >= first) & (grid <= last)]
-    long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(own))
-    waited = {reason: _how_many(times, grid) > 0 for reason, times in shared.items()}
-    busy, found = 0.0, dict.fromkeys(WHY, 0.0)
-    never: dict[str, Times] = {"running": [], "inputs": [], "stream": []}
-    for mine in (*own.values(), *[never] * (capacity - len(own))):
-        told = _how_many(mine["running"], grid) > 0
+    long, span = np.diff(grid), max(last - first, 1e-9) * max(capacity, len(streams))
+    covered = {key: _how_many(spans, grid) > 0 for key, spans in times.items()}
+    covered[None, "loop"] = np.ones(len(long), bool)
+    never, busy, found = np.zeros(len(long), bool), 0.0, dict.fromkeys(WHY, 0.0)
+    for place in (*streams, *range(capacity - len(streams))):  # also those that no task used
+        told = covered.get((place, "running"), never)
         busy += float(long[told].sum() / span)
-        here = {"handed over": _how_many(mine["stream"], grid) > 0, "inputs": _how_many(mine["inputs"], grid) > 0}
         for reason in WHY:
-            now = ~told & (waited | here).get(reason, True)
+            now = ~told & covered.get((place, reason), covered.get((None, reason), never))
             found[reason] += float(long[now].sum() / span)
-            told |= now
+            told = told | now
     return busy, found
 
 
@@ -184,26 +180,24 @@ def critical_path(tasks: Sequence[TaskRecord], by_seq: dict[int, TaskRecord]) ->
     ran = sorted((t for t in tasks if t.ended is not None and t.began is not None), key=lambda task: task.done)
     if not ran:
         return []
-    done_times = [task.done for task in ran]
     on_stream: dict[tuple[str, str], list[TaskRecord]] = defaultdict(list)
     for task in sorted(ran, key=_end):
         on_stream[task.device, task.stream].append(task)
-    ends = {key: [_end(task) for task in those] for key, those in on_stream.items()}
     task, path = ran[-1], [("loop", "taken in", ran[-1].done - _end(ran[-1]))]
     while len(path) < 2 * len(ran):
-        began, stream = task.began or 0.0, (task.device, task.stream)
+        began, stream = task.began or 0.0, on_stream[task.device, task.stream]
         path.append(("loop" if task.on_loop else "run", task.name, _end(task) - began))
         candidates = [p for seq in task.inputs if (p := by_seq.get(seq)) is not None and 0 < _end(p) <= began]
-        place = bisect_right(ends[stream], began) - 1
-        if place >= 0 and on_stream[stream][place] is not task:
-            candidates.append(on_stream[stream][place])
+        place = bisect_right(stream, began, key=_end) - 1
+        if place >= 0 and stream[place] is not task:
+            candidates.append(stream[place])
         latest = max(candidates, key=_end, default=None)
         launched = task.submitted if task.launched is None else task.launched
         if latest is not None and _end(latest) >= launched and latest.began != began:
             path.append(("loop", "handed over", began - _end(latest)))
             task = latest
             continue
-        place = bisect_right(done_times, launched) - 1
+        place = bisect_right(ran, launched, key=attrgetter("done")) - 1
         if place < 0 or _end(ran[place]) >= _end(task):
             path.append(("loop", "submitted", began - tasks[0].submitted))
             break
@@ -222,26 +216,22 @@ def _end(task: TaskRecord) -> float:
 def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     """Tracked bytes after each change: (seconds, bytes). A scope's reserve counts from its claim to its end."""
     reserved = {number: scope for number, scope in recording.scopes.items() if scope.reserve}
+    parents = {number: scope.parent for number, scope in recording.scopes.items()}
 
     def account(number: int) -> int:
         """The scope whose reserve this scope's tasks use; 0 for the scheduler's limit."""
         while number and number not in reserved:
-            number = recording.scopes[number].parent if number in recording.scopes else 0
+            number = parents.get(number, 0)
         return number
 
-    owner = {task.seq: account(task.scope) for task in recording.tasks if not task.claim}
+    owner = {  # a reserve is taken from the scope around
+        task.seq: account(parents.get(task.scope, 0) if task.claim else task.scope) for task in recording.tasks
+    }
     changes: list[tuple[float, int, int]] = []
     for task in recording.tasks:
-        if task.launched is None:
-            continue
-        if task.claim:
-            parent = recording.scopes[task.scope].parent if task.scope in recording.scopes else 0
-            changes.append((task.done, account(parent), task.kept))
-            continue
-        where = owner[task.seq]
-        changes.append((task.launched, where, task.cost))
-        if task.cost != task.kept:
-            changes.append((task.done, where, task.kept - task.cost))
+        if task.launched is not None:
+            changes.append((task.done if task.claim else task.launched, owner[task.seq], task.cost))
+            changes.append((task.done, owner[task.seq], task.kept - task.cost))
     changes += [(when, owner.get(seq, 0), -nbytes) for when, seq, nbytes in recording.released]
     changes += [(scope.closed, -number, 0) for number, scope in reserved.items() if scope.closed is not None]
     changes.sort(key=lambda change: change[0])
@@ -250,11 +240,11 @@ def memory_curve(recording: Recording) -> list[tuple[float, int]]:
     outer: dict[int, int] = {}  # for each reserve that was given back, the account that it went to
     for when, where, nbytes in changes:
         if where < 0:
-            outer[-where] = account(recording.scopes[-where].parent)
+            outer[-where] = account(parents[-where])
             where, nbytes = outer[-where], used[-where] - reserved[-where].reserve
         while where in outer:
             where = outer[where]
         used[where] += nbytes
-        if where == 0:
+        if where == 0 and nbytes:
             curve.append((when, used[0]))
     return curve

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from .._core.instrument import Instrument
 from .._core.ledger import Limits
 from .._core.model import Lane, Scope, Task
 from ..runtime.context import innermost
@@ -95,3 +96,16 @@ class Probe:
     def waiting(self) -> Iterator[tuple[asyncio.Task[Any] | None, Sequence[Task]]]:
         """Those that wait: the asyncio task, or None in a callback, and the tasks for which it waits."""
         return (found for future, found in self._runtime.parked.items() if not future.done())
+
+
+class OfOne(Instrument):
+    """An instrument of one scheduler, once, which it probes."""
+
+    _again: str = "this {} has a scheduler already: make another"
+    _scheduler: Any = None
+    _probe: Any = None  # a `Probe`, once it has a scheduler
+
+    def attached(self, scheduler: Any) -> None:
+        if self._probe is not None:
+            raise RuntimeError(self._again.format(type(self).__name__))
+        self._scheduler, self._probe = scheduler, Probe(scheduler)

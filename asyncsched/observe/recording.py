@@ -23,7 +23,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from itertools import chain
@@ -52,17 +51,6 @@ _TIMES: Final = ("submitted", "head", "launched", "began", "ended", "done")  # i
 _LONGEST: Final = 4 << 20
 _AT_LEAST: Final = 4 << 20  # bytes that any file may have
 _PACKED: Final = 50
-# Errors of reading text that is not as it was written.
-_DAMAGE: Final = (
-    ValueError,
-    LookupError,
-    TypeError,
-    AttributeError,
-    ArithmeticError,
-    RecursionError,
-    zlib.error,
-    gzip.BadGzipFile,
-)
 
 
 @dataclass(slots=True, kw_only=True, repr=False)
@@ -181,7 +169,9 @@ class Recording(Record):
                 _take(found, event)
                 if (written := found.metadata["format"]) != FORMAT:
                     break
-        except _DAMAGE as error:
+        except Exception as error:  # any may come of text that is not as it was written
+            if isinstance(error, OSError | MemoryError) and not isinstance(error, gzip.BadGzipFile):
+                raise
             told = printable(f"{type(error).__name__}: {error}")
             raise ValueError(f"{name} is damaged: {told}; record it again") from error
         if not found.metadata:
@@ -243,16 +233,6 @@ def _require(kind: Any, *values: Any) -> None:
             raise TypeError(f"{kind} expected, not {type(value)}")
 
 
-def inputs_ready(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> float:
-    """When the last of its inputs was there; 0 if that was before the trace."""
-    ready = 0.0
-    for seq in task.inputs:
-        producer = by_seq.get(seq)
-        if producer is not None and producer.ended is not None:
-            ready = max(ready, producer.ended)
-    return ready
-
-
 def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str, float, float]]:
     """The phases of a task from its submission to its end: (one of `PHASES`, from, to), without gaps."""
     if task.inline:
@@ -262,7 +242,8 @@ def phases(task: TaskRecord, by_seq: Mapping[int, TaskRecord]) -> list[tuple[str
     found = [("queue", task.submitted, task.head), (task.waited_for, task.head, task.launched)]
     if task.began is None or task.ended is None:
         return [*found, ("told", task.launched, task.done)]
-    ready = min(max(inputs_ready(task, by_seq), task.launched), task.began)
+    ends = [by_seq[seq].ended or 0.0 for seq in task.inputs if seq in by_seq]  # of others it is not known
+    ready = min(max([task.launched, *ends]), task.began)
     found += [("inputs", task.launched, ready), ("stream", ready, task.began), ("running", task.began, task.ended)]
     return [*found, ("told", task.ended, task.done)]
 

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate, count
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from statistics import median
 from typing import Final, NamedTuple
 
@@ -110,7 +110,6 @@ class Replay(Host):
         self._streams: dict[Lane, _Stream] = {}
         self._lanes: dict[tuple[str, bool], list[Lane]] = {}
         self._tasks: dict[int, Task] = {}  # the unfinished ones, by number
-        self._records: dict[Task, TaskRecord] = {}
         self._ends: dict[Task, float] = {}  # of bodies, known at launch
         self._values: dict[int, Value] = {}  # results that the program holds, by number
         self._scopes: dict[int, Scope] = {0: self.engine.root}
@@ -127,11 +126,10 @@ class Replay(Host):
         inputs = tuple([value for seq in record.inputs if (value := self._values.get(seq)) is not None])
         value = new_value(scope.account, None, None, record.kept)
         lanes = [] if record.claim else self._lanes_of(record)
-        task = Task(scope, CallPlan(record.name), value, None, inputs, None, None, lanes, record.cost)
+        task = Task(scope, CallPlan(record.name), value, record, inputs, None, None, lanes, record.cost)
         task.expedited = record.expedited
         self._values[record.seq] = value
         self._tasks[record.seq] = task
-        self._records[task] = record
         del value, inputs
         self.engine.submit(task, bounded=False)
 
@@ -176,7 +174,7 @@ class Replay(Host):
 
     def launch(self, task: Task, waits: object) -> int:
         """A body begins on its stream, as soon as it can."""
-        record, delays = self._records[task], self._program.delays
+        record, delays = task.call, self._program.delays
         assert task.lane is not None
         stream = self._streams[task.lane]
         start = self.now if record.on_loop else max(self.now + delays.hop, stream.free + delays.between)
@@ -191,7 +189,7 @@ class Replay(Host):
 
     def _end(self, task: Task) -> None:
         """The loop takes in the end of a body."""
-        record, value = self._records.pop(task), task.value
+        record, value = task.call, task.value
         assert value is not None
         value.charge, task.refund = record.kept, task.cost - record.kept
         del value
@@ -363,11 +361,10 @@ def _freed_by(reader: TaskRecord, released: float) -> bool:
 def _waits_at(recording: Recording) -> Callable[[float], bool]:
     """Whether the program was waiting at a time: then it did not cause an event of that time."""
     waits = sorted(recording.waits)
-    begins = [began for began, *_ in waits]
     ends = list(accumulate((ended for _, ended, *_ in waits), max))  # the last of the waits that began by then
 
     def waited(when: float) -> bool:
-        at = bisect_right(begins, when) - 1
+        at = bisect_right(waits, when, key=itemgetter(0)) - 1
         return at >= 0 and when < ends[at]
 
     return waited
@@ -377,15 +374,14 @@ def _waits(recording: Recording) -> Iterator[Event]:
     """Ends of waits, each for the task that ended it: for its launch, or for its end."""
     tasks = {task.seq: task for task in recording.tasks}
     ends = sorted((task.done, task.seq) for task in recording.tasks)
-    times = [when for when, _ in ends]
     for began, ended, seq, number in recording.waits:
         awaited = tasks.get(seq)
         if awaited is None:
             continue
         admission = awaited.claim or ended < awaited.done
         if not admission and number > 1:  # of several tasks, the last to end
-            at = bisect_right(times, ended) - 1
-            if at >= 0 and times[at] >= began and ends[at][1] <= seq:
+            at = bisect_right(ends, ended, key=itemgetter(0)) - 1
+            if at >= 0 and ends[at][0] >= began and ends[at][1] <= seq:
                 awaited = tasks[ends[at][1]]
         state, reached = (LAUNCHED, awaited.launched or 0.0) if admission else (DONE, awaited.done)
         yield Event(ended, 2, None, awaited.seq, state, reached)

@@ -15,52 +15,47 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import perf_counter, time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from .._arguments import require_package
-from .._core.callsite import CallSite, line_of
-from .._core.instrument import InlineOp, Instrument, kind_of, tenant_of
+from .._core.callsite import line_of
+from .._core.instrument import InlineOp, kind_of, tenant_of
 from .._core.model import FAILED, STATE_NAMES, Scope, Task
-from .probe import Probe
+from .probe import OfOne
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
     from opentelemetry.trace import Span, TracerProvider
 
-_LINES_KEPT: Final = 1024
 
-
+@dataclass(slots=True)
 class _Opened:
     """The span of a task that has not ended."""
 
-    __slots__ = ("attributes", "body", "launched", "span", "submitted")
-
-    def __init__(self, span: Span, attributes: dict[str, Any]) -> None:
-        self.span = span
-        self.attributes = attributes
-        self.submitted = perf_counter()
-        self.launched = 0.0
-        self.body: tuple[float, float] | None = None  # its beginning and end
+    span: Span
+    attributes: dict[str, Any]
+    submitted: float
+    launched: float = 0.0
+    body: tuple[float, float] | None = None  # its beginning and end
 
 
+@dataclass(slots=True)
 class _OpenedScope:
     """The spans of a scope that is open."""
 
-    __slots__ = ("batch", "claimed", "failed", "here", "left", "span", "token", "within")
-
-    def __init__(self, span: Span, here: Context, within: Context) -> None:
-        self.span = span
-        self.here = here  # the context in which it was opened
-        self.within = within  # the context of its tasks: that of its batch, if it has one
-        self.batch: Span | None = None
-        self.token: Any = None  # takes the batch's span back as the current one
-        self.claimed = 0.0  # when it began to wait for its reserve
-        self.failed = 0  # tasks of its own
-        self.left = False
+    span: Span
+    here: Context  # the context in which it was opened
+    within: Context  # the context of its tasks: that of its batch, if it has one
+    batch: Span | None = None
+    token: Any = None  # takes the batch's span back as the current one
+    claimed: float = 0.0  # when it began to wait for its reserve
+    failed: int = 0  # tasks of its own
+    left: bool = False
 
 
-class Spans(Instrument):
+class Spans(OfOne):
     """Spans for OpenTelemetry, by the package opentelemetry-api alone (`pip install "asyncsched[otel]"`).
 
     Each scope has a span (a request's, a window's iteration), each batch, and each task of `put`, `submit` and `call`.
@@ -109,17 +104,10 @@ class Spans(Instrument):
         self._context = context
         self._tracer = trace.get_tracer("asyncsched", tracer_provider=tracer_provider)
         self._operations = operations
-        self._probe: Probe | None = None
         self._tasks: dict[Task, _Opened] = {}
         self._scopes: dict[Scope, _OpenedScope] = {}
-        self._lines: dict[int, tuple[CallSite | None, str]] = {}
         if operations:  # else nobody asks for them
             self.op_ran_inline: Callable[[InlineOp], None] = self._op_ran_inline  # type: ignore[assignment]
-
-    def attached(self, scheduler: Any) -> None:
-        if self._probe is not None:
-            raise RuntimeError("this Spans has a scheduler already: make another")
-        self._probe = Probe(scheduler)
 
     def detached(self) -> None:
         for opened in self._tasks.values():
@@ -161,7 +149,6 @@ class Spans(Instrument):
 
     def _issuer(self) -> Span:
         """The span of the code that runs in this context."""
-        assert self._probe is not None
         return self._trace.get_current_span(self._within(self._probe.current))
 
     def _end_batch(self, opened: _OpenedScope) -> None:
@@ -220,7 +207,8 @@ class Spans(Instrument):
         if kind == "call":
             task.context.run(self._context.attach, self._trace.set_span_in_context(span, within))
         if span.is_recording():
-            self._tasks[task] = _Opened(span, {"asyncsched.bytes": task.cost, "asyncsched.line": self._line(task.site)})
+            attributes = {"asyncsched.bytes": task.cost, "asyncsched.line": line_of(task.site)}
+            self._tasks[task] = _Opened(span, attributes, perf_counter())
 
     def task_launched(self, task: Task) -> None:
         if (opened := self._tasks.get(task)) is not None:
@@ -254,7 +242,7 @@ class Spans(Instrument):
 
     def _op_ran_inline(self, op: InlineOp) -> None:
         now = time_ns() - int(1e9 * perf_counter())
-        attributes = {"asyncsched.bytes": op.nbytes, "asyncsched.line": self._line(op.site), **_whose(op.scope)}
+        attributes = {"asyncsched.bytes": op.nbytes, "asyncsched.line": line_of(op.site), **_whose(op.scope)}
         began = now + int(1e9 * op.began)
         span = self._tracer.start_span(op.name, self._within(op.scope), attributes=attributes, start_time=began)
         span.end(now + int(1e9 * op.ended))
@@ -267,15 +255,6 @@ class Spans(Instrument):
             scope.failed += 1
         if scope.left and not task.scope.tasks:
             self._end_scope(task.scope)
-
-    def _line(self, site: CallSite | None) -> str:
-        """`line_of`, which takes long. There is one site for each line (`call_site`), and most lines come again."""
-        found = self._lines.get(id(site))
-        if found is None:
-            if len(self._lines) >= _LINES_KEPT:
-                self._lines.clear()
-            found = self._lines[id(site)] = site, line_of(site)
-        return found[1]
 
 
 def _whose(scope: Scope) -> dict[str, Any]:

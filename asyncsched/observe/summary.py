@@ -14,12 +14,12 @@ from time import perf_counter
 from typing import Any, Final
 
 from .._core.callsite import CallSite, line_of
-from .._core.instrument import InlineOp, Instrument
+from .._core.instrument import InlineOp
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
 from ..pictures.record import Bytes, Record, Seconds
 from ..runtime.awaiting import place_of
 from ..runtime.statistics import Load, Statistics
-from .probe import Probe
+from .probe import OfOne, Probe
 
 MOST_NAMES: Final = 100
 OTHERS: Final = "(others)"
@@ -126,7 +126,7 @@ class Snapshot(Record):
     failures: tuple[str, ...]
 
 
-class Summary(Instrument):
+class Summary(OfOne):
     """An instrument that adds up the time of each operation and each stream. `read()` adds the present state.
 
     The first hundred names of tasks have a sum each, all others have one together. It is for one scheduler: a second
@@ -143,8 +143,6 @@ class Summary(Instrument):
     """
 
     def __init__(self) -> None:
-        self._scheduler: Any = None
-        self._probe: Probe | None = None
         self._began = 0.0
         # By thread, since an addition is two steps, between which other threads may run.
         self._tallies: defaultdict[int, _Tally] = defaultdict(_Tally)
@@ -153,9 +151,7 @@ class Summary(Instrument):
         self._failures: deque[str] = deque(maxlen=_FAILURES_KEPT)
 
     def attached(self, scheduler: Any) -> None:
-        if self._scheduler is not None:
-            raise RuntimeError(f"this {type(self).__name__} has a scheduler already: make another")
-        self._scheduler, self._probe = scheduler, Probe(scheduler)
+        super().attached(scheduler)
         self._began = perf_counter()
 
     def body_began(self, task: Task) -> None:
@@ -217,7 +213,6 @@ class Summary(Instrument):
 
     def streams(self) -> tuple[StreamState, ...]:
         """All streams, compute streams first. On the loop's thread."""
-        assert self._probe is not None
         lanes = self._probe.lanes
         return tuple(self._stream(lane) for lane in lanes if lane.copies or lane.stream in lane.device.streams)
 
@@ -242,12 +237,10 @@ class _Tally:
         self.operations: dict[str, tuple[int, float]] = {}
 
     def add(self, name: str, seconds: float, count: int = 1) -> None:
-        found = self.operations.get(name)
-        if found is None:
-            if len(self.operations) >= MOST_NAMES:
-                name = OTHERS
-            found = self.operations.get(name, (0, 0.0))
-        self.operations[name] = found[0] + count, found[1] + seconds
+        if name not in self.operations and len(self.operations) >= MOST_NAMES:
+            name = OTHERS
+        before, spent = self.operations.get(name, (0, 0.0))
+        self.operations[name] = before + count, spent + seconds
 
 
 def _waiting(probe: Probe) -> tuple[Waiting, ...]:

@@ -23,7 +23,7 @@ from time import perf_counter, thread_time
 from typing import IO, Any, Final
 
 from .._core.callsite import CallSite
-from .._core.instrument import InlineOp, Instrument, priority_of, tenant_of
+from .._core.instrument import InlineOp, priority_of, tenant_of
 from .._core.model import STATE_NAMES, Account, Scope, Task
 from .._files import at_once
 from .._log import log
@@ -31,8 +31,8 @@ from .._threads import start_thread
 from ..runtime.context import find
 from ..runtime.loops import comes
 from ..runtime.threads import in_thread
-from .probe import Probe
-from .recording import TaskRecord
+from .probe import OfOne, Probe
+from .recording import ScopeRecord, TaskRecord
 from .trace_events import Events
 
 _PAUSE: Final = 0.1  # seconds between two looks
@@ -99,7 +99,8 @@ class TraceFile:
                 zipped = gzip.GzipFile(fileobj=self._raw, mode="wb", compresslevel=_LEVEL)
             with self._raw, zipped as file:
                 file.write(self._events.head.encode())
-                while not self._ends_within(_PAUSE):
+                while not self.ended:
+                    comes(self._end, _PAUSE)
                     self._write(file)
                 self._write(file)
                 file.write(self._events.end(self._lost).encode())
@@ -107,13 +108,10 @@ class TraceFile:
             log.exception(f"the trace {self._raw.name} ends here, since it cannot be written")
             ended = False
             while not ended:
-                ended = self._ends_within(_PAUSE)
+                ended = self.ended or comes(self._end, _PAUSE)
                 self.notes.clear()
                 self.released.clear()
         atexit.unregister(self._at_exit)
-
-    def _ends_within(self, seconds: float) -> bool:
-        return comes(self._end, seconds) or self.ended
 
     def _write(self, file: IO[bytes]) -> None:
         while self.notes or self.released:
@@ -140,10 +138,11 @@ def _taken(items: deque[Any]) -> Iterator[Any]:
 
 
 _EVERY: Final = 2e-3  # seconds between two samples of the counters, at least
+_NO_SCOPE: Final = ScopeRecord(0, 0, "", 0.0, own_queue=True, priority=0)
 _SHOWN_SCOPES: Final = 32  # so many scopes with a reserve have counters of their bytes
 
 
-class Trace(Instrument):
+class Trace(OfOne):
     """Records what a scheduler does, in a file that Perfetto (https://ui.perfetto.dev) and chrome://tracing open.
 
     A thread of its own writes whole events, ten times a second, so the file is valid even if the process is killed.
@@ -183,26 +182,22 @@ class Trace(Instrument):
         RuntimeError: when given to a second scheduler, or again to one from which it was removed.
     """
 
+    _again = "a {} is for one scheduler, once: make another, with a file of its own"
+
     def __init__(self, path: str | PathLike[str], *, details: int = 5_000, scheduler: Any = None) -> None:
         self._file = TraceFile(path, details)
         self._scheduler = scheduler
         self._tasks: dict[Task, tuple[TaskRecord, CallSite | None]] = {}  # unfinished; times are the clock's
         self._notes = self._file.notes
-        self._scopes: dict[Scope, int] = {}  # open scopes, with their numbers
+        self._scopes: dict[Scope, ScopeRecord] = {}  # open ones
         self._count = 0
         self._last: dict[Any, float] = {}  # when the last task of a queue was launched
         self._full = False  # whether no slot was free after the last launch
         self._waits: dict[int, tuple[float, int, int]] = {}
         self._in_flight = 0  # bytes
         self._next = 0.0  # when the counters are sampled again
-        self._probe: Any = None
 
     # -- its life -------------------------------------------------------------------------------------------------
-
-    def attached(self, scheduler: Any) -> None:
-        if self._probe is not None:
-            raise RuntimeError("a Trace is for one scheduler, once: make another, with a file of its own")
-        self._probe, self._scheduler = Probe(scheduler), scheduler
 
     def opened(self) -> None:
         self._file.begin(self._probe)  # its devices are known now
@@ -213,8 +208,8 @@ class Trace(Instrument):
             noted[0].done = now
             self._notes.append((Events.task, noted))
         self._tasks.clear()
-        for scope, number in self._scopes.items():  # an iteration may be over, and not closed yet
-            self._note_closed(scope, number)
+        for scope, record in self._scopes.items():  # an iteration may be over, and not closed yet
+            self._note_closed(scope, record)
         self._sample(now)
         self._file.end()
 
@@ -245,7 +240,7 @@ class Trace(Instrument):
     def task_submitted(self, task: Task) -> None:
         now = perf_counter()
         assert task.value is not None
-        scope = self._scopes.get(task.scope) or self._number(task.scope)
+        scope = (self._scopes.get(task.scope) or self._record(task.scope)).number
         record = TaskRecord(
             seq=task.seq, name=task.name, site="", scope=scope, cost=task.cost, kept=0, submitted=now, head=now,
             done=now, inputs=tuple([value.seq for value in task.inputs]), state="pending", expedited=task.expedited,
@@ -288,11 +283,10 @@ class Trace(Instrument):
             self._sample(now)
 
     def op_ran_inline(self, op: InlineOp) -> None:
-        name, scope, _, nbytes, site, began, ended, seq = op
-        number = self._scopes.get(scope) or self._number(scope)
-        self._notes.append((Events.inline, (seq, name, site, number, nbytes, began, ended)))
-        if ended > self._next:
-            self._sample(ended)
+        scope = self._scopes.get(op.scope) or self._record(op.scope)
+        self._notes.append((Events.inline, (op, scope.number)))
+        if op.ended > self._next:
+            self._sample(op.ended)
 
     # -- bytes and scopes -----------------------------------------------------------------------------------------
 
@@ -300,31 +294,32 @@ class Trace(Instrument):
         self._file.released.append((perf_counter(), seq, nbytes))
 
     def scope_opened(self, scope: Scope) -> None:
-        self._number(scope)
+        self._record(scope)
 
     def scope_closed(self, scope: Scope, error: BaseException | None) -> None:
-        number = self._scopes.pop(scope, None)
-        if number is not None:
-            self._note_closed(scope, number)
-        if scope.parent is None or scope.queue is not scope.parent.queue:
-            self._last.pop(scope.queue, None)
+        record = self._scopes.pop(scope, None)
+        if record is not None:
+            self._note_closed(scope, record)
+            if record.own_queue:
+                self._last.pop(scope.queue, None)
 
     def batch_formed(self, scope: Scope, items: int, callers: Sequence[Any]) -> None:
-        self._notes.append((Events.batch, (self._scopes.get(scope, 0), perf_counter(), items)))
+        self._notes.append((Events.batch, (self._record(scope).number, perf_counter(), items)))
 
-    def _note_closed(self, scope: Scope, number: int) -> None:
-        self._notes.append((Events.scope_closed, (number, perf_counter(), scope.reserve)))
+    def _note_closed(self, scope: Scope, record: ScopeRecord) -> None:
+        self._notes.append((Events.scope_closed, (record, perf_counter(), scope.reserve)))
 
-    def _number(self, scope: Scope) -> int:
-        """The scope's number, from 1. A scope from before the trace counts as opened now."""
+    def _record(self, scope: Scope) -> ScopeRecord:
+        """The scope's record, with its number from 1 on. A scope from before the trace counts as opened now."""
         found = self._scopes.get(scope)
         if found is None:
-            parent = 0 if scope.parent is None else self._number(scope.parent)
-            self._count = found = self._count + 1
+            parent, tenant = scope.parent, tenant_of(scope)
+            outer = _NO_SCOPE if parent is None else self._record(parent)
+            own, whose = parent is None or scope.queue is not parent.queue, "" if tenant is None else str(tenant)
+            self._count += 1
+            found = ScopeRecord(self._count, outer.number, scope.name, perf_counter(), own, priority_of(scope), whose)
             self._scopes[scope] = found
-            own = scope.parent is None or scope.queue is not scope.parent.queue
-            opened = (found, parent, scope.name, perf_counter(), own, priority_of(scope), tenant_of(scope))
-            self._notes.append((Events.scope_opened, opened))
+            self._notes.append((Events.scope_opened, (found, outer.name)))
         return found
 
     # -- waits, and the counters ----------------------------------------------------------------------------------
@@ -342,7 +337,7 @@ class Trace(Instrument):
         self._next = now + _EVERY
         probe, scopes = self._probe, []
         if probe.reserved_bytes:
-            scopes = [(number, scope.account.used) for scope, number in self._scopes.items() if scope.reserve]
+            scopes = [(record, scope.account.used) for scope, record in self._scopes.items() if scope.reserve]
         counts = probe.pending, probe.in_flight, self._in_flight, probe.used_bytes
         sample = (now, *counts, thread_time(), scopes[:_SHOWN_SCOPES])
         self._notes.append((Events.counters, sample))

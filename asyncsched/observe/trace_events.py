@@ -14,9 +14,10 @@ from typing import Any, Final
 import numpy as np
 
 from .._core.callsite import CallSite, line_of
+from .._core.instrument import InlineOp
 from ..runtime.runtime import INLINE_STREAM
 from .probe import Probe
-from .recording import FORMAT, PHASES, TaskRecord, phases, task_of
+from .recording import FORMAT, PHASES, ScopeRecord, TaskRecord, phases, task_of
 
 _LOOP: Final = 1  # the loop's track; those of the streams follow
 _STREAMS: Final = 10
@@ -44,7 +45,6 @@ class Events:
         self._tracks: dict[tuple[str, str], int] = {}  # of streams; a quick task is on the loop's track
         self._known: dict[Any, tuple[str, CallSite | None]] = {}  # its identity is used: keep it alive
         self._shown: dict[int, TaskRecord] = {}
-        self._scopes: dict[int, tuple[str, str]] = {}  # open ones: scope or iteration, and the name
         self.head: str = self._head(probe)
 
     def _head(self, probe: Probe) -> str:
@@ -109,14 +109,12 @@ class Events:
             text += self._detailed(text)
         return text
 
-    def inline(
-        self, seq: int, name: str, site: CallSite | None, scope: int, cost: int, began: float, ended: float
-    ) -> str:
+    def inline(self, op: InlineOp, scope: int) -> str:
         """An operation that ran on the loop's thread, without becoming a task."""
-        key = name, id(site)
+        key = op.name, id(op.site)
         known = self._known.get(key)
-        text = known[0] if known is not None else self._template(key, name, site)
-        return text % ((began - self._origin) * 1e6, (ended - began) * 1e6, seq, scope, cost)
+        text = known[0] if known is not None else self._template(key, op.name, op.site)
+        return text % ((op.began - self._origin) * 1e6, (op.ended - op.began) * 1e6, op.seq, scope, op.nbytes)
 
     def _template(self, key: tuple[Any, ...], name: str, site: CallSite | None, task: TaskRecord | None = None) -> str:
         """A slice's text without numbers, kept for later slices of the same kind."""
@@ -142,17 +140,10 @@ class Events:
 
     def _without_body(self, task: TaskRecord, site: CallSite | None) -> str:
         """A claim, or a task that was cancelled or failed before it ran."""
-        args = self._fixed(task, site) | {
-            "seq": task.seq,
-            "scope": task.scope,
-            "inputs": task.inputs,
-            "cost": task.cost,
-            "kept": task.kept,
-            "submitted": self._us(task.submitted),
-            "head": self._us(task.head),
-            "launched": None if task.launched is None else self._us(task.launched),
-            "done": self._us(task.done),
-        }
+        told = {name: getattr(task, name) for name in ("seq", "scope", "inputs", "cost", "kept")}
+        times = {name: getattr(task, name) for name in ("submitted", "head", "launched", "done")}
+        told |= {name: None if when is None else self._us(when) for name, when in times.items()}
+        args = self._fixed(task, site) | told
         track = self._tracks.get((task.device, task.stream), _LOOP)
         return _event("i", task.name, s="t", cat="task", tid=track, ts=self._us(task.done), args=args)
 
@@ -182,20 +173,18 @@ class Events:
         args = {"times": [self._us(when) for when in times], "tasks": seqs, "bytes": nbytes}
         return _event("M", "asyncsched.released", args=args)
 
-    def scope_opened(self, number: int, parent: int, name: str, when: float, own: bool, level: int, tenant: Any) -> str:
-        kind = "scope" if own else "iteration"
-        self._scopes[number] = kind, name
-        args = {"in": self._name(parent), "parent": parent, "priority": level}
-        if tenant is not None:
-            args["tenant"] = str(tenant)
-        return _event("b", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args=args)
+    def scope_opened(self, scope: ScopeRecord, outer: str) -> str:
+        args = {"in": outer, "parent": scope.parent, "priority": scope.priority}
+        if scope.tenant:
+            args["tenant"] = scope.tenant
+        return self._scope("b", scope, scope.opened, args)
 
-    def scope_closed(self, number: int, when: float, reserve: int) -> str:
-        kind, name = self._scopes.pop(number, ("scope", ""))
-        return _event("e", name, tid=_LOOP, cat=kind, id=number, ts=self._us(when), args={"reserve": reserve})
+    def scope_closed(self, scope: ScopeRecord, when: float, reserve: int) -> str:
+        return self._scope("e", scope, when, {"reserve": reserve})
 
-    def _name(self, number: int) -> str:
-        return self._scopes.get(number, ("", ""))[1]  # the note that opened it may have been dropped
+    def _scope(self, phase: str, scope: ScopeRecord, when: float, args: dict[str, Any]) -> str:
+        kind = "scope" if scope.own_queue else "iteration"
+        return _event(phase, scope.name, tid=_LOOP, cat=kind, id=scope.number, ts=self._us(when), args=args)
 
     def batch(self, scope: int, when: float, items: int) -> str:
         return _event("n", "batch", tid=_LOOP, cat="scope", id=scope, ts=self._us(when), args={"items": items})
@@ -215,7 +204,7 @@ class Events:
             "bytes": {"in flight": nbytes, "retained": max(0, used - nbytes)},
             "loop": {"ran": round(cpu, 6)},
         }
-        told |= {f"bytes of {self._name(number)} #{number}": {"bytes": own} for number, own in scopes}
+        told |= {f"bytes of {scope.name} #{scope.number}": {"bytes": own} for scope, own in scopes}
         return "".join([_event("C", name, ts=self._us(when), args=args) for name, args in told.items()])
 
 

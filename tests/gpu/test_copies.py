@@ -10,7 +10,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.devices.cuda.staging import SLOT_BYTES, SLOTS
 from asyncsched.gpu_check import libraries
-from asyncsched.gpu_check.telling import Report
+from asyncsched.gpu_check.entries import Report
 from tests.devices.conftest import Exported
 
 from .cases import DTYPES, values

@@ -11,7 +11,7 @@ import pytest
 import asyncsched as asc
 from asyncsched.gpu_check import libraries
 from asyncsched.gpu_check.arguments import arguments
-from asyncsched.gpu_check.telling import Report
+from asyncsched.gpu_check.entries import Report
 from asyncsched.ops.kernels.signal import PLAN_BYTES
 from asyncsched.ops.op import Blas
 from asyncsched.ops.table import TABLE

@@ -254,7 +254,7 @@ def test_while_a_program_runs_the_file_says_that_it_crashed(tmp_path):
 
 TELLS = """
 import sys
-from asyncsched.gpu_check.telling import Report
+from asyncsched.gpu_check.entries import Report
 report = Report(__import__("pathlib").Path(sys.argv[1]))
 report.tell("first kernel", 0.25, "s")
 report.tell("text", "of some words")

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from asyncsched.devices.cuda.device import usable
+from asyncsched.gpu_check.entries import Report
 from asyncsched.gpu_check.programs import AFTER, GROUPS
-from asyncsched.gpu_check.telling import Report
 from tests.gpu.conftest import NONE
 
 ROOT = Path(__file__).parents[2]
