@@ -39,16 +39,20 @@ def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
     return found.reshape(shape)
 
 
-def constant(value: int) -> Kernel:
+def _constant(name: str, value: int) -> Kernel:
     """A kernel for zeros or ones."""
 
     def fill(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
         if out is not None:
             out.fill(value)
             return out
-        return xp.ones(shape, dtype=dtype) if value else xp.zeros(shape, dtype=dtype)
+        return getattr(xp, name)(shape, dtype=dtype)
 
+    fill.__name__ = name
     return fill
+
+
+zeros, ones = _constant("zeros", 0), _constant("ones", 1)
 
 
 def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> Any:
@@ -271,8 +275,8 @@ def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 OPS = (
-    with_out(constant(0), filled_rule, "Zeros.", Cost.SHORT, name="zeros", launches=1),
-    with_out(constant(1), filled_rule, "Ones.", Cost.SHORT, name="ones", launches=1),
+    with_out(zeros, filled_rule, "Zeros.", Cost.SHORT, launches=1),
+    with_out(ones, filled_rule, "Ones.", Cost.SHORT, launches=1),
     with_out(full, filled_rule, "One value throughout.", Cost.SHORT, launches=1),
     with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT, launches=1),
     Op("listed", listed, filled_rule, doc="Numbers that are known one by one, such as an index's."),

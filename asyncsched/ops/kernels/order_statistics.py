@@ -264,6 +264,7 @@ def filling(name: str, fill: float) -> Kernel:
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
         return resolve(_PLAIN[name], xp)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
 
+    reduce.__name__ = f"nan{name}"
     return reduce
 
 
@@ -279,6 +280,7 @@ def extreme(name: str, fill: float) -> Kernel:
             xp.copyto(found, nan, where=xp.all(xp.isnan(x), axis=axis, keepdims=keepdims))
         return found
 
+    reduce.__name__ = f"nan{name}"
     return reduce
 
 
@@ -292,6 +294,7 @@ def arg_extreme(name: str, fill: float) -> Kernel:
             require_true(xp, xp.all(xp.any(~xp.isnan(x), axis=axis)), ValueError, text)
         return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
 
+    find.__name__ = f"nan{name}"
     return find
 
 
@@ -382,23 +385,13 @@ OPS = (
     Op("quantile", quantile, quantile_rule, doc="The sorted elements at fractions of the way, along the axes."),
     Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
     Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
-    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum", launches=4),
-    with_out(
-        filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod", launches=4
-    ),
-    with_out(
-        extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax", launches=7
-    ),
-    with_out(
-        extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin", launches=7
-    ),
+    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, launches=4),
+    with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, launches=4),
+    with_out(extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, launches=7),
+    with_out(extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, launches=7),
     with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION, launches=8),
     with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION, launches=16),
     with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION, launches=17),
-    with_out(
-        arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", name="nanargmax", checks=True
-    ),
-    with_out(
-        arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", name="nanargmin", checks=True
-    ),
+    with_out(arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", checks=True),
+    with_out(arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", checks=True),
 )
