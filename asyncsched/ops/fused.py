@@ -24,7 +24,7 @@ from . import cut, parallel
 from .kernels import compiled
 from .kernels.blocks import scratch
 from .meta import Meta
-from .op import NO_OPTIONS, Kernel, Op, asked, fixed_kernel
+from .op import NO_OPTIONS, Kernel, Op, asked, resolve
 from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing
@@ -108,7 +108,8 @@ class FusedProgram:
     def _step_line(self, i: int, names: list[str]) -> str:
         step, slot = self._program.steps[i], self._program.inputs + i
         words = [self._word(f"c{slot}_{place}", arg, names) for place, arg in enumerate(step.args)]
-        function = fixed_kernel(step.op, step.options)
+        function = resolve(step.op, np)
+        function = partial(function, **step.options) if step.options else function
         if i in self._program.in_place:
             call = f"f{slot}({', '.join(words)}, out={words[0]})"
         elif step.op.out and (slot in self._program.outputs or self._in_a_block(slot)):

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, resolve, with_out
 from ..index_keys import (
     TENSOR,
     Key,
@@ -80,10 +79,6 @@ def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side
 def getitem(xp: Any, x: Any, *, key: Key) -> Any:
     """A basic index: a view."""
     return x[decode_view_key(key)]
-
-
-def _part_at(options: Options) -> Kernel:
-    return itemgetter(decode_view_key(options["key"]))
 
 
 def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
@@ -336,7 +331,7 @@ def check_value(value: tuple[int, ...], target: Shape) -> None:
 
 
 OPS = (
-    Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
+    Op("getitem", getitem, getitem_rule, view=True, doc="A basic index: a view."),
     Op(
         "getitem_advanced", getitem_advanced, getitem_advanced_rule, element_seconds=Cost.FUNCTION, checks=True,
         doc="An index with tensors: a copy.",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Op, Operand, Options, meta, with_out
 from ..rules import Known, all_contiguous, as_meta, axis_of, copies, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
@@ -31,11 +30,7 @@ def matrix_transpose(xp: Any, x: Any) -> Any:
 
 def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
     """Another shape: a view if possible, or always a copy (`copy=True`), or never one, with an error (False)."""
-    return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
-
-
-def _reshaping(options: Options) -> Kernel:
-    return methodcaller("reshape", options["shape"], copy=options.get("copy"))
+    return x.reshape(shape) if copy is None else xp.reshape(x, shape, copy=copy)
 
 
 def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
@@ -190,7 +185,7 @@ OPS = (
     Op("matrix_transpose", matrix_transpose, view_rule, view=True, doc="A view with the last two axes exchanged."),
     Op("permute_dims", "transpose", view_rule, view=True, doc="A view with the axes in another order."),
     Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
-    Op("reshape", reshape, reshape_rule, view=True, fixed=_reshaping, doc="Another shape, in C order: perhaps a view."),
+    Op("reshape", reshape, reshape_rule, view=True, doc="Another shape, in C order: perhaps a view."),
     with_out(concat, concat_rule, "Tensors joined along an existing axis.", Cost.SCALAR),
     with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
     Op(
