@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, with_out
 from ..packed import packed_op
 from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
 from .blocks import blocks, flat
@@ -279,12 +279,12 @@ OPS = (
     with_out(ones, filled_rule, "Ones.", Cost.SHORT, launches=1),
     with_out(full, filled_rule, "One value throughout.", Cost.SHORT, launches=1),
     with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT, launches=1),
-    Op("listed", listed, filled_rule, doc="Numbers that are known one by one, such as an index's."),
-    Op("arange", "arange", arange_rule, launches=1, doc="Evenly spaced by a step."),
-    Op("linspace", "linspace", linspace_rule, doc="A number of evenly spaced values."),
-    Op("eye", eye, eye_rule, launches=2, doc="Ones on a diagonal."),
+    operation(listed, filled_rule, "Numbers that are known one by one, such as an index's."),
+    operation("arange", arange_rule, "Evenly spaced by a step.", launches=1),
+    operation("linspace", linspace_rule, "A number of evenly spaced values."),
+    operation(eye, eye_rule, "Ones on a diagonal.", launches=2),
     packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
-    Op("draw_seeded", draw_seeded, draw_seeded_rule, doc="Random numbers from a seed."),
+    operation(draw_seeded, draw_seeded_rule, "Random numbers from a seed."),
     with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", Cost.FUNCTION, inplace=True),
     with_out(uniform, random_rule, "Evenly distributed random numbers."),
     with_out(normal, random_rule, "Normally distributed random numbers."),

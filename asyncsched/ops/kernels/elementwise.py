@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Bound, Cost, Cut, Inferred, Meta, Op, Operand, Options, ScalarCode, elementwise, meta, resolve
+from ..declare import Cost, Meta, elementwise, meta, operation
+from ..op import Bound, Cut, Inferred, Op, Operand, Options, ScalarCode, resolve
 from ..rules import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
 
@@ -233,16 +234,10 @@ OPS = (
     elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
-    Op("real", real, view_rule, view=True, doc="The real part: a view; for real numbers the tensor itself."),
-    Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; for real numbers new zeros."),
-    Op(
-        "tril", "tril", tril_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="The lower triangle, zeros above diagonal k.",
-    ),
-    Op(
-        "triu", "triu", tril_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="The upper triangle, zeros below diagonal k.",
-    ),
+    operation(real, view_rule, "The real part: a view; for real numbers the tensor itself.", view=True),
+    operation(imag, imag_rule, "The imaginary part: a view; for real numbers new zeros.", view=True),
+    operation("tril", tril_rule, "The lower triangle, zeros above diagonal k.", Cost.SCALAR, launches=2),
+    operation("triu", tril_rule, "The upper triangle, zeros below diagonal k.", Cost.SCALAR, launches=2),
 )  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..packed import pack_found, packed_op
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, sample
 from . import releasing_gil
@@ -341,12 +341,12 @@ _PACKED = "The unique elements, their first indices, the inverse indices and the
 
 
 OPS = (
-    Op("bincount", bincount, bincount_rule, doc="How often each number occurs."),
-    Op("digitize", digitize, digitize_rule, checks=True, doc="The bin that each element falls into."),
+    operation(bincount, bincount_rule, "How often each number occurs."),
+    operation(digitize, digitize_rule, "The bin that each element falls into.", checks=True),
     packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
-    Op("observation_weights", observation_weights, observation_weights_rule, checks=True, doc="The weights of `cov`."),
+    operation(observation_weights, observation_weights_rule, "The weights of `cov`.", checks=True),
     with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
-    Op("unique_values", unique_values, unique_values_rule, doc="The unique elements."),
-    Op("unique_packed", unique_packed, unique_packed_rule, doc=_PACKED),
-    Op("isin", isin, isin_rule, doc="Whether each element is among others."),
+    operation(unique_values, unique_values_rule, "The unique elements."),
+    operation(unique_packed, unique_packed_rule, _PACKED),
+    operation(isin, isin_rule, "Whether each element is among others."),
 )

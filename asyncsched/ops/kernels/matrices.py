@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve
 from ..halves import in_single
 from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
@@ -35,6 +35,7 @@ def lapack(name: str) -> Kernel:
         with cupyx.errstate(linalg="raise"):
             return function(*arrays, **options)
 
+    kernel.__name__ = name
     return kernel
 
 
@@ -425,8 +426,8 @@ def _decomposes(op: Op) -> Op:
     return replace(op, exact=replace(op, blas=Blas.INSIDE))
 
 
-def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
-    return _decomposes(Op(name, kernel, rule, doc=doc))
+def _of_matrices(kernel: str | Kernel, rule: Any, doc: str) -> Op:
+    return _decomposes(operation(kernel, rule, doc))
 
 
 def _several(name: str, kernel: Kernel, parts: Any, doc: str) -> Op:
@@ -434,24 +435,21 @@ def _several(name: str, kernel: Kernel, parts: Any, doc: str) -> Op:
 
 
 OPS = (
-    _of_matrices("cholesky", cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
-    _of_matrices("inv", lapack("inv"), matrix_rule, "The inverse of square matrices."),
-    _of_matrices("det", lapack("det"), number_rule, "The determinant of square matrices."),
-    _of_matrices("cofactors", cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
-    _of_matrices("eigvals", eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
-    _of_matrices("eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric matrices."),
-    _of_matrices("svdvals", svdvals, singular_values_rule, "The singular values of matrices, descending."),
-    _of_matrices("matrix_rank", matrix_rank, rank_rule, "How many singular values are not negligible."),
-    _of_matrices("pinv", pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
-    _of_matrices("solve", solve, solution_rule, "The solution of linear equations."),
-    _of_matrices("matrix_power", matrix_power, power_rule, "Square matrices to an integer power."),
-    _of_matrices("matrix_norm", matrix_norm, matrix_norm_rule, "A norm of each matrix."),
-    Op(
-        "vector_norm", vector_norm, vector_norm_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="A norm of vectors along the axes.",
-    ),
-    Op("diagonal", diagonal, view_rule, view=True, doc="A diagonal of matrices: a view."),
-    _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
+    _of_matrices(cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
+    _of_matrices(lapack("inv"), matrix_rule, "The inverse of square matrices."),
+    _of_matrices(lapack("det"), number_rule, "The determinant of square matrices."),
+    _of_matrices(cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
+    _of_matrices(eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
+    _of_matrices(lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric matrices."),
+    _of_matrices(svdvals, singular_values_rule, "The singular values of matrices, descending."),
+    _of_matrices(matrix_rank, rank_rule, "How many singular values are not negligible."),
+    _of_matrices(pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
+    _of_matrices(solve, solution_rule, "The solution of linear equations."),
+    _of_matrices(matrix_power, power_rule, "Square matrices to an integer power."),
+    _of_matrices(matrix_norm, matrix_norm_rule, "A norm of each matrix."),
+    operation(vector_norm, vector_norm_rule, "A norm of vectors along the axes.", Cost.SCALAR, launches=2),
+    operation(diagonal, view_rule, "A diagonal of matrices: a view.", view=True),
+    _of_matrices("cross", cross_rule, "The cross product of vectors of three numbers."),
     _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
     _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
     _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),

@@ -18,20 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
 from . import reduce as plain
 from .checks import require_true
-from .reduce import (
-    arg_reduction_rule,
-    argsort,
-    count_reduced,
-    mean_rule,
-    nothing,
-    reduced,
-    reduction_rule,
-    variance_rule,
-)
+from .reduce import argsort, count_reduced, nothing, reduced
 
 # Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
 # n sorted numbers is at position n q + alpha + q (1 - alpha - beta), counted from 1.
@@ -350,12 +341,12 @@ def _quotient(xp: Any, total: Any, count: Any) -> Any:
 
 def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A reduction of a copy, made under a mask."""
-    return _copied(reduction_rule(op, operands, options), operands[0])
+    return _copied(plain.reduction_rule(op, operands, options), operands[0])
 
 
 def nanmean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The same, after counting the elements that are not NaN."""
-    found = _copied(mean_rule(op, operands, options), operands[0])
+    found = _copied(plain.mean_rule(op, operands, options), operands[0])
     return found._replace(workspace=found.workspace + prod(found.meta.bound) * 8)
 
 
@@ -363,15 +354,15 @@ def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     """Workspace: the deviations, two masks, and the conjugates of complex numbers. For integers as `var`."""
     array = as_meta(operands[0])
     if array.dtype.kind not in "fc":
-        return variance_rule(op, operands, options)
-    found = mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
+        return plain.variance_rule(op, operands, options)
+    found = plain.mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
     each = array.dtype.itemsize * (2 if array.dtype.kind == "c" else 1) + 2
     return found._replace(workspace=prod(array.bound) * each + prod(found.meta.bound) * 40)
 
 
 def arg_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An index, found in a copy."""
-    return _copied(arg_reduction_rule(op, operands, options), operands[0])
+    return _copied(plain.arg_reduction_rule(op, operands, options), operands[0])
 
 
 def _copied(found: Inferred, operand: Operand) -> Inferred:
@@ -381,14 +372,14 @@ def _copied(found: Inferred, operand: Operand) -> Inferred:
 
 
 OPS = (
-    Op("median", median, median_rule, doc="The middle of the sorted elements along the axes."),
-    Op("quantile", quantile, quantile_rule, doc="The sorted elements at fractions of the way, along the axes."),
-    Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
-    Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
+    operation(median, median_rule, "The middle of the sorted elements along the axes."),
+    operation(quantile, quantile_rule, "The sorted elements at fractions of the way, along the axes."),
+    operation(argpartition, argpartition_rule, _PARTITION),
+    operation(topk, topk_rule, "The indices of the largest elements along an axis, or the smallest."),
     with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, launches=4),
     with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, launches=4),
-    with_out(extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, launches=7),
-    with_out(extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, launches=7),
+    with_out(extreme("max", -inf), plain.reduction_rule, "The largest that is not NaN.", Cost.SCALAR, launches=7),
+    with_out(extreme("min", inf), plain.reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, launches=7),
     with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION, launches=8),
     with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION, launches=16),
     with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION, launches=17),

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from .. import halves
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out, with_products
+from ..declare import Cost, Meta, meta, operation, with_out, with_products
+from ..op import Inferred, Kernel, Op, Operand, Options, resolve
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into
@@ -373,8 +374,8 @@ OPS = (
     with_out("argmin", arg_reduction_rule, "The index of the first smallest element.", Cost.SHORT, launches=1),
     with_out(cumulative("sum"), cumulative_rule, "Running sums.", Cost.SCALAR, launches=5),
     with_out(cumulative("prod"), cumulative_rule, "Running products.", Cost.LONG_FUNCTION, launches=5),
-    Op("diff", "diff", diff_rule, element_seconds=Cost.SHORT, doc="The n-th difference of neighbours along an axis."),
+    operation("diff", diff_rule, "The n-th difference of neighbours along an axis.", Cost.SHORT),
     with_out(sort, sort_rule, "The elements in order along an axis.", Cost.SORTING, inplace=True),
-    Op("argsort", argsort, argsort_rule, doc="The indices that sort along an axis.", element_seconds=Cost.SORTING),
+    operation(argsort, argsort_rule, "The indices that sort along an axis.", Cost.SORTING),
     with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=1),
 )

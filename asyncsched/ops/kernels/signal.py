@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..rules import Known, as_meta, no_axis, sample, shrunk, view_rule
 from .create import zeros
 
@@ -369,17 +369,14 @@ def _transform(name: str) -> Op:
 
 
 OPS = (
-    Op(
-        "interp", interp, interp_rule, doc="Values between points, on straight lines.",
-        element_seconds=Cost.LONG_FUNCTION,
+    operation(interp, interp_rule, "Values between points, on straight lines.", Cost.LONG_FUNCTION),
+    operation(gradient, gradient_rule, "Differences between neighbours on both sides."),
+    operation(
+        convolve, convolve_rule, "The convolution of two sequences.", Cost.MULTIPLICATION,
+        blas=Blas.INSIDE, resource="fft",
     ),
-    Op("gradient", gradient, gradient_rule, doc="Differences between neighbours on both sides."),
-    Op(
-        "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
-        element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",
-    ),
-    Op("pad", pad, pad_rule, element_seconds=Cost.SHORT, doc="The operand with elements added around it."),
-    Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
+    operation(pad, pad_rule, "The operand with elements added around it.", Cost.SHORT),
+    operation(sliding_window_view, view_rule, "Every window: a view.", view=True),
     with_out(overlap_add, overlap_add_rule, "Windows added where they overlap: the gradient of sliding windows."),
     *map(_transform, ("fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn")),
 )  # fmt: skip
