@@ -336,7 +336,6 @@ class Run:
         if any(way not in ("whole", "number") or program.form(slot).dtype != single for slot, way in reads):
             return None
         lines = [f"        v{slot} = x{slot}[i]" for slot, way in reads if way == "whole"]
-        known = set(self.reads)
         for slot, step in self._steps.items():
             code = step.op.scalar_code
             if step.form.dtype != single or code is None:
@@ -344,8 +343,6 @@ class Run:
             words = []
             for place, arg in enumerate(step.args):
                 if type(arg) is Ref:
-                    if arg.slot not in known:
-                        return None
                     words.append(f"v{arg.slot}")
                 elif type(arg) in (int, float, np.float32):
                     with np.errstate(all="ignore"):
@@ -354,7 +351,6 @@ class Run:
                 else:
                     return None
             lines.append(f"        v{slot} = {code.expression.format(*words)}")
-            known.add(slot)
         lines += [f"        o{slot}[i] = v{slot}" for slot in self.writes]
         first = [f"    v{slot} = x{slot}[()]" for slot, way in reads if way == "number"]
         head = f"def run(count, {', '.join(self._array_names())}):"

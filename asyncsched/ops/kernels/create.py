@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, with_out
 from ..packed import packed_op
 from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
 from .blocks import blocks, flat
@@ -39,20 +39,14 @@ def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
     return found.reshape(shape)
 
 
-def _constant(name: str, value: int) -> Kernel:
-    """A kernel for zeros or ones."""
-
-    def fill(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
-        if out is not None:
-            out.fill(value)
-            return out
-        return getattr(xp, name)(shape, dtype=dtype)
-
-    fill.__name__ = name
-    return fill
+def zeros(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+    """Zeros, which NumPy makes without touching memory."""
+    return xp.zeros(shape, dtype=dtype) if out is None else into(xp, out, 0)
 
 
-zeros, ones = _constant("zeros", 0), _constant("ones", 1)
+def ones(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+    """Ones."""
+    return full(xp, 1, shape=shape, dtype=dtype or np.float64, out=out)
 
 
 def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> Any:
