@@ -60,11 +60,6 @@ def real(xp: Any, x: Any) -> Any:
     return x.real if x.dtype.kind == "c" else x[...]
 
 
-def imag(xp: Any, x: Any) -> Any:
-    """The imaginary part: a view, or zeros."""
-    return x.imag
-
-
 def into(xp: Any, out: Any, value: Any) -> Any:
     """Fill `out` with a value or an array, cast as by assignment."""
     xp.copyto(out, value, casting="unsafe")
@@ -235,7 +230,7 @@ OPS = (
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     operation(real, view_rule, "The real part: a view; for real numbers the tensor itself.", view=True),
-    operation(imag, imag_rule, "The imaginary part: a view; for real numbers new zeros.", view=True),
+    operation("imag", imag_rule, "The imaginary part: a view; for real numbers new zeros.", view=True),
     operation("tril", tril_rule, "The lower triangle, zeros above diagonal k.", Cost.SCALAR, launches=2),
     operation("triu", tril_rule, "The upper triangle, zeros below diagonal k.", Cost.SCALAR, launches=2),
 )  # fmt: skip

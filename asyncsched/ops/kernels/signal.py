@@ -36,11 +36,6 @@ def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, 
     return xp.interp(x, points, values, *ends, period)
 
 
-def gradient(xp: Any, f: Any, spacing: Any, *, axis: int, edge_order: int) -> Any:
-    """Differences between neighbours on both sides, over their distances."""
-    return xp.gradient(f, spacing, axis=axis, edge_order=edge_order)
-
-
 def convolve(xp: Any, a: Any, v: Any, *, mode: str) -> Any:
     """The convolution of two sequences."""
     found = xp.convolve(*[xp.asarray(x).reshape(-1) for x in (a, v)], mode)
@@ -370,7 +365,7 @@ def _transform(name: str) -> Op:
 
 OPS = (
     operation(interp, interp_rule, "Values between points, on straight lines.", Cost.LONG_FUNCTION),
-    operation(gradient, gradient_rule, "Differences between neighbours on both sides."),
+    operation("gradient", gradient_rule, "Differences between neighbours on both sides."),
     operation(
         convolve, convolve_rule, "The convolution of two sequences.", Cost.MULTIPLICATION,
         blas=Blas.INSIDE, resource="fft",
