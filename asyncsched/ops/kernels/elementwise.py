@@ -66,6 +66,13 @@ def into(xp: Any, out: Any, value: Any) -> Any:
     return out
 
 
+def add_at(xp: Any, out: Any, place: Any, values: Any) -> None:
+    """`xp.add.at`. CuPy's takes no complex numbers, so it adds up their parts."""
+    both = xp is not np and out.dtype.kind == "c"
+    for some, added in ((out.real, values.real), (out.imag, values.imag)) if both else ((out, values),):
+        xp.add.at(some, place, added)
+
+
 def _cast(xp: Any, value: Any, dtype: Any) -> Any:
     return value if hasattr(value, "dtype") else xp.asarray(value).astype(dtype)
 

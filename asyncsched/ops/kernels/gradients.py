@@ -17,7 +17,7 @@ from ..rules import INTP, as_meta, broadcast, cast_bytes, copies, lengths, viewe
 from .blocks import ADDED, BLOCK, blocks
 from .checks import require_key, require_within
 from .create import zeros
-from .elementwise import into, kept
+from .elementwise import add_at, into, kept
 from .index import assign_where, check_value, is_one_mask
 
 _MANY_EACH = 64  # rows
@@ -45,7 +45,7 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
 def _add_at(xp: Any, out: Any, place: Any, x: Any) -> None:
     """`xp.add.at`. In double precision if many are added to each on average, as `_add_rows`."""
     if xp is not np or not _often(x.size, out.size, out.dtype):
-        xp.add.at(out, place, x)
+        add_at(xp, out, place, x)
         return
     total = np.zeros(out.shape)
     np.add.at(total, place, x.astype(total.dtype))  # it takes ten times as long to cast each by itself

@@ -13,7 +13,7 @@ from ..packed import pack_found, packed_op
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, sample
 from . import releasing_gil
 from .checks import require_true
-from .elementwise import copy_rule
+from .elementwise import add_at, copy_rule
 
 LEAST_COUNTS = 8192  # 64 KiB, charged however few elements there are: small numbers need no `maxlength`
 _BLOCK = 65_536  # elements that NumPy's histogram reads at a time
@@ -99,13 +99,9 @@ def _counts(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
         found = xp.zeros(n + 1, np.int64)
         xp.add.at(found, at, 1)
         return found[:n]
-    found = xp.zeros(n + 1, weights.dtype)
-    parts = [(found.real, weights.real), (found.imag, weights.imag)] if found.dtype.kind == "c" else [(found, weights)]
-    for into, some in parts:
-        sums = xp.zeros(n + 1, np.float64)
-        xp.add.at(sums, at, some.astype(np.float64))
-        into[...] = sums
-    return found[:n]
+    sums = xp.zeros(n + 1, np.result_type(weights.dtype, np.float64))
+    add_at(xp, sums, at, weights.astype(sums.dtype))
+    return sums[:n].astype(weights.dtype)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
