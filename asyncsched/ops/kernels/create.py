@@ -277,7 +277,7 @@ OPS = (
     operation("arange", arange_rule, "Evenly spaced by a step.", launches=1),
     operation("linspace", linspace_rule, "A number of evenly spaced values."),
     operation(eye, eye_rule, "Ones on a diagonal.", launches=2),
-    packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
+    packed_op(draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
     operation(draw_seeded, draw_seeded_rule, "Random numbers from a seed."),
     with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", Cost.FUNCTION, inplace=True),
     with_out(uniform, random_rule, "Evenly distributed random numbers."),

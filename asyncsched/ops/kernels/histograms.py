@@ -187,9 +187,6 @@ def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:
     return np.histogram_bin_edges(elements, 1, span).dtype
 
 
-_HISTOGRAM = "The number of elements in each bin, and the edges of the bins."
-
-
 def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
     """One weight for each observation: the product of the given weights, which are checked."""
     found = weights[0].astype(np.float64)
@@ -333,13 +330,14 @@ def _flat(operand: Operand) -> tuple[Meta, int, int]:
     return array, elements, min(elements, differing) if small else elements
 
 
+_BINS = "The number of elements in each bin, and the edges of the bins."
 _PACKED = "The unique elements, their first indices, the inverse indices and the counts, packed."
 
 
 OPS = (
     operation(bincount, bincount_rule, "How often each number occurs."),
     operation(digitize, digitize_rule, "The bin that each element falls into.", checks=True),
-    packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
+    packed_op(histogram, histogram_parts, _BINS, checks=True),
     operation(observation_weights, observation_weights_rule, "The weights of `cov`.", checks=True),
     with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
     operation(unique_values, unique_values_rule, "The unique elements."),

@@ -430,8 +430,8 @@ def _of_matrices(kernel: str | Kernel, rule: Any, doc: str) -> Op:
     return _decomposes(operation(kernel, rule, doc))
 
 
-def _several(name: str, kernel: Kernel, parts: Any, doc: str) -> Op:
-    return _decomposes(packed_op(name, kernel, parts, doc))
+def _several(kernel: Kernel, parts: Any, doc: str) -> Op:
+    return _decomposes(packed_op(kernel, parts, doc))
 
 
 OPS = (
@@ -450,9 +450,9 @@ OPS = (
     operation(vector_norm, vector_norm_rule, "A norm of vectors along the axes.", Cost.SCALAR, launches=2),
     operation(diagonal, view_rule, "A diagonal of matrices: a view.", view=True),
     _of_matrices("cross", cross_rule, "The cross product of vectors of three numbers."),
-    _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
-    _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
-    _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
-    _several("svd", lapack("svd"), svd_parts, "The singular value decomposition."),
-    _several("slogdet", lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
+    _several(eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
+    _several(lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
+    _several(lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
+    _several(lapack("svd"), svd_parts, "The singular value decomposition."),
+    _several(lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
 )  # fmt: skip

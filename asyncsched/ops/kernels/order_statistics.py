@@ -244,8 +244,6 @@ def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
     return 0 if in_one_piece else shape[axis] * (array.dtype.itemsize + more)
 
 
-_PARTITION = "The indices that move the k-th elements to their sorted place."
-
 _PLAIN = {op.name: op for op in plain.OPS}  # the same, with NaN
 
 
@@ -374,7 +372,7 @@ def _copied(found: Inferred, operand: Operand) -> Inferred:
 OPS = (
     operation(median, median_rule, "The middle of the sorted elements along the axes."),
     operation(quantile, quantile_rule, "The sorted elements at fractions of the way, along the axes."),
-    operation(argpartition, argpartition_rule, _PARTITION),
+    operation(argpartition, argpartition_rule, "The indices that move the k-th elements to their sorted place."),
     operation(topk, topk_rule, "The indices of the largest elements along an axis, or the smallest."),
     with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, launches=4),
     with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, launches=4),
