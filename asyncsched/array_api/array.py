@@ -7,6 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn, TypeVar, cast
 
@@ -330,12 +331,8 @@ def explained(function: Callable[..., Any], *args: Any, **options: Any) -> NoRet
 def put(array: Any, device: str | None) -> Array:
     """An array of anything that can be copied to a device. Waits for room."""
     scheduler = background()
-
-    async def put() -> Tensor:
-        return await scheduler.scheduler.put(array, device=device)
-
     try:
-        return Array(scheduler.wait(put))
+        return Array(scheduler.wait(partial(scheduler.scheduler.put, array, device=device)))
     except Exception as error:
         _reword(error)
         raise

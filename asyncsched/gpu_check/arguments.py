@@ -102,7 +102,6 @@ ROWS: Final[Mapping[str, Given]] = {
     "adam_step": ((_X, _Y, _Z, np.array(3), 0.1, 0.01, 0.9, 0.99, 1e-8), {}),
     "leaky_relu": ((_X,), {"negative_slope": 0.1}),
     "softplus": ((_X,), _SOFTPLUS),
-    "softplus_backward": ((_X, _Y), _SOFTPLUS),
     "gelu": ((_X,), {"approximate": "tanh"}),
     "gelu_backward": ((_X, _Y), {"approximate": "tanh"}),
     "layer_norm": ((_X, _ROW, _Y[0]), {"eps": 1e-5}),

@@ -40,6 +40,11 @@ def _leaky_relu(g: Tensor, x: Tensor, call: Any) -> Tensor:
     return found
 
 
+def _softplus(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    z = x * call.options["beta"]
+    return g * f.where(z > call.options["threshold"], 1, op("sigmoid", z))
+
+
 # -- composed of operations that have derivatives -------------------------------------------------------------------
 
 
@@ -53,11 +58,6 @@ def _gelu_bend(x: Tensor, approximate: str) -> Tensor:
     tanh, slope = f.tanh((bent + 1) * x * sqrt(2 / pi)), (bent * 3 + 1) * sqrt(2 / pi)
     bell = 1 - f.square(tanh)
     return bell * (slope + x * (x * (3 * 0.044715 * sqrt(2 / pi)) - tanh * f.square(slope)))
-
-
-def _softplus(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    z = x * call.options["beta"]
-    return g * f.where(z > call.options["threshold"], 1, op("sigmoid", z))
 
 
 def _softmax(g: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -127,7 +127,7 @@ NETWORKS: Rules = {
     "relu_backward": (lambda g, y: op("relu_backward", g, y), None),
     "sigmoid": (lambda g, out: g * (out * (1 - out)),),
     "leaky_relu": (_leaky_relu,),
-    "softplus": (lambda g, x, call: op("softplus_backward", g, x, **call.options),),
+    "softplus": (_softplus,),
     "gelu": (lambda g, x, call: op("gelu_backward", g, x, **call.options),),
     "gelu_backward": (
         lambda g, y, call: op("gelu_backward", g, y, **call.options),
@@ -162,7 +162,6 @@ NETWORKS: Rules = {
     "max_pool2d_gather": (None, None, lambda g, x, y, call: op("max_pool2d_backward", x, y, g, **call.options)),
 }
 NETWORKS_COMPOSED: Rules = {
-    "softplus": (_softplus,),
     "softmax": (_softmax,),
     "layer_norm": (_layer_norm_input, lambda g, x, call: g * _standardized(x, call)[0], same),
     "cross_entropy": (_cross_entropy, None),

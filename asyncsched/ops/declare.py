@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from .cost_model import Cost
@@ -11,27 +12,25 @@ from .op import Blas, Bound, Cut, Inferred, Kernel, Op, Operand, Options, Scalar
 
 __all__ = [
     "PRODUCT_BOUND", "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options",
-    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "meta", "product", "resolve", "with_out",
-    "with_products",
+    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "meta", "operation", "product", "resolve",
+    "with_out", "with_products",
 ]  # fmt: skip
 
 PRODUCT_BOUND = Bound(3e-6, 3e-5)  # for sums of some thousand products; in double precision much smaller
 
 
-def with_out(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, name: str = "", **more: Any) -> Op:
-    """An operation whose kernel takes `out=`. Its default name is the kernel's."""
+def operation(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, name: str = "", **more: Any) -> Op:
+    """An operation. Its default name is the kernel's."""
     name = name or (kernel if isinstance(kernel, str) else kernel.__name__)
-    return Op(name, kernel, rule, doc=doc, element_seconds=cost, out=True, **more)
+    return Op(name, kernel, rule, doc=doc, element_seconds=cost, **more)
 
 
-def with_products(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
-    """An operation as by `with_out`, with BLAS at work on small products inside."""
-    return with_out(kernel, rule, doc, cost, blas=Blas.INSIDE, **more)
-
-
-def elementwise(kernel: Any, rule: Any, doc: str, cost: float | None = None, **more: Any) -> Op:
-    """An elementwise operation: each result depends only on the elements at its place, and may be written over one."""
-    return with_out(kernel, rule, doc, cost, **{"inplace": True, "cut": Cut.BY_ELEMENTS, "launches": 1, **more})
+# An operation whose kernel takes `out=`.
+with_out = partial(operation, out=True)
+# The same, with BLAS at work on small products inside.
+with_products = partial(with_out, blas=Blas.INSIDE)
+# An elementwise operation: each result depends only on the elements at its place, and may be written over one.
+elementwise = partial(with_out, inplace=True, cut=Cut.BY_ELEMENTS, launches=1)
 
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:

@@ -24,7 +24,7 @@ from . import cut, parallel
 from .kernels import compiled
 from .kernels.blocks import scratch
 from .meta import Meta
-from .op import NO_OPTIONS, Kernel, Op, asked, fixed_kernel
+from .op import NO_OPTIONS, Kernel, Op, asked, resolve
 from .program import Program, Ref, Step, note_step
 
 _WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing
@@ -108,7 +108,8 @@ class FusedProgram:
     def _step_line(self, i: int, names: list[str]) -> str:
         step, slot = self._program.steps[i], self._program.inputs + i
         words = [self._word(f"c{slot}_{place}", arg, names) for place, arg in enumerate(step.args)]
-        function = fixed_kernel(step.op, step.options)
+        function = resolve(step.op, np)
+        function = partial(function, **step.options) if step.options else function
         if i in self._program.in_place:
             call = f"f{slot}({', '.join(words)}, out={words[0]})"
         elif step.op.out and (slot in self._program.outputs or self._in_a_block(slot)):
@@ -335,7 +336,6 @@ class Run:
         if any(way not in ("whole", "number") or program.form(slot).dtype != single for slot, way in reads):
             return None
         lines = [f"        v{slot} = x{slot}[i]" for slot, way in reads if way == "whole"]
-        known = set(self.reads)
         for slot, step in self._steps.items():
             code = step.op.scalar_code
             if step.form.dtype != single or code is None:
@@ -343,8 +343,6 @@ class Run:
             words = []
             for place, arg in enumerate(step.args):
                 if type(arg) is Ref:
-                    if arg.slot not in known:
-                        return None
                     words.append(f"v{arg.slot}")
                 elif type(arg) in (int, float, np.float32):
                     with np.errstate(all="ignore"):
@@ -353,7 +351,6 @@ class Run:
                 else:
                     return None
             lines.append(f"        v{slot} = {code.expression.format(*words)}")
-            known.add(slot)
         lines += [f"        o{slot}[i] = v{slot}" for slot in self.writes]
         first = [f"    v{slot} = x{slot}[()]" for slot, way in reads if way == "number"]
         head = f"def run(count, {', '.join(self._array_names())}):"

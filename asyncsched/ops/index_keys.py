@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from math import prod
 from operator import index
 from types import EllipsisType
@@ -50,6 +51,7 @@ def decode_key(key: Key, arrays: Iterable[Any] = ()) -> tuple[Any, ...]:
     return tuple([_decode(part, tensors) for part in key])
 
 
+@lru_cache(maxsize=512)  # a guess; captured steps and loops ask for the same views again and again
 def decode_view_key(key: Key) -> tuple[Any, ...]:
     """The key for a view. It has an ellipsis, so that a single element is a view and no scalar."""
     decoded = decode_key(key)

@@ -179,8 +179,6 @@ class Op:
     # a single complex number, which NumPy rounds differently when it multiplies in place (but no buffer that small is
     # reused).
     inplace: bool = False
-    # NumPy's kernel for these options, for operations that are called often
-    fixed: Callable[[Options], Kernel] | None = None
     releasing_gil: Kernel | None = None  # what host streams run if `kernel` would hold the GIL for long
     on_cupy: Kernel | None = None  # a wrapper of CuPy's function of the kernel's name, if that differs from NumPy's
     view: bool = False  # the result is a view of the first operand
@@ -267,16 +265,6 @@ def resolve(op: Op, xp: Any) -> Kernel:
         found = bind(op.releasing_gil if xp is np and op.releasing_gil else op.kernel, xp)
         found = op.kernels[xp] = partial(op.on_cupy, found) if op.on_cupy and xp is not np else found
     return found
-
-
-def fixed_kernel(op: Op, options: Options) -> Kernel:
-    """The kernel for NumPy's arrays and these options, as a function of arrays, for frequent calls."""
-    if op.fixed is not None:
-        return op.fixed(options)
-    kernel = op.releasing_gil or op.kernel
-    if isinstance(kernel, str):
-        return partial(getattr(np, kernel), **options) if options else getattr(np, kernel)
-    return partial(kernel, np, **options)
 
 
 def bind(kernel: str | Kernel, xp: Any) -> Kernel:

@@ -46,20 +46,20 @@ def unpacked(buffer: Any, starts: Sequence[int], metas: Sequence[Meta]) -> list[
     return [_part(buffer, start, form.bound, form.dtype) for start, form in zip(starts, metas, strict=True)]
 
 
-def packed_op(name: str, kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str, **more: Any) -> Op:
-    """An operation whose kernel returns several arrays, packed. Its results have known shapes."""
+def packed_op(kernel: Callable[..., Sequence[Any]], parts: Parts, doc: str, **more: Any) -> Op:
+    """An operation whose kernel, of its name, returns several arrays, packed. Its results have known shapes."""
 
     def packing(xp: Any, *arrays: Any, **options: Any) -> Any:
         found = kernel(xp, *arrays, **options)
         return pack(xp, found, *offsets(found))
 
     def rule(op: Op, operands: tuple[Any, ...], options: Mapping[str, Any]) -> Inferred:
-        forms, workspace = parts(name, operands, options)
+        forms, workspace = parts(op.name, operands, options)
         starts, nbytes = offsets(forms)
         places = [{"start": at, "shape": p.shape, "dtype": p.dtype} for at, p in zip(starts, forms, strict=True)]
         return Inferred(meta((nbytes,), _BYTES), workspace + nbytes, parts=places)
 
-    return Op(name, packing, rule, doc=doc, **more)
+    return Op(kernel.__name__, packing, rule, doc=doc, **more)
 
 
 def pack_found(xp: Any, arrays: Sequence[Any]) -> Any:

@@ -72,7 +72,6 @@ EXPRESSIONS: dict[str, tuple[int, tuple[float, ...], dict[str, Any]]] = {
     "copy": (1, (), {}),
     "leaky_relu": (1, (), {"negative_slope": 0.1}),
     "softplus": (1, (), {"beta": 1.0, "threshold": 20.0}),
-    "softplus_backward": (2, (), {"beta": 1.0, "threshold": 20.0}),
     "gelu": (1, (), {"approximate": "none"}),
     "gelu_backward": (2, (), {"approximate": "tanh"}),
     "choice_backward": (3, (), {}),

@@ -436,7 +436,10 @@ def _signals() -> dict[str, Any]:
 def _updates() -> dict[str, Any]:
     key = {"shape": (5, 4), "key": (TENSOR,)}
     return {
-        "scatter": [Case((X, np.asarray([1, 4, 1])), key), Case((X[0],), {"shape": (3, 4), "key": (1,)})],
+        "scatter": [
+            *[Case((x, np.asarray([1, 4, 1])), key) for x in (X, X * (1 + 2j))],  # CuPy adds up no complex numbers
+            Case((X[0],), {"shape": (3, 4), "key": (1,)}),
+        ],
         "choice_backward": [Case((X, X, y), {}) for y in (Y, Y.T.copy().T, Y[:1], 0.5, np.where(X > 0.5, X, Y))],
         "cumulative_prod_gradient": [Case((X, Y), {"axis": axis}) for axis in (0, 1)],
         "axpby": [Case((X, Y, 0.5, -2.0), {}), Case((0.0, Y, 0.5, -2.0), {})],

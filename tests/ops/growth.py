@@ -304,7 +304,6 @@ def networks(some: Any, fixed: Any, rows: int, wide: int) -> dict[str, list[Case
         "softmax_backward": [((x, x), {"log": log}) for log in (True, False)],
         "leaky_relu": [((x,), {"negative_slope": 0.1})],
         "softplus": [((x,), {"beta": 2.0, "threshold": 0.5})],
-        "softplus_backward": [((x, x), {"beta": 2.0, "threshold": 0.5})],
         "gelu": [((x,), {"approximate": a}) for a in ("none", "tanh")],
         "gelu_backward": [((x, x), {"approximate": a}) for a in ("none", "tanh")],
         "layer_norm": [((x, some(128), some(128)), {"eps": 1e-5})],

@@ -82,20 +82,6 @@ def softplus(xp: Any, x: Any, *, beta: float, threshold: float, out: Any = None)
     return out
 
 
-def softplus_backward(xp: Any, grad: Any, x: Any, *, beta: float, threshold: float, out: Any = None) -> Any:
-    """grad / (1 + exp(-beta x)), or grad where beta x is above the threshold."""
-    out, result, grads, values = flat(xp, out, grad, x)
-    for block in blocks(xp, x.size):
-        z = values[block] * beta
-        above = z > threshold
-        xp.exp(xp.negative(z, out=z), out=z)
-        z += 1
-        xp.divide(1, z, out=z)
-        xp.maximum(z, above, out=z)
-        xp.multiply(grads[block], z, out=result[block])
-    return out
-
-
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
@@ -268,7 +254,6 @@ OPS = (
         leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller.", Cost.SCALAR
     ),
     elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
-    elementwise(softplus_backward, blockwise_rule, "The gradient of softplus.", Cost.FUNCTION),
     bounded(_GELU, gelu_exact, 1e-6, 1e-6),
     bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6),
 )

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, with_out
 from ..packed import packed_op
 from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
 from .blocks import blocks, flat
@@ -39,16 +39,14 @@ def listed(xp: Any, *numbers: Any, shape: Any, dtype: Any) -> Any:
     return found.reshape(shape)
 
 
-def constant(value: int) -> Kernel:
-    """A kernel for zeros or ones."""
+def zeros(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+    """Zeros, which NumPy makes without touching memory."""
+    return xp.zeros(shape, dtype=dtype) if out is None else into(xp, out, 0)
 
-    def fill(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
-        if out is not None:
-            out.fill(value)
-            return out
-        return xp.ones(shape, dtype=dtype) if value else xp.zeros(shape, dtype=dtype)
 
-    return fill
+def ones(xp: Any, *, shape: Any, dtype: Any = None, out: Any = None) -> Any:
+    """Ones."""
+    return full(xp, 1, shape=shape, dtype=dtype or np.float64, out=out)
 
 
 def eye(xp: Any, *, n_rows: int, n_cols: int, k: int = 0, dtype: Any = None) -> Any:
@@ -271,16 +269,16 @@ def random_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 
 OPS = (
-    with_out(constant(0), filled_rule, "Zeros.", Cost.SHORT, name="zeros", launches=1),
-    with_out(constant(1), filled_rule, "Ones.", Cost.SHORT, name="ones", launches=1),
+    with_out(zeros, filled_rule, "Zeros.", Cost.SHORT, launches=1),
+    with_out(ones, filled_rule, "Ones.", Cost.SHORT, launches=1),
     with_out(full, filled_rule, "One value throughout.", Cost.SHORT, launches=1),
     with_out(full_like, filled_like_rule, "One value throughout, in a tensor's layout.", Cost.SHORT, launches=1),
-    Op("listed", listed, filled_rule, doc="Numbers that are known one by one, such as an index's."),
-    Op("arange", "arange", arange_rule, launches=1, doc="Evenly spaced by a step."),
-    Op("linspace", "linspace", linspace_rule, doc="A number of evenly spaced values."),
-    Op("eye", eye, eye_rule, launches=2, doc="Ones on a diagonal."),
-    packed_op("draw", draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
-    Op("draw_seeded", draw_seeded, draw_seeded_rule, doc="Random numbers from a seed."),
+    operation(listed, filled_rule, "Numbers that are known one by one, such as an index's."),
+    operation("arange", arange_rule, "Evenly spaced by a step.", launches=1),
+    operation("linspace", linspace_rule, "A number of evenly spaced values."),
+    operation(eye, eye_rule, "Ones on a diagonal.", launches=2),
+    packed_op(draw, draw_parts, "Random numbers from the state of a generator, and the state after."),
+    operation(draw_seeded, draw_seeded_rule, "Random numbers from a seed."),
     with_out(dropout, dropout_rule, "Elements dropped at random, the others scaled.", Cost.FUNCTION, inplace=True),
     with_out(uniform, random_rule, "Evenly distributed random numbers."),
     with_out(normal, random_rule, "Normally distributed random numbers."),

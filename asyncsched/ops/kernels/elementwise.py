@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Bound, Cost, Cut, Inferred, Meta, Op, Operand, Options, ScalarCode, elementwise, meta, resolve
+from ..declare import Cost, Meta, elementwise, meta, operation
+from ..op import Bound, Cut, Inferred, Op, Operand, Options, ScalarCode, resolve
 from ..rules import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
 
@@ -59,15 +60,17 @@ def real(xp: Any, x: Any) -> Any:
     return x.real if x.dtype.kind == "c" else x[...]
 
 
-def imag(xp: Any, x: Any) -> Any:
-    """The imaginary part: a view, or zeros."""
-    return x.imag
-
-
 def into(xp: Any, out: Any, value: Any) -> Any:
     """Fill `out` with a value or an array, cast as by assignment."""
     xp.copyto(out, value, casting="unsafe")
     return out
+
+
+def add_at(xp: Any, out: Any, place: Any, values: Any) -> None:
+    """`xp.add.at`. CuPy's takes no complex numbers, so it adds up their parts."""
+    both = xp is not np and out.dtype.kind == "c"
+    for some, added in ((out.real, values.real), (out.imag, values.imag)) if both else ((out, values),):
+        xp.add.at(some, place, added)
 
 
 def _cast(xp: Any, value: Any, dtype: Any) -> Any:
@@ -233,16 +236,10 @@ OPS = (
     elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
     elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
     elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
-    Op("real", real, view_rule, view=True, doc="The real part: a view; for real numbers the tensor itself."),
-    Op("imag", imag, imag_rule, view=True, doc="The imaginary part: a view; for real numbers new zeros."),
-    Op(
-        "tril", "tril", tril_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="The lower triangle, zeros above diagonal k.",
-    ),
-    Op(
-        "triu", "triu", tril_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="The upper triangle, zeros below diagonal k.",
-    ),
+    operation(real, view_rule, "The real part: a view; for real numbers the tensor itself.", view=True),
+    operation("imag", imag_rule, "The imaginary part: a view; for real numbers new zeros.", view=True),
+    operation("tril", tril_rule, "The lower triangle, zeros above diagonal k.", Cost.SCALAR, launches=2),
+    operation("triu", tril_rule, "The upper triangle, zeros below diagonal k.", Cost.SCALAR, launches=2),
 )  # fmt: skip
 _BY_NAME = {op.name: op for op in OPS}
 

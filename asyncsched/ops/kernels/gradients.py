@@ -16,12 +16,11 @@ from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
 from ..rules import INTP, as_meta, broadcast, cast_bytes, copies, lengths, viewed
 from .blocks import ADDED, BLOCK, blocks
 from .checks import require_key, require_within
-from .create import constant
-from .elementwise import into, kept
+from .create import zeros
+from .elementwise import add_at, into, kept
 from .index import assign_where, check_value, is_one_mask
 
 _MANY_EACH = 64  # rows
-_zeros = constant(0)
 
 
 def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = None) -> Any:
@@ -29,7 +28,7 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
 
     On CUDA it uses atomics, whose order differs from run to run.
     """
-    out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
+    out = zeros(xp, shape=shape, dtype=x.dtype, out=out)
     place = decode_key(key, indices)
     require_key(xp, out.shape, key, indices)
     if xp is not np and is_one_mask(key, indices):
@@ -46,7 +45,7 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
 def _add_at(xp: Any, out: Any, place: Any, x: Any) -> None:
     """`xp.add.at`. In double precision if many are added to each on average, as `_add_rows`."""
     if xp is not np or not _often(x.size, out.size, out.dtype):
-        xp.add.at(out, place, x)
+        add_at(xp, out, place, x)
         return
     total = np.zeros(out.shape)
     np.add.at(total, place, x.astype(total.dtype))  # it takes ten times as long to cast each by itself
@@ -86,7 +85,7 @@ def _often(added: int, places: int, dtype: np.dtype[Any]) -> bool:
 
 def scatter_along_axis(xp: Any, x: Any, indices: Any, *, shape: Any, axis: int, out: Any = None) -> Any:
     """Zeros, with each element of `x` added at its index on the axis: the transpose of `take_along_axis`."""
-    out = _zeros(xp, shape=shape, dtype=x.dtype, out=out)
+    out = zeros(xp, shape=shape, dtype=x.dtype, out=out)
     require_within(xp, indices, shape[axis], axis % len(shape))
     place = [xp.arange(n).reshape([-1 if i == at else 1 for i in range(len(shape))]) for at, n in enumerate(shape)]
     place[axis] = indices

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..packed import pack_found, packed_op
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, sample
 from . import releasing_gil
 from .checks import require_true
-from .elementwise import copy_rule
+from .elementwise import add_at, copy_rule
 
 LEAST_COUNTS = 8192  # 64 KiB, charged however few elements there are: small numbers need no `maxlength`
 _BLOCK = 65_536  # elements that NumPy's histogram reads at a time
@@ -99,13 +99,9 @@ def _counts(xp: Any, x: Any, edges: Any, weights: Any) -> Any:
         found = xp.zeros(n + 1, np.int64)
         xp.add.at(found, at, 1)
         return found[:n]
-    found = xp.zeros(n + 1, weights.dtype)
-    parts = [(found.real, weights.real), (found.imag, weights.imag)] if found.dtype.kind == "c" else [(found, weights)]
-    for into, some in parts:
-        sums = xp.zeros(n + 1, np.float64)
-        xp.add.at(sums, at, some.astype(np.float64))
-        into[...] = sums
-    return found[:n]
+    sums = xp.zeros(n + 1, np.result_type(weights.dtype, np.float64))
+    add_at(xp, sums, at, weights.astype(sums.dtype))
+    return sums[:n].astype(weights.dtype)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -189,9 +185,6 @@ def _edges_dtype(dtype: np.dtype[Any], span: Any) -> np.dtype[Any]:
     """NumPy's dtype for edges. Raises for an invalid range."""
     elements = np.ones(1, np.uint8 if dtype.kind == "b" else dtype)
     return np.histogram_bin_edges(elements, 1, span).dtype
-
-
-_HISTOGRAM = "The number of elements in each bin, and the edges of the bins."
 
 
 def observation_weights(xp: Any, *weights: Any, names: tuple[str, ...]) -> Any:
@@ -337,16 +330,17 @@ def _flat(operand: Operand) -> tuple[Meta, int, int]:
     return array, elements, min(elements, differing) if small else elements
 
 
+_BINS = "The number of elements in each bin, and the edges of the bins."
 _PACKED = "The unique elements, their first indices, the inverse indices and the counts, packed."
 
 
 OPS = (
-    Op("bincount", bincount, bincount_rule, doc="How often each number occurs."),
-    Op("digitize", digitize, digitize_rule, checks=True, doc="The bin that each element falls into."),
-    packed_op("histogram", histogram, histogram_parts, _HISTOGRAM, checks=True),
-    Op("observation_weights", observation_weights, observation_weights_rule, checks=True, doc="The weights of `cov`."),
+    operation(bincount, bincount_rule, "How often each number occurs."),
+    operation(digitize, digitize_rule, "The bin that each element falls into.", checks=True),
+    packed_op(histogram, histogram_parts, _BINS, checks=True),
+    operation(observation_weights, observation_weights_rule, "The weights of `cov`.", checks=True),
     with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
-    Op("unique_values", unique_values, unique_values_rule, doc="The unique elements."),
-    Op("unique_packed", unique_packed, unique_packed_rule, doc=_PACKED),
-    Op("isin", isin, isin_rule, doc="Whether each element is among others."),
+    operation(unique_values, unique_values_rule, "The unique elements."),
+    operation(unique_packed, unique_packed_rule, _PACKED),
+    operation(isin, isin_rule, "Whether each element is among others."),
 )

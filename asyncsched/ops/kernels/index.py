@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from functools import partial
 from math import prod
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..index_keys import (
     TENSOR,
     Key,
@@ -80,10 +79,6 @@ def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side
 def getitem(xp: Any, x: Any, *, key: Key) -> Any:
     """A basic index: a view."""
     return x[decode_view_key(key)]
-
-
-def _part_at(options: Options) -> Kernel:
-    return itemgetter(decode_view_key(options["key"]))
 
 
 def getitem_advanced(xp: Any, x: Any, *indices: Any, key: Key) -> Any:
@@ -336,22 +331,16 @@ def check_value(value: tuple[int, ...], target: Shape) -> None:
 
 
 OPS = (
-    Op("getitem", getitem, getitem_rule, view=True, fixed=_part_at, doc="A basic index: a view."),
-    Op(
-        "getitem_advanced", getitem_advanced, getitem_advanced_rule, element_seconds=Cost.FUNCTION, checks=True,
-        doc="An index with tensors: a copy.",
-    ),
+    operation(getitem, getitem_rule, "A basic index: a view.", view=True),
+    operation(getitem_advanced, getitem_advanced_rule, "An index with tensors: a copy.", Cost.FUNCTION, checks=True),
     with_out(
         setitem, setitem_rule, "A new version with a part assigned.", Cost.FUNCTION,
         inplace=True, assigns=True, checks=True,
     ),
-    Op("last_written", last_written, last_written_rule, checks=True, doc="Which writes are the last to their places."),
+    operation(last_written, last_written_rule, "Which writes are the last to their places.", checks=True),
     with_out(take, take_rule, "Slices along an axis, by index.", Cost.SCALAR, checks=True),
-    Op(
-        "take_along_axis", take_along_axis, take_along_axis_rule, element_seconds=Cost.LONG_FUNCTION, checks=True,
-        doc="An element for each index.",
-    ),
-    Op("argwhere", argwhere, argwhere_rule, doc="The indices of nonzero elements, a row for each."),
-    Op("searchsorted", searchsorted, searchsorted_rule, checks=True, doc="Where to insert into a sorted tensor."),
+    operation(take_along_axis, take_along_axis_rule, "An element for each index.", Cost.LONG_FUNCTION, checks=True),
+    operation(argwhere, argwhere_rule, "The indices of nonzero elements, a row for each."),
+    operation(searchsorted, searchsorted_rule, "Where to insert into a sorted tensor.", checks=True),
     with_out(embedding, embedding_rule, "Rows of a weight, by their numbers.", Cost.SCALAR, checks=True),
 )  # fmt: skip

@@ -8,7 +8,6 @@ NaN.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from math import prod
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve
 from ..halves import in_single
 from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
@@ -25,12 +24,18 @@ from .reduce import reduced, reduced_axes
 
 
 def lapack(name: str) -> Kernel:
-    """A function of `linalg` that both namespaces have."""
+    """A function of `linalg` that both namespaces have. LAPACK's failures raise LinAlgError, as in NumPy."""
 
     def kernel(xp: Any, *arrays: Any, **options: Any) -> Any:
-        with _strict(xp):
-            return getattr(xp.linalg, name)(*arrays, **options)
+        function = getattr(xp.linalg, name)
+        if xp is np:
+            return function(*arrays, **options)
+        import cupyx
 
+        with cupyx.errstate(linalg="raise"):
+            return function(*arrays, **options)
+
+    kernel.__name__ = name
     return kernel
 
 
@@ -38,21 +43,18 @@ def cholesky(xp: Any, x: Any, *, upper: bool = False) -> Any:
     """A triangular factor."""
     if xp is np:
         return np.linalg.cholesky(x, upper=upper)
-    with _strict(xp):
-        lower = xp.linalg.cholesky(x)
+    lower = lapack("cholesky")(xp, x)
     return xp.ascontiguousarray(xp.swapaxes(lower, -1, -2).conj()) if upper else lower
 
 
 def eigvals(xp: Any, x: Any) -> Any:
     """Eigenvalues, always complex. (NumPy returns real ones if all happen to be real.)"""
-    with _strict(xp):
-        return _complex(xp, xp.linalg.eigvals(x))
+    return _complex(xp, lapack("eigvals")(xp, x))
 
 
 def eig(xp: Any, x: Any) -> tuple[Any, Any]:
     """Eigenvalues and eigenvectors, complex."""
-    with _strict(xp):
-        values, vectors = xp.linalg.eig(x)
+    values, vectors = lapack("eig")(xp, x)
     return _complex(xp, values), _complex(xp, vectors)
 
 
@@ -72,8 +74,7 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
         return np.linalg.pinv(x) if rtol is None else np.linalg.pinv(x, rtol=rtol)
     if not x.size:
         return xp.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
-    with _strict(xp):
-        u, values, vh = xp.linalg.svd(x.conj(), full_matrices=False)
+    u, values, vh = lapack("svd")(xp, x.conj(), full_matrices=False)
     large = _large(xp, x, values, rtol)
     inverse = xp.where(large, 1 / xp.where(large, values, 1), 0).astype(values.dtype)
     return xp.matmul(xp.swapaxes(vh, -1, -2), inverse[..., None] * xp.swapaxes(u, -1, -2))
@@ -81,9 +82,8 @@ def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
 
 def cofactors(xp: Any, x: Any) -> Any:
     """The gradient of the determinant, also for singular matrices: by the singular values without one at a time."""
-    with _strict(xp):
-        u, values, vh = xp.linalg.svd(x)
-        sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    u, values, vh = lapack("svd")(xp, x)
+    sign = lapack("det")(xp, u) * lapack("det")(xp, vh)
     # For each singular value, the product of the others
     others = xp.where(xp.eye(x.shape[-1], dtype=bool), 1, values[..., None, :]).prod(axis=-1)
     return xp.matmul(u.conj() * (sign[..., None] * others)[..., None, :], vh.conj())
@@ -92,28 +92,20 @@ def cofactors(xp: Any, x: Any) -> Any:
 def solve(xp: Any, x: Any, right: Any) -> Any:
     """Solutions of linear equations. A right-hand side of one dimension is a vector; any other is a stack of
     matrices."""
-    if xp is np or right.ndim == 1 or x.ndim == right.ndim:
-        with _strict(xp):
-            return xp.linalg.solve(x, right)
-    batch = np.broadcast_shapes(x.shape[:-2], right.shape[:-2])
-    with _strict(xp):
-        return xp.linalg.solve(
-            xp.broadcast_to(x, (*batch, *x.shape[-2:])), xp.broadcast_to(right, (*batch, *right.shape[-2:]))
-        )
+    if xp is not np and right.ndim > 1 and x.ndim != right.ndim:
+        batch = np.broadcast_shapes(x.shape[:-2], right.shape[:-2])
+        x, right = [xp.broadcast_to(array, (*batch, *array.shape[-2:])) for array in (x, right)]
+    return lapack("solve")(xp, x, right)
 
 
 def svdvals(xp: Any, x: Any) -> Any:
     """Singular values."""
-    with _strict(xp):
-        return xp.linalg.svd(x, compute_uv=False)
+    return lapack("svd")(xp, x, compute_uv=False)
 
 
 def matrix_power(xp: Any, x: Any, *, n: int) -> Any:
     """A power; the first power is a copy."""
-    if n == 1:
-        return x.copy(order="K")
-    with _strict(xp):
-        return xp.linalg.matrix_power(x, n)
+    return x.copy(order="K") if n == 1 else lapack("matrix_power")(xp, x, n)
 
 
 def matrix_norm(xp: Any, x: Any, *, ord: Any = "fro", keepdims: bool = False) -> Any:
@@ -147,15 +139,6 @@ def _large(xp: Any, x: Any, values: Any, rtol: Any) -> Any:
     relative = max(x.shape[-2:]) * xp.finfo(values.dtype).eps if rtol is None else rtol
     relative = relative[..., None] if getattr(relative, "ndim", 0) else relative
     return values > relative * xp.max(values, axis=-1, keepdims=True)
-
-
-def _strict(xp: Any) -> Any:
-    """A context in which LAPACK's failures raise LinAlgError, as in NumPy."""
-    if xp is np:
-        return nullcontext()
-    import cupyx
-
-    return cupyx.errstate(linalg="raise")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------
@@ -443,36 +426,33 @@ def _decomposes(op: Op) -> Op:
     return replace(op, exact=replace(op, blas=Blas.INSIDE))
 
 
-def _of_matrices(name: str, kernel: str | Kernel, rule: Any, doc: str) -> Op:
-    return _decomposes(Op(name, kernel, rule, doc=doc))
+def _of_matrices(kernel: str | Kernel, rule: Any, doc: str) -> Op:
+    return _decomposes(operation(kernel, rule, doc))
 
 
-def _several(name: str, kernel: Kernel, parts: Any, doc: str) -> Op:
-    return _decomposes(packed_op(name, kernel, parts, doc))
+def _several(kernel: Kernel, parts: Any, doc: str) -> Op:
+    return _decomposes(packed_op(kernel, parts, doc))
 
 
 OPS = (
-    _of_matrices("cholesky", cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
-    _of_matrices("inv", lapack("inv"), matrix_rule, "The inverse of square matrices."),
-    _of_matrices("det", lapack("det"), number_rule, "The determinant of square matrices."),
-    _of_matrices("cofactors", cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
-    _of_matrices("eigvals", eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
-    _of_matrices("eigvalsh", lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric matrices."),
-    _of_matrices("svdvals", svdvals, singular_values_rule, "The singular values of matrices, descending."),
-    _of_matrices("matrix_rank", matrix_rank, rank_rule, "How many singular values are not negligible."),
-    _of_matrices("pinv", pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
-    _of_matrices("solve", solve, solution_rule, "The solution of linear equations."),
-    _of_matrices("matrix_power", matrix_power, power_rule, "Square matrices to an integer power."),
-    _of_matrices("matrix_norm", matrix_norm, matrix_norm_rule, "A norm of each matrix."),
-    Op(
-        "vector_norm", vector_norm, vector_norm_rule, element_seconds=Cost.SCALAR, launches=2,
-        doc="A norm of vectors along the axes.",
-    ),
-    Op("diagonal", diagonal, view_rule, view=True, doc="A diagonal of matrices: a view."),
-    _of_matrices("cross", "cross", cross_rule, "The cross product of vectors of three numbers."),
-    _several("eig", eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
-    _several("eigh", lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
-    _several("qr", lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
-    _several("svd", lapack("svd"), svd_parts, "The singular value decomposition."),
-    _several("slogdet", lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
+    _of_matrices(cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
+    _of_matrices(lapack("inv"), matrix_rule, "The inverse of square matrices."),
+    _of_matrices(lapack("det"), number_rule, "The determinant of square matrices."),
+    _of_matrices(cofactors, cofactors_rule, "The gradient of the determinant of square matrices."),
+    _of_matrices(eigvals, spectrum_rule, "The eigenvalues of square matrices, complex."),
+    _of_matrices(lapack("eigvalsh"), partial(spectrum_rule, symmetric=True), "Of symmetric matrices."),
+    _of_matrices(svdvals, singular_values_rule, "The singular values of matrices, descending."),
+    _of_matrices(matrix_rank, rank_rule, "How many singular values are not negligible."),
+    _of_matrices(pinv, pseudo_inverse_rule, "The Moore-Penrose inverse of matrices."),
+    _of_matrices(solve, solution_rule, "The solution of linear equations."),
+    _of_matrices(matrix_power, power_rule, "Square matrices to an integer power."),
+    _of_matrices(matrix_norm, matrix_norm_rule, "A norm of each matrix."),
+    operation(vector_norm, vector_norm_rule, "A norm of vectors along the axes.", Cost.SCALAR, launches=2),
+    operation(diagonal, view_rule, "A diagonal of matrices: a view.", view=True),
+    _of_matrices("cross", cross_rule, "The cross product of vectors of three numbers."),
+    _several(eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
+    _several(lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
+    _several(lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
+    _several(lapack("svd"), svd_parts, "The singular value decomposition."),
+    _several(lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
 )  # fmt: skip

@@ -18,20 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..rules import INTP, Known, as_meta, axis_of, lengths, no_axis, shrunk
 from . import reduce as plain
 from .checks import require_true
-from .reduce import (
-    arg_reduction_rule,
-    argsort,
-    count_reduced,
-    mean_rule,
-    nothing,
-    reduced,
-    reduction_rule,
-    variance_rule,
-)
+from .reduce import argsort, count_reduced, nothing, reduced
 
 # Hyndman and Fan, "Sample Quantiles in Statistical Packages", The American Statistician 50 (1996), 361: quantile q of
 # n sorted numbers is at position n q + alpha + q (1 - alpha - beta), counted from 1.
@@ -253,8 +244,6 @@ def _line(array: Meta, shape: Known, axis: int, more: int = 0) -> int:
     return 0 if in_one_piece else shape[axis] * (array.dtype.itemsize + more)
 
 
-_PARTITION = "The indices that move the k-th elements to their sorted place."
-
 _PLAIN = {op.name: op for op in plain.OPS}  # the same, with NaN
 
 
@@ -264,6 +253,7 @@ def filling(name: str, fill: float) -> Kernel:
     def reduce(xp: Any, x: Any, *, axis: Any = None, keepdims: bool = False, out: Any = None, **options: Any) -> Any:
         return resolve(_PLAIN[name], xp)(_filled(xp, x, fill), axis=axis, keepdims=keepdims, out=out, **options)
 
+    reduce.__name__ = f"nan{name}"
     return reduce
 
 
@@ -279,6 +269,7 @@ def extreme(name: str, fill: float) -> Kernel:
             xp.copyto(found, nan, where=xp.all(xp.isnan(x), axis=axis, keepdims=keepdims))
         return found
 
+    reduce.__name__ = f"nan{name}"
     return reduce
 
 
@@ -292,6 +283,7 @@ def arg_extreme(name: str, fill: float) -> Kernel:
             require_true(xp, xp.all(xp.any(~xp.isnan(x), axis=axis)), ValueError, text)
         return reduce(xp, x, axis=axis, keepdims=keepdims, out=out)
 
+    find.__name__ = f"nan{name}"
     return find
 
 
@@ -347,12 +339,12 @@ def _quotient(xp: Any, total: Any, count: Any) -> Any:
 
 def filling_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A reduction of a copy, made under a mask."""
-    return _copied(reduction_rule(op, operands, options), operands[0])
+    return _copied(plain.reduction_rule(op, operands, options), operands[0])
 
 
 def nanmean_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """The same, after counting the elements that are not NaN."""
-    found = _copied(mean_rule(op, operands, options), operands[0])
+    found = _copied(plain.mean_rule(op, operands, options), operands[0])
     return found._replace(workspace=found.workspace + prod(found.meta.bound) * 8)
 
 
@@ -360,15 +352,15 @@ def nanvar_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     """Workspace: the deviations, two masks, and the conjugates of complex numbers. For integers as `var`."""
     array = as_meta(operands[0])
     if array.dtype.kind not in "fc":
-        return variance_rule(op, operands, options)
-    found = mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
+        return plain.variance_rule(op, operands, options)
+    found = plain.mean_rule(op, operands, {name: options[name] for name in ("axis", "keepdims") if name in options})
     each = array.dtype.itemsize * (2 if array.dtype.kind == "c" else 1) + 2
     return found._replace(workspace=prod(array.bound) * each + prod(found.meta.bound) * 40)
 
 
 def arg_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """An index, found in a copy."""
-    return _copied(arg_reduction_rule(op, operands, options), operands[0])
+    return _copied(plain.arg_reduction_rule(op, operands, options), operands[0])
 
 
 def _copied(found: Inferred, operand: Operand) -> Inferred:
@@ -378,27 +370,17 @@ def _copied(found: Inferred, operand: Operand) -> Inferred:
 
 
 OPS = (
-    Op("median", median, median_rule, doc="The middle of the sorted elements along the axes."),
-    Op("quantile", quantile, quantile_rule, doc="The sorted elements at fractions of the way, along the axes."),
-    Op("argpartition", argpartition, argpartition_rule, doc=_PARTITION),
-    Op("topk", topk, topk_rule, doc="The indices of the largest elements along an axis, or the smallest."),
-    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, name="nansum", launches=4),
-    with_out(
-        filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, name="nanprod", launches=4
-    ),
-    with_out(
-        extreme("max", -inf), reduction_rule, "The largest that is not NaN.", Cost.SCALAR, name="nanmax", launches=7
-    ),
-    with_out(
-        extreme("min", inf), reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, name="nanmin", launches=7
-    ),
+    operation(median, median_rule, "The middle of the sorted elements along the axes."),
+    operation(quantile, quantile_rule, "The sorted elements at fractions of the way, along the axes."),
+    operation(argpartition, argpartition_rule, "The indices that move the k-th elements to their sorted place."),
+    operation(topk, topk_rule, "The indices of the largest elements along an axis, or the smallest."),
+    with_out(filling("sum", 0), filling_rule, "The sum without NaN.", Cost.LONG_FUNCTION, launches=4),
+    with_out(filling("prod", 1), filling_rule, "The product without NaN.", Cost.LONG_FUNCTION, launches=4),
+    with_out(extreme("max", -inf), plain.reduction_rule, "The largest that is not NaN.", Cost.SCALAR, launches=7),
+    with_out(extreme("min", inf), plain.reduction_rule, "The smallest that is not NaN.", Cost.SCALAR, launches=7),
     with_out(nanmean, nanmean_rule, "The mean without NaN.", Cost.LONG_FUNCTION, launches=8),
     with_out(nanvar, nanvar_rule, "The variance without NaN.", Cost.LONG_FUNCTION, launches=16),
     with_out(nanstd, nanvar_rule, "The standard deviation without NaN.", Cost.LONG_FUNCTION, launches=17),
-    with_out(
-        arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", name="nanargmax", checks=True
-    ),
-    with_out(
-        arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", name="nanargmin", checks=True
-    ),
+    with_out(arg_extreme("argmax", -inf), arg_rule, "The index of the largest without NaN.", checks=True),
+    with_out(arg_extreme("argmin", inf), arg_rule, "The index of the smallest without NaN.", checks=True),
 )

@@ -12,25 +12,8 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from .. import cut, halves
 from ..cost_model import has_blas
-from ..declare import (
-    PRODUCT_BOUND,
-    Blas,
-    Cost,
-    Cut,
-    Inferred,
-    Kernel,
-    Meta,
-    Op,
-    Operand,
-    Options,
-    Shared,
-    bounded,
-    meta,
-    product,
-    resolve,
-    with_out,
-    with_products,
-)  # fmt: skip
+from ..declare import PRODUCT_BOUND, Cost, Meta, bounded, meta, operation, product, with_out, with_products
+from ..op import Blas, Cut, Inferred, Kernel, Op, Operand, Options, Shared, resolve
 from ..parallel import here
 from ..rules import Known, all_contiguous, as_meta, broadcast_shapes, cast_bytes, lengths, proxy, sample
 from . import releasing_gil
@@ -250,9 +233,8 @@ def outer_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infer
 
 def _cut_inside(kernel: Kernel, rule: Any, doc: str) -> Op:
     """A product whose kernel lays out matrices and cuts their product; inside `exact()` it is NumPy's own."""
-    name = kernel.__name__
-    own = Op(name, kernel, rule, doc=doc, element_seconds=Cost.MULTIPLICATION, blas=Blas.PRODUCT)
-    return bounded(own, name, *PRODUCT_BOUND)
+    own = operation(kernel, rule, doc, Cost.MULTIPLICATION, blas=Blas.PRODUCT)
+    return bounded(own, own.name, *PRODUCT_BOUND)
 
 
 _MATMUL = product(
@@ -272,6 +254,6 @@ OPS = (
     with_products(vecdot, vecdot_rule, "The product of vectors along an axis.", Cost.MULTIPLICATION),
     _cut_inside(tensordot, tensordot_rule, "The sum of products over several axes."),
     _cut_inside(dot, dot_rule, "NumPy's `dot`."),
-    Op("einsum", einsum, einsum_rule, doc="Products summed over the axes that a text names."),
+    operation(einsum, einsum_rule, "Products summed over the axes that a text names."),
     with_out(outer, outer_rule, "All products of the elements of two vectors.", Cost.SCALAR, launches=1),
 )  # fmt: skip

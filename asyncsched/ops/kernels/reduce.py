@@ -18,7 +18,8 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
 from .. import halves
-from ..declare import Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out, with_products
+from ..declare import Cost, Meta, meta, operation, with_out, with_products
+from ..op import Inferred, Kernel, Op, Operand, Options, resolve
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into
@@ -49,6 +50,7 @@ def averaging(name: str) -> Kernel:
             return function(x, axis=axis, keepdims=keepdims, out=out, **options)
         return into(xp, out, function(x, axis=axis, keepdims=keepdims, **options))
 
+    average.__name__ = name
     return average
 
 
@@ -77,17 +79,18 @@ def _over_zero(x: Any) -> Any:
 
 def cumulative(name: str) -> Kernel:
     """`cumulative_sum` or `cumulative_prod`, written with the older `cumsum` or `cumprod`."""
-    np_function = getattr(np, name)
+    older = f"cum{name}"
 
     def cumulate(
         xp: Any, x: Any, *, axis: Any = None, dtype: Any = None, include_initial: bool = False, out: Any = None
     ) -> Any:
         axis = 0 if axis is None else axis
-        function = partial(releasing_gil.accumulate, np_function) if xp is np else getattr(xp, name)
+        function = getattr(xp, older)
+        function = partial(releasing_gil.accumulate, function) if xp is np else function
         if not include_initial:
             return function(x, axis=axis, dtype=dtype, out=out)
         before = (slice(None),) * (axis % x.ndim)
-        first = 0 if name == "cumsum" else 1
+        first = 0 if name == "sum" else 1
         if out is None:
             rest = function(x, axis=axis, dtype=dtype)
             shape = [1 if i == axis % x.ndim else length for i, length in enumerate(x.shape)]
@@ -96,20 +99,16 @@ def cumulative(name: str) -> Kernel:
         out[(*before, 0)] = first
         return out
 
+    cumulate.__name__ = f"cumulative_{name}"
     return cumulate
 
 
 def sort(xp: Any, x: Any, *, axis: int = -1, descending: bool = False, stable: bool = True, out: Any = None) -> Any:
     """The elements in order. `descending` keeps equal elements in their order, too."""
     kind = "stable" if stable else None
-    if descending and (out is None or xp is not np):
+    if descending:
         result = xp.flip(xp.sort(xp.flip(x, axis), axis=axis, kind=kind), axis)
         return result.copy(order="K") if out is None else into(xp, out, result)
-    if descending:
-        out[...] = np.flip(x, axis)
-        out.sort(axis=axis, kind=kind)
-        out[...] = np.flip(out, axis)
-        return out
     if out is None:
         return xp.sort(x, axis=axis, kind=kind)
     if out is not x:
@@ -211,10 +210,10 @@ def diff_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferr
 
 
 def sort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
-    """The same elements in order. Workspace: lines, see `_lines`; a descending sort is made of a copy, then copied."""
+    """The same elements in order. Workspace: lines, see `_lines`; a descending sort is of a copy, which is copied."""
     array = as_meta(operands[0])
     work = _lines(array, options, array.dtype.itemsize, copied=len(array.bound) > 1)
-    return same_as(array, max(array.nbytes, work) if options.get("descending") else work)
+    return same_as(array, array.nbytes + work if options.get("descending") else work)
 
 
 def argsort_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
@@ -367,32 +366,16 @@ OPS = (
         "prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction
     ),
     with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, launches=1, on_cupy=halves.reduction),
-    with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, name="mean", launches=2),
-    with_out(
-        averaging("std"),
-        variance_rule,
-        "The standard deviation along the axes.",
-        Cost.LONG_FUNCTION,
-        name="std",
-        launches=4,
-    ),
-    with_out(
-        averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, name="var", launches=3
-    ),
+    with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, launches=2),
+    with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, launches=4),
+    with_out(averaging("var"), variance_rule, "The variance along the axes.", Cost.LONG_FUNCTION, launches=3),
     with_out(count_nonzero, count_nonzero_rule, "How many elements are not zero.", Cost.SCALAR, launches=2),
     with_out("argmax", arg_reduction_rule, "The index of the first largest element.", Cost.SHORT, launches=1),
     with_out("argmin", arg_reduction_rule, "The index of the first smallest element.", Cost.SHORT, launches=1),
-    with_out(cumulative("cumsum"), cumulative_rule, "Running sums.", Cost.SCALAR, name="cumulative_sum", launches=5),
-    with_out(
-        cumulative("cumprod"),
-        cumulative_rule,
-        "Running products.",
-        Cost.LONG_FUNCTION,
-        name="cumulative_prod",
-        launches=5,
-    ),
-    Op("diff", "diff", diff_rule, element_seconds=Cost.SHORT, doc="The n-th difference of neighbours along an axis."),
+    with_out(cumulative("sum"), cumulative_rule, "Running sums.", Cost.SCALAR, launches=5),
+    with_out(cumulative("prod"), cumulative_rule, "Running products.", Cost.LONG_FUNCTION, launches=5),
+    operation("diff", diff_rule, "The n-th difference of neighbours along an axis.", Cost.SHORT),
     with_out(sort, sort_rule, "The elements in order along an axis.", Cost.SORTING, inplace=True),
-    Op("argsort", argsort, argsort_rule, doc="The indices that sort along an axis.", element_seconds=Cost.SORTING),
+    operation(argsort, argsort_rule, "The indices that sort along an axis.", Cost.SORTING),
     with_products(accurate_sum, accurate_sum_rule, "The sum along axes, also of many rows.", Cost.SHORT, launches=1),
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from operator import methodcaller
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 
-from ..declare import Cost, Inferred, Kernel, Op, Operand, Options, meta, with_out
+from ..declare import Cost, Inferred, Op, Operand, Options, meta, operation, with_out
 from ..rules import Known, all_contiguous, as_meta, axis_of, copies, lengths, same_as, view_rule
 from . import releasing_gil
 from .releasing_gil import room
@@ -31,11 +30,7 @@ def matrix_transpose(xp: Any, x: Any) -> Any:
 
 def reshape(xp: Any, x: Any, *, shape: Any, copy: bool | None = None) -> Any:
     """Another shape: a view if possible, or always a copy (`copy=True`), or never one, with an error (False)."""
-    return xp.reshape(x, shape) if copy is None else xp.reshape(x, shape, copy=copy)
-
-
-def _reshaping(options: Options) -> Kernel:
-    return methodcaller("reshape", options["shape"], copy=options.get("copy"))
+    return x.reshape(shape) if copy is None else xp.reshape(x, shape, copy=copy)
 
 
 def concat(xp: Any, *arrays: Any, axis: int | None = 0, out: Any = None) -> Any:
@@ -184,20 +179,17 @@ def _joined_dtype(operands: tuple[Operand, ...]) -> np.dtype:
 
 
 OPS = (
-    Op("broadcast_to", "broadcast_to", view_rule, view=True, doc="A read-only view in a larger shape."),
-    Op("expand_dims", "expand_dims", view_rule, view=True, doc="A view with a new axis of length one."),
-    Op("flip", flip, view_rule, view=True, doc="A view with the elements along the axes in reverse."),
-    Op("matrix_transpose", matrix_transpose, view_rule, view=True, doc="A view with the last two axes exchanged."),
-    Op("permute_dims", "transpose", view_rule, view=True, doc="A view with the axes in another order."),
-    Op("squeeze", "squeeze", view_rule, view=True, doc="A view without axes of length one."),
-    Op("reshape", reshape, reshape_rule, view=True, fixed=_reshaping, doc="Another shape, in C order: perhaps a view."),
+    operation("broadcast_to", view_rule, "A read-only view in a larger shape.", view=True),
+    operation("expand_dims", view_rule, "A view with a new axis of length one.", view=True),
+    operation(flip, view_rule, "A view with the elements along the axes in reverse.", view=True),
+    operation(matrix_transpose, view_rule, "A view with the last two axes exchanged.", view=True),
+    operation("transpose", view_rule, "A view with the axes in another order.", name="permute_dims", view=True),
+    operation("squeeze", view_rule, "A view without axes of length one.", view=True),
+    operation(reshape, reshape_rule, "Another shape, in C order: perhaps a view.", view=True),
     with_out(concat, concat_rule, "Tensors joined along an existing axis.", Cost.SCALAR),
     with_out(stack, stack_rule, "Tensors joined along a new axis.", Cost.SCALAR),
-    Op(
-        "repeat", "repeat", repeat_rule, element_seconds=Cost.FUNCTION, releasing_gil=releasing_gil.repeat,
-        doc="Each element several times.",
-    ),
-    Op("repeat_each", repeat_each, repeat_each_rule, doc="Each element as often as its own number says."),
-    Op("tile", releasing_gil.tile, tile_rule, element_seconds=Cost.SHORT, doc="Copies of the tensor side by side."),
-    Op("roll", "roll", roll_rule, element_seconds=Cost.SHORT, doc="The elements shifted in a circle along the axes."),
+    operation("repeat", repeat_rule, "Each element several times.", Cost.FUNCTION, releasing_gil=releasing_gil.repeat),
+    operation(repeat_each, repeat_each_rule, "Each element as often as its own number says."),
+    operation(releasing_gil.tile, tile_rule, "Copies of the tensor side by side.", Cost.SHORT),
+    operation("roll", roll_rule, "The elements shifted in a circle along the axes.", Cost.SHORT),
 )  # fmt: skip

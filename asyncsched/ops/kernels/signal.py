@@ -13,19 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, resolve, with_out
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve, with_out
 from ..rules import Known, as_meta, no_axis, sample, shrunk, view_rule
-from .create import constant
+from .create import zeros
 
 Pairs = tuple[tuple[int, int], ...]
-_zeros = constant(0)
 
 
 def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, period: Any) -> Any:
@@ -36,11 +34,6 @@ def interp(xp: Any, x: Any, points: Any, values: Any, *, left: Any, right: Any, 
     values = xp.asarray(values, np.complex128 if values.dtype.kind == "c" else np.float64, "C")
     ends = [None if end is None else xp.full((), end, values.dtype) for end in (left, right)]
     return xp.interp(x, points, values, *ends, period)
-
-
-def gradient(xp: Any, f: Any, spacing: Any, *, axis: int, edge_order: int) -> Any:
-    """Differences between neighbours on both sides, over their distances."""
-    return xp.gradient(f, spacing, axis=axis, edge_order=edge_order)
 
 
 def convolve(xp: Any, a: Any, v: Any, *, mode: str) -> Any:
@@ -116,7 +109,7 @@ def overlap_add(xp: Any, windows: Any, *, axis: int, out: Any = None) -> Any:
     *shape, width = windows.shape
     count = shape[axis]
     shape[axis] += width - 1
-    out = _zeros(xp, shape=tuple(shape), dtype=windows.dtype, out=out)
+    out = zeros(xp, shape=tuple(shape), dtype=windows.dtype, out=out)
     lines, parts = xp.moveaxis(out, axis, -1), xp.moveaxis(windows, axis, -2)
     for k in range(min(count, width)):
         if width <= count:
@@ -280,12 +273,16 @@ class Half(Enum):
     OF_OPERAND = "the operand"
 
 
-def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options, *, half: Half) -> Inferred:
+def _half(name: str) -> Half:
+    return Half.OF_OPERAND if name.startswith("irfft") else Half.OF_RESULT if name.startswith("rfft") else Half.NONE
+
+
+def transform_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferred:
     """A transform along axes, of `n` or `s` points: the operand is cut off there or padded with zeros.
 
     Workspace: NumPy transforms along one axis after the other. Each time it casts what is not of the loop's dtypes.
     """
-    array = as_meta(operands[0])
+    array, half = as_meta(operands[0]), _half(op.name)
     shape, dtype, places = list(array.bound), array.dtype, places_of(op.name, array.bound, options)
     if not places and half is not Half.NONE:
         raise IndexError(f"{op.name}: at least one axis is needed")
@@ -360,31 +357,21 @@ def _plan_bytes(n: int, taken: np.dtype[Any], given: np.dtype[Any]) -> int:
 # -- declarations ------------------------------------------------------------------------------------------------------
 
 
-def _transform(name: str, half: Half = Half.NONE) -> Op:
+def _transform(name: str) -> Op:
     along = "several axes" if name.endswith("n") else "an axis"
     doc = f"The transform `{name}` along {along}."
-    return Op(name, transform(name), partial(transform_rule, half=half), resource="fft", doc=doc)
+    return Op(name, transform(name), transform_rule, resource="fft", doc=doc)
 
 
 OPS = (
-    Op(
-        "interp", interp, interp_rule, doc="Values between points, on straight lines.",
-        element_seconds=Cost.LONG_FUNCTION,
+    operation(interp, interp_rule, "Values between points, on straight lines.", Cost.LONG_FUNCTION),
+    operation("gradient", gradient_rule, "Differences between neighbours on both sides."),
+    operation(
+        convolve, convolve_rule, "The convolution of two sequences.", Cost.MULTIPLICATION,
+        blas=Blas.INSIDE, resource="fft",
     ),
-    Op("gradient", gradient, gradient_rule, doc="Differences between neighbours on both sides."),
-    Op(
-        "convolve", convolve, convolve_rule, doc="The convolution of two sequences.",
-        element_seconds=Cost.MULTIPLICATION, blas=Blas.INSIDE, resource="fft",
-    ),
-    Op("pad", pad, pad_rule, element_seconds=Cost.SHORT, doc="The operand with elements added around it."),
-    Op("sliding_window_view", sliding_window_view, view_rule, view=True, doc="Every window: a view."),
+    operation(pad, pad_rule, "The operand with elements added around it.", Cost.SHORT),
+    operation(sliding_window_view, view_rule, "Every window: a view.", view=True),
     with_out(overlap_add, overlap_add_rule, "Windows added where they overlap: the gradient of sliding windows."),
-    _transform("fft"),
-    _transform("ifft"),
-    _transform("rfft", Half.OF_RESULT),
-    _transform("irfft", Half.OF_OPERAND),
-    _transform("fftn"),
-    _transform("ifftn"),
-    _transform("rfftn", Half.OF_RESULT),
-    _transform("irfftn", Half.OF_OPERAND),
+    *map(_transform, ("fft", "ifft", "rfft", "irfft", "fftn", "ifftn", "rfftn", "irfftn")),
 )  # fmt: skip
