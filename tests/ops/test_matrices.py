@@ -194,6 +194,8 @@ async def test_options_of_decompositions(s):
     spd = matrices((3, 3), "c8")
     assert_same(await asc.linalg.cholesky(await s.put(spd), upper=True), np.linalg.cholesky(spd, upper=True))
     assert_same(await asc.linalg.pinv(x, rtol=0.5), np.linalg.pinv(a, rtol=0.5))
+    rounded = (values((5, 2), "f8") @ values((2, 4), "f8")).astype(np.float32)  # of rank 2, but for rounding
+    assert abs(await asc.linalg.pinv(await s.put(rounded))).max() < 1e3
     tolerance = await s.put(np.array([0.5, 0.0]))
     assert_same(await asc.linalg.matrix_rank(x, rtol=tolerance), np.linalg.matrix_rank(a, rtol=np.array([0.5, 0.0])))
     with pytest.raises(ValueError, match="mode must be"):
