@@ -71,8 +71,8 @@ def matrix_rank(xp: Any, x: Any, rtol: Any = None) -> Any:
 def pinv(xp: Any, x: Any, rtol: Any = None) -> Any:
     """The pseudo-inverse."""
     if xp is np:
-        # NumPy's default is 1e-15 for every dtype; with None it is the standard's, of which NumPy has none for integers.
-        return np.linalg.pinv(x if x.dtype.kind in "fc" else x.astype(np.float64), rtol=rtol)
+        # NumPy's default is 1e-15 for every dtype; with None it is the standard's, but not for integers.
+        return np.linalg.pinv(x) if rtol is None and x.dtype.kind not in "fc" else np.linalg.pinv(x, rtol=rtol)
     if not x.size:
         return xp.empty((*x.shape[:-2], x.shape[-1], x.shape[-2]), x.dtype)
     u, values, vh = lapack("svd")(xp, x.conj(), full_matrices=False)
