@@ -117,12 +117,8 @@ def _make_wait(call: str, read: Read) -> Any:
 
 
 async def _read_number(value: Value) -> Any:
-    array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
+    array = value.array if value.device.inline else await copy_out(value)
     return array.item()
-
-
-def _host_copy(value: Value) -> Coroutine[Any, Any, Any]:
-    return copy_out(runtime_of(value), value)
 
 
 class Number(ToCome[bool | int | float]):
@@ -140,7 +136,7 @@ class HostCopy(ToCome[np.ndarray[Any, Any]]):
     __slots__ = ()
 
     _CALL, _WHAT = "t.numpy()", "an array to come"
-    _read, _wait = staticmethod(_host_copy), _make_wait(_CALL, _host_copy)
+    _read, _wait = staticmethod(copy_out), _make_wait(_CALL, copy_out)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
@@ -250,7 +246,7 @@ async def _read_all(reads: list[Read], values: list[Value]) -> list[Any]:
 
 async def _result(value: Value) -> Any:
     """The result of a done value, also if it is in another process."""
-    return await copy_out(runtime_of(value), value) if value.device.remote else deliver(value)
+    return await copy_out(value) if value.device.remote else deliver(value)
 
 
 def _forget(one: object) -> None:
