@@ -237,9 +237,11 @@ class CPUDevice(HostDevice):
         for stream in self._running:
             stream.look_up()
 
-    def before_launch(self, task: Task) -> None:
-        if self._team is not None:
-            _share_blas(self._team, task)
+    def run_here(self, task: Task) -> None:
+        if task.plan.seconds and self._team is not None:
+            _share_blas(self._team, task)  # the loop's next turn is told of: see `Runtime.spend`
+        execute(task, self.memory)
+        self.memory.completions.ending = False
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)
