@@ -170,17 +170,17 @@ class CUDAMemory(Memory):
             # A single kernel that fails has not run. Several may have written over an input by then.
             again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
-        if array is not out:
+        if array is out:
+            if reused is not None:
+                reused.block = None
+        else:
+            block = _DROPPED
             if not isinstance(array, self.xp.ndarray):
                 array = self.xp.asarray(array)
             if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
         source = None if op.out else execution.source_of(task, array)
-        if array is not out:
-            block = _DROPPED
-        elif reused is not None:
-            reused.block = None
         self._finish(task, value, array, source, block)
 
     def _computed(
