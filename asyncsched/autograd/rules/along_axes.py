@@ -81,10 +81,6 @@ def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return f.where(lost, nan, f.where(root == 0, 1, root))
 
 
-def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return _deviations(x, call) * spread(per_element(g, call) * 2, call)
-
-
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     return root_of_variance("std", per_element(g, call), x, out, _deviations(x, call), call)
 
@@ -304,7 +300,7 @@ ALONG_AXES: Rules = {
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (prod_gradient,),
-    "var": (_variance,),
+    "var": (lambda g, x, call: _deviations(x, call) * spread(per_element(g, call) * 2, call),),
     "std": (_deviation,),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
