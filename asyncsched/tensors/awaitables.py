@@ -30,7 +30,7 @@ Read: TypeAlias = Callable[[Value], Coroutine[Any, Any, Any]]
 
 _BINARY: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul")
 _REFUSED: Final = (
-    "bool", "float", "int", "complex", "index", "round", "trunc", "floor", "ceil", "format", "neg", "pos", "abs", "lt",
+    "float", "int", "complex", "index", "round", "trunc", "floor", "ceil", "format", "neg", "pos", "abs", "lt",
     "le", "gt", "ge", "len", "iter", "getitem", "setitem", "array", *_BINARY, *[f"r{name}" for name in _BINARY],
 )  # fmt: skip
 _COMPARED: Final = (bool, int, float, complex, np.number, np.bool_, np.ndarray)
@@ -89,6 +89,10 @@ class ToCome(Coroutine[Any, Any, T]):
             return self._refuse() if isinstance(other, _COMPARED) else NotImplemented
 
         __hash__ = object.__hash__
+
+        def __bool__(self) -> bool:
+            """Answer Python 3.14, which asks whether a task has a coroutine, for the task's repr; raise for others."""
+            return sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks" or self._refuse()
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("cr_") or name == "__qualname__":  # asked by debuggers
@@ -149,14 +153,6 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 for _name in _REFUSED:
     setattr(ToCome, f"__{_name}__", _refusal(f"__{_name}__"))
-
-
-def _truth(self: ToCome[Any]) -> bool:
-    """Answer Python 3.14, which asks whether a task has a coroutine, for the task's repr; raise for others."""
-    return sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks" or self._refuse()
-
-
-setattr(ToCome, "__bool__", _truth)  # noqa: B010  # type checkers must not see it
 
 
 # Mypy reports forgotten handles and coroutines, but not a class of ours
