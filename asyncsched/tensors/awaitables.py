@@ -71,8 +71,10 @@ class ToCome(Coroutine[Any, Any, T]):
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        self._lease = None
-        self._coroutine.close()
+        if self._lease is None:
+            self._coroutine.close()
+        else:  # by `throw`: from Python 3.12 on a coroutine that is closed before it began keeps its arguments
+            super().close()
 
     def __repr__(self) -> str:
         return f"<{self._CALL}, {self._WHAT}: use `await {self._CALL}`>"
