@@ -34,7 +34,8 @@ from contextlib import suppress
 from contextvars import Context
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, Final, Protocol
+from time import monotonic, sleep
+from typing import Any, Protocol
 
 from .._blocks import contextmanager
 from .._core.completions import Completions
@@ -202,7 +203,7 @@ class RemoteDevice(Device, Protocol):
         """A launched task was cancelled: end it, if that is possible. Its end is reported as that of any other."""
 
 
-EXIT_SECONDS: Final = 2.0  # a guess
+_EXIT_SECONDS, _EXIT_LOOK = 2.0, 1e-3  # the most that the interpreter's end waits, and between two looks. Guesses
 # Threads that run task bodies. To await or read a tensor there would wait for a task that may stand behind it in the
 # same stream, so it is refused with an error.
 _stream_threads: set[int] = set()
@@ -234,11 +235,18 @@ def stream_thread(name: str, completions: Completions, *counters: Counter) -> It
 
 def begin_no_more(queue: SimpleQueue[Any]) -> None:
     """Take from a stream's queue what waits there, and have its thread end. Called when the interpreter is about to
-    end, which waits for such threads for `EXIT_SECONDS` at most."""
+    end, which waits for such threads by `wait_at_exit`."""
     with suppress(Empty):
         while True:
             queue.get_nowait()
     queue.put(None)
+
+
+def wait_at_exit(busy: Callable[[], object]) -> None:
+    """Hold up the interpreter's end while threads are busy, for a short time at most."""
+    until = monotonic() + _EXIT_SECONDS
+    while busy() and monotonic() < until:
+        sleep(_EXIT_LOOK)
 
 
 def in_stream_thread() -> bool:

@@ -36,21 +36,15 @@ class Counter:
         self._lock = Lock()  # entered itself: a signal may come inside of the condition's `__enter__`
         self._changed = threading.Condition(self._lock)
 
-    if not FREE_THREADED:
-
-        def step(self, by: int = 1) -> None:
-            """Count so many more."""
-            self.count += by
-            if self.waiters:
-                self.wake()
-
-    else:
-
-        def step(self, by: int = 1) -> None:
+    def step(self, by: int = 1) -> None:
+        """Count so many more."""
+        if FREE_THREADED:
             with self._lock:
                 self.count += by
-                if self.waiters:
-                    self._changed.notify_all()
+        else:
+            self.count += by
+        if self.waiters:
+            self.wake()
 
     def give_up(self) -> None:
         """Nothing more will be counted: all waiters go on."""

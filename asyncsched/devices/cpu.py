@@ -32,7 +32,6 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from time import monotonic
 from typing import Final
 from weakref import WeakSet
 
@@ -44,7 +43,7 @@ from .._core.model import Task
 from .._threads import start_thread
 from ..ops.op import Blas, Op
 from ..ops.parallel import PART_SECONDS, share_by
-from .contract import EXIT_SECONDS, Job, Point, begin_no_more, stream_thread
+from .contract import Job, Point, begin_no_more, stream_thread, wait_at_exit
 from .counter import Counter
 from .host import blas
 from .host.allowed import allowed_processors
@@ -53,7 +52,6 @@ from .host.slices import take_long_slices
 from .host.team import Shared, Team
 
 _Item = tuple[Task, Sequence[Point]] | Job | Shared | None
-_EXIT_LOOK: Final = 0.01  # seconds between two looks whether any runs
 _LOOK_UP: Final = Shared(())  # wakes a stream that sleeps, and gives it nothing to do
 _MOST: Final = 8  # most streams by default: beyond that memory is the bound, not processors
 
@@ -186,11 +184,10 @@ def _leave() -> None:
     product that begins meanwhile makes one of them forget that it has to end. Python does not wait for streams, which
     are daemons. So a body that still runs when the program ends could keep the process from ending.
     """
-    until, left = monotonic() + EXIT_SECONDS, [stream for stream in _streams if stream.worker.is_alive()]
+    left = [stream for stream in _streams if stream.worker.is_alive()]
     for stream in left:
         stream.leave()
-    while (busy := [stream for stream in left if stream.computes()]) and monotonic() < until:
-        busy[0].worker.join(_EXIT_LOOK)
+    wait_at_exit(lambda: any(stream.computes() for stream in left))
 
 
 class CPUDevice(HostDevice):
@@ -237,9 +234,11 @@ class CPUDevice(HostDevice):
         for stream in self._running:
             stream.look_up()
 
-    def before_launch(self, task: Task) -> None:
-        if self._team is not None:
-            _share_blas(self._team, task)
+    def run_here(self, task: Task) -> None:
+        if task.plan.seconds and self._team is not None:
+            _share_blas(self._team, task)  # the loop's next turn is told of: see `Runtime.spend`
+        execute(task, self.memory)
+        self.memory.completions.ending = False
 
     def offload(self, job: Job) -> None:
         self.copier.queue.put(job)

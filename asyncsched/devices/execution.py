@@ -6,6 +6,7 @@ The device's memory runs operations its own way; a user's callable runs the same
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import nullcontext
 from typing import Any, Protocol
 
 import numpy as np
@@ -233,12 +234,9 @@ def _run_call(task: Task, memory: Memory) -> None:
     inputs = task.inputs if task.reads else ()
     arrays = [hand_out(v) if type(v.array) in v.device.memory.arrays else v.array for v in inputs]
     given = [_filled(arg, arrays) for arg in task.args] if arrays else list(task.args)
-    options, found = task.options, None
+    options = task.options
     lesson: Lesson | None = options["lesson"] if options else None
-    if lesson and lesson.wanted():
-        with allocated(memory.number) as found:
-            result = memory.run_callable(task, given)
-    else:
+    with allocated(memory.number) if lesson and lesson.wanted() else nullcontext() as found:
         result = memory.run_callable(task, given)
     form = value.meta
     if form is not None:

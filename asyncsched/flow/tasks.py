@@ -328,7 +328,7 @@ class Tasks:
             if task.failure is not None:
                 task.failure.rethrow()
             if value.device.remote:
-                return await copy_out(self._runtime, value)
+                return await copy_out(value)
             return value.array
         except (asyncio.CancelledError, GeneratorExit):
             self._take_back(task, "the coroutine that awaited it, which was cancelled")

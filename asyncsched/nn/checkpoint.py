@@ -72,9 +72,7 @@ class StoredState:
         from safetensors import SafetensorError, safe_open
 
         self._path, self._error = os.fsdecode(path), SafetensorError
-        if os.path.isdir(self._path):  # for a folder safetensors says that there is no such device
-            raise IsADirectoryError(EISDIR, "load reads one file, and this is a folder", self._path)
-        _require_regular(self._path, "load")
+        _require_regular(self._path, "load", "reads")  # for a folder safetensors says that there is no such device
         self._file: Any
         try:
             self._file = safe_open(self._path, "numpy")
@@ -159,9 +157,7 @@ def _sum(array: np.ndarray[Any, Any]) -> int:
 def _replacing(path: AnyPath) -> Iterator[Path]:
     """A context with the path to write to. At its end the new file reaches the disk, and then replaces the old one."""
     target = Path(os.fsdecode(path)).resolve()
-    if target.is_dir():
-        raise IsADirectoryError(EISDIR, "save writes one file, and this is a folder", os.fspath(path))
-    _require_regular(target, "save")
+    _require_regular(path, "save", "writes")
     _remove_left(target)
     folder, lock = _temporary(target)
     try:
@@ -179,15 +175,17 @@ def _replacing(path: AnyPath) -> Iterator[Path]:
         _sync(target.parent, os.O_DIRECTORY)
 
 
-def _require_regular(path: AnyPath, what: str) -> None:
-    """Refuse a device, a pipe and the like: a file would replace it, and reading it may take for ever.
+def _require_regular(path: AnyPath, what: str, does: str) -> None:
+    """Refuse a folder; and a device, a pipe and the like: a file would replace it, and reading it may take for ever.
 
     Raises:
-        OSError: if the path exists and is neither a file nor a folder.
+        OSError: if the path exists and is no file.
     """
     with suppress(FileNotFoundError):
         mode = os.stat(path).st_mode
-        if not S_ISREG(mode) and not S_ISDIR(mode):
+        if S_ISDIR(mode):
+            raise IsADirectoryError(EISDIR, f"{what} {does} one file, and this is a folder", os.fspath(path))
+        if not S_ISREG(mode):
             raise OSError(
                 EINVAL, f"{what} takes the path of a file, and this is a device, a pipe or a socket", os.fspath(path)
             )

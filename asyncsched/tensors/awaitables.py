@@ -30,7 +30,7 @@ Read: TypeAlias = Callable[[Value], Coroutine[Any, Any, Any]]
 
 _BINARY: Final = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow", "matmul")
 _REFUSED: Final = (
-    "bool", "float", "int", "complex", "index", "round", "trunc", "floor", "ceil", "format", "neg", "pos", "abs", "lt",
+    "float", "int", "complex", "index", "round", "trunc", "floor", "ceil", "format", "neg", "pos", "abs", "lt",
     "le", "gt", "ge", "len", "iter", "getitem", "setitem", "array", *_BINARY, *[f"r{name}" for name in _BINARY],
 )  # fmt: skip
 _COMPARED: Final = (bool, int, float, complex, np.number, np.bool_, np.ndarray)
@@ -71,8 +71,10 @@ class ToCome(Coroutine[Any, Any, T]):
         return self._coroutine.throw(*error)
 
     def close(self) -> None:
-        self._lease = None
-        self._coroutine.close()
+        if self._lease is None:
+            self._coroutine.close()
+        else:  # by `throw`: from Python 3.12 on a coroutine that is closed before it began keeps its arguments
+            super().close()
 
     def __repr__(self) -> str:
         return f"<{self._CALL}, {self._WHAT}: use `await {self._CALL}`>"
@@ -89,6 +91,10 @@ class ToCome(Coroutine[Any, Any, T]):
             return self._refuse() if isinstance(other, _COMPARED) else NotImplemented
 
         __hash__ = object.__hash__
+
+        def __bool__(self) -> bool:
+            """Answer Python 3.14, which asks whether a task has a coroutine, for the task's repr; raise for others."""
+            return sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks" or self._refuse()
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("cr_") or name == "__qualname__":  # asked by debuggers
@@ -117,12 +123,8 @@ def _make_wait(call: str, read: Read) -> Any:
 
 
 async def _read_number(value: Value) -> Any:
-    array = value.array if value.device.inline else await copy_out(runtime_of(value), value)
+    array = value.array if value.device.inline else await copy_out(value)
     return array.item()
-
-
-def _host_copy(value: Value) -> Coroutine[Any, Any, Any]:
-    return copy_out(runtime_of(value), value)
 
 
 class Number(ToCome[bool | int | float]):
@@ -140,7 +142,7 @@ class HostCopy(ToCome[np.ndarray[Any, Any]]):
     __slots__ = ()
 
     _CALL, _WHAT = "t.numpy()", "an array to come"
-    _read, _wait = staticmethod(_host_copy), _make_wait(_CALL, _host_copy)
+    _read, _wait = staticmethod(copy_out), _make_wait(_CALL, copy_out)
 
 
 def _refusal(name: str) -> Callable[..., NoReturn]:
@@ -153,14 +155,6 @@ def _refusal(name: str) -> Callable[..., NoReturn]:
 
 for _name in _REFUSED:
     setattr(ToCome, f"__{_name}__", _refusal(f"__{_name}__"))
-
-
-def _truth(self: ToCome[Any]) -> bool:
-    """Answer Python 3.14, which asks whether a task has a coroutine, for the task's repr; raise for others."""
-    return sys._getframe(1).f_globals.get("__name__") == "asyncio.base_tasks" or self._refuse()
-
-
-setattr(ToCome, "__bool__", _truth)  # noqa: B010  # type checkers must not see it
 
 
 # Mypy reports forgotten handles and coroutines, but not a class of ours
@@ -250,7 +244,7 @@ async def _read_all(reads: list[Read], values: list[Value]) -> list[Any]:
 
 async def _result(value: Value) -> Any:
     """The result of a done value, also if it is in another process."""
-    return await copy_out(runtime_of(value), value) if value.device.remote else deliver(value)
+    return await copy_out(value) if value.device.remote else deliver(value)
 
 
 def _forget(one: object) -> None:

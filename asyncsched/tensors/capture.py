@@ -89,7 +89,7 @@ class Graph:
             raise CaptureError(f"{name} returned no tensor: a captured step gives its results by returning them")
         self._runtime = runtime
         self._device = recorder.device
-        self._forms = [value.meta for value in recorder.inputs]
+        self._forms = [(value.meta.shape, value.meta.dtype) for value in recorder.inputs]
         self._constants = tuple(recorder.constants.values())
         self._program = recorder.program(found)
         self.donate = donate
@@ -152,8 +152,8 @@ class Graph:
         """
         self._runtime.check()
         leases = leases_of(args, self._runtime, self._device)
-        forms = [lease._value.meta for lease in leases]
-        if len(forms) != len(self._forms) or not all(map(_same_form, forms, self._forms)):
+        forms = [(lease._value.meta.shape, lease._value.meta.dtype) for lease in leases]
+        if forms != self._forms:
             takes, given = _describe_forms(self._forms), _describe_forms(forms)
             raise ValueError(f"{self._name} takes {takes}, not {given}: capture another for these")
         made, became = self._donated(args, leases) if self.donate else (self._issued(leases, ()), [])
@@ -427,12 +427,8 @@ def _no_rule(op: Op, operands: Any, options: Any) -> Any:
     raise AssertionError("a replay's plan is made when it is captured")
 
 
-def _same_form(one: Meta, other: Meta) -> bool:
-    return one is other or (one.shape, one.dtype) == (other.shape, other.dtype)
-
-
-def _describe_forms(forms: Sequence[Meta]) -> str:
-    return ", ".join(f"{form.shape} {form.dtype}" for form in forms) or "nothing"
+def _describe_forms(forms: Sequence[tuple[Any, Any]]) -> str:
+    return ", ".join(f"{shape} {dtype}" for shape, dtype in forms) or "nothing"
 
 
 def _as_scalar(arg: Any) -> Any:

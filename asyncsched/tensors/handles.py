@@ -80,7 +80,7 @@ class Handle(Lease, Generic[T]):
             if task is not None and task.state == DONE:
                 value.task = None
             if value.device.remote and value.failure is None:
-                return cast(T, (yield from copy_out(value.account.runtime, value).__await__()))
+                return cast(T, (yield from copy_out(value).__await__()))
             result: T = deliver(value)
             return result
         finally:
@@ -233,10 +233,10 @@ def copied_at_once(value: Value) -> bool:
     return value.device.inline and not value.device.remote and value.array.nbytes <= INLINE_COPY
 
 
-async def copy_out(runtime: Runtime, value: Value) -> Any:
+async def copy_out(value: Value) -> Any:
     """A host copy of a done value's array: a small one at once, others on the copy stream. Costs no tracked bytes."""
     kept, array = Lease(value), value.array  # the buffer must not be written over meanwhile
-    device = value.device
+    runtime, device = runtime_of(value), value.device
     reveal(value)
     if device.remote:
         return await device.bring(array)

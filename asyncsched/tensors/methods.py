@@ -255,9 +255,7 @@ class Methods(Unread):
 
     def clip(self, min: Any = None, max: Any = None) -> Self:
         """The elements limited to a range; None is no limit."""
-        if min is None or max is None:
-            return self.__array_namespace__().clip(self, min, max)  # type: ignore[attr-defined, no-any-return]
-        return self._op("clip", min, max)
+        return self.__array_namespace__().clip(self, min, max)  # type: ignore[attr-defined, no-any-return]
 
     @naming_arguments
     def round(self) -> Self:

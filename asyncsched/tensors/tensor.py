@@ -239,10 +239,6 @@ def unary(op: Op) -> Callable[[Any], Tensor]:
     return function
 
 
-def _unary(name: str) -> _Unary:
-    return unary(TABLE[name])
-
-
 class Tensor(Methods):
     """An array to come. `shape`, `dtype` and `nbytes` are known at once; `await t` gives the array.
 
@@ -448,10 +444,10 @@ class Tensor(Methods):
     __eq__: ClassVar[_Operator] = _forward("equal")  # type: ignore[assignment]
     __ne__: ClassVar[_Operator] = _forward("not_equal")  # type: ignore[assignment]
     __hash__: ClassVar[Callable[[Tensor], int]] = Handle.__hash__
-    __neg__: ClassVar[_Unary] = _unary("negative")
-    __pos__: ClassVar[_Unary] = _unary("positive")
-    __abs__: ClassVar[_Unary] = _unary("abs")
-    __invert__: ClassVar[_Unary] = _unary("bitwise_invert")
+    __neg__: ClassVar[_Unary] = unary(TABLE["negative"])
+    __pos__: ClassVar[_Unary] = unary(TABLE["positive"])
+    __abs__: ClassVar[_Unary] = unary(TABLE["abs"])
+    __invert__: ClassVar[_Unary] = unary(TABLE["bitwise_invert"])
     _pow = _forward("pow")
     __rpow__: ClassVar[_Operator] = _backward("pow")
 

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 import asyncsched as asc
+from asyncsched.devices import contract
 from asyncsched.devices.cuda import threads
 from tests.fake_cupy import Fake
 from tests.waiting import until
@@ -84,7 +85,7 @@ def test_the_interpreters_end_waits_for_threads_that_may_call_cuda(monkeypatch: 
 
     threads.run(body, "busy")
     begun.wait(60)
-    monkeypatch.setattr(threads, "sleep", lambda _: go.set())
+    monkeypatch.setattr(contract, "sleep", lambda _: go.set())
     threads.leave()
     assert ended == [True]
 
@@ -93,6 +94,6 @@ def test_the_interpreters_end_does_not_wait_for_threads_that_rest(monkeypatch: p
     begun, go = threading.Event(), threading.Event()
     threads.run(lambda: threads.resting(lambda: (begun.set(), go.wait(60))), "resting")
     begun.wait(60)
-    monkeypatch.setattr(threads, "sleep", lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(contract, "sleep", lambda _: pytest.fail("it waits"))
     threads.leave()
     go.set()

@@ -46,6 +46,7 @@ CALLS: list[Callable[[Any], Any]] = [
     lambda a: a.astype("i4"),
     lambda a: a.copy(),
     lambda a: a.clip(-0.5, 0.5),
+    lambda a: a.astype("i1").clip(-1000, 1),
     lambda a: a.round(),
     lambda a: a.conj(),
     lambda a: a.dot(a.T),

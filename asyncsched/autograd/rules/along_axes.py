@@ -45,16 +45,12 @@ def _count(call: Any) -> int:
 def per_element(g: Tensor, call: Any) -> Tensor:
     """The gradient over the number of elements that are reduced to one, less the correction. NumPy stops at 0."""
     correction, g = call.options.get("correction", 0), wide(g)
-    if call.unknown is None:
-        return g * _over(max(_count(call) - correction, 0))
+    if call.unknown is None:  # the quotient is a Python number: the count may be too large for half precision
+        known = max(_count(call) - correction, 0)
+        return g * (1 / known if known else nan)
     ones = f.ones_like(call.unknown, dtype=g.dtype)
     count: Tensor = f.sum(ones, axis=reduced_of(call), keepdims=call.options.get("keepdims", False)) - correction
     return g / count
-
-
-def _over(count: float) -> float:
-    """1 / count, as a Python number: the count itself may be too large for half precision."""
-    return 1 / count if count else nan
 
 
 def _extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -83,10 +79,6 @@ def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     """
     lost = f.any(x, axis=axes, keepdims=True) & ((root == 0) | f.isinf(root))
     return f.where(lost, nan, f.where(root == 0, 1, root))
-
-
-def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return _deviations(x, call) * spread(per_element(g, call) * 2, call)
 
 
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
@@ -308,7 +300,7 @@ ALONG_AXES: Rules = {
     "max": (_extreme,),
     "min": (_extreme,),
     "prod": (prod_gradient,),
-    "var": (_variance,),
+    "var": (lambda g, x, call: _deviations(x, call) * spread(per_element(g, call) * 2, call),),
     "std": (_deviation,),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),

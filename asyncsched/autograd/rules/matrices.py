@@ -22,11 +22,6 @@ from .along_axes import divisor, over_rows, reduced_of, shared, spread
 from .common import Rules, along, scatter, wide
 
 
-def _matrices(g: Tensor) -> Tensor:
-    """Numbers as matrices of one element, to broadcast."""
-    return f.expand_dims(g, (-2, -1))
-
-
 def _cofactors(g: Tensor, x: Tensor, out: Tensor) -> Tensor:
     """The gradient of `cofactors`, only for regular matrices: `inv` raises for others."""
     inverse = linalg.inv(x).mT
@@ -174,7 +169,7 @@ def _over_differences(x: Tensor, values: Tensor) -> Tensor:
 
 MATRICES: Rules = {
     "inv": (lambda g, out: -(out.mT @ g @ out.mT),),
-    "det": (lambda g, x: _matrices(g) * op("cofactors", x),),
+    "det": (lambda g, x: f.expand_dims(g, (-2, -1)) * op("cofactors", x),),
     "cofactors": (_cofactors,),
     "solve": (_solve_first, _solve_second),
     "diagonal": (_diagonal,),

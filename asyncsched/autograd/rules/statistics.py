@@ -29,10 +29,6 @@ def _mean(g: Tensor, x: Tensor, call: Any) -> Tensor:
     return shared(g, there, call) * there
 
 
-def _variance(g: Tensor, x: Tensor, call: Any) -> Tensor:
-    return _deviations(x, call) * spread(wide(g) * 2 / _free(x, call), call)
-
-
 def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     return root_of_variance("nanstd", wide(g) / _free(x, call), x, out, _deviations(x, call), call)
 
@@ -91,7 +87,7 @@ STATISTICS: Rules = {
     "nanmax": (_extreme,),
     "nanmin": (_extreme,),
     "nanmean": (_mean,),
-    "nanvar": (_variance,),
+    "nanvar": (lambda g, x, call: _deviations(x, call) * spread(wide(g) * 2 / _free(x, call), call),),
     "nanstd": (_deviation,),
     "median": (lambda g, x, call: _to_places(g, x, call, [0.5], "linear"),),
     "quantile": (_quantile,),

@@ -207,7 +207,11 @@ class CUDADevice(Device):
 
 
 class _Ordered:
-    """An array whose export is ordered before `stream`, wherever it is imported."""
+    """An array whose export is ordered before `stream`, wherever it is imported.
+
+    To make that the current stream would not do: CuPy's arrays are ordered behind the work of the current stream, which
+    is the user's.
+    """
 
     def __init__(self, source: Any, stream: int, device: tuple[int, int]) -> None:
         self._source = source

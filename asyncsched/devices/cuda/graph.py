@@ -33,12 +33,10 @@ class _Recorded:
         self.checks: list[checks.Check] = []
 
     def __del__(self) -> None:
-        dispose, stream, held = (
-            self._dispose,
-            self._stream,
-            [self.graph, self.workspace, self.own, self.results, self.values, self.checks, self.pool],
-        )
-        self.__dict__.clear()  # now only the list holds it: else the last reference could go here, and block
+        parts = vars(self)
+        dispose, stream = parts.pop("_dispose"), parts.pop("_stream")
+        held = list(parts.values())
+        parts.clear()  # now only the list holds it: else the last reference could go here, and block
         dispose(held, {stream.ptr: stream})
 
 

@@ -31,8 +31,7 @@ from .pool import GRANULE, PrivatePool, Spare
 from .staging import Staging, without_gaps
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
-_SHORT_INDEX = 1 << 28  # elements. Somewhere above this number CuPy's kernels begin to count in 64 bits
-_MOST_FORMS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
+_MOST_FUNCTIONS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back
 _MOST_MARKS = 8  # so many stay in a plan. Then all are forgotten
 # The block of a value that owns its memory: where its array is kept for later results. This one keeps none.
 _DROPPED = Spare()
@@ -65,7 +64,7 @@ class CUDAMemory(Memory):
         self.number: int = context.number
         self.deferred_errors: DeferredErrors = DeferredErrors(context.cupy)
         self._up, self._down = Staging(context.cupy), Staging(context.cupy)
-        self._ran_before: set[Hashable] = set()  # operations, with the form of their operands; and code of functions
+        self._ran_before: set[Hashable] = set()  # code of functions
         self._mark = object()  # plans of which the same is known: see `_mark_of`
         self._steps = FusedSteps(context.cupy)
 
@@ -82,39 +81,27 @@ class CUDAMemory(Memory):
             source = task.inputs[0] if task.inputs else task.args[0]
             self._finish(task, value, self.with_room(self.bring, source, lane.stream.cuda))
             return
-        if self._mark in plan.compiled_in or self._compiled(task):
+        if self._mark in plan.compiled_in or self._noted(task):
             self._run(task, value, plan.compiled_in.get(self._mark), lane.stream)
             return
-        form = self._form(task)
+        known, whole = value.meta.known, all(v.meta is not None and v.meta.known for v in task.inputs)
         # If it waits for its stream, to learn the shape, others do not wait, and a kernel may be compiled twice.
-        with first_run(self._kernel(task)) if value.meta.known else nullcontext():
-            known, began = value.meta.known, perf_counter()
-            launches = self._launches(task)
+        with first_run(self._kernel(task)) if known else nullcontext():
+            began = perf_counter()
+            mark, launches = self._mark_of(task), self._launches(task)
             if launches is not None:
                 self.with_room(launches.__getitem__, task.args)  # compiles and loads the kernel
             self._run(task, value, launches, lane.stream)
             seconds = perf_counter() - began
         if known and seconds > _SLOW:
             _log.info(_COMPILED, task.name, seconds, self._context.name)
-        if len(self._ran_before) >= _MOST_FORMS:
-            self._ran_before.clear()
-        self._ran_before.add(form)
-
-    def _compiled(self, task: Task) -> bool:
-        """Whether a task's operation ran before with operands of this form, so that nothing is compiled for it."""
-        if self._noted(task):
-            return True
-        if self._form(task) not in self._ran_before:
-            return False
-        if all(v.meta is not None and v.meta.known for v in task.inputs):
-            plan: Any = task.plan
+        if whole:
             if len(plan.compiled_in) >= _MOST_MARKS:
                 plan.compiled_in.clear()
-            plan.compiled_in[self._mark_of(task)] = self._launches(task)
-        return True
+            plan.compiled_in[mark] = launches
 
     def _noted(self, task: Task) -> bool:
-        """Whether the plan says that nothing is compiled for the task."""
+        """Whether the plan says that nothing is compiled for the task: it ran before on operands of this form."""
         noted = task.plan.compiled_in  # type: ignore[attr-defined]
         return self._mark in noted or (bool(noted) and self._mark_of(task) in noted)
 
@@ -183,17 +170,17 @@ class CUDAMemory(Memory):
             # A single kernel that fails has not run. Several may have written over an input by then.
             again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
-        if array is not out:
+        if array is out:
+            if reused is not None:
+                reused.block = None
+        else:
+            block = _DROPPED
             if not isinstance(array, self.xp.ndarray):
                 array = self.xp.asarray(array)
             if form.contiguous and not array.flags.c_contiguous:  # CuPy's argsort along another axis than the last
                 array = self.xp.ascontiguousarray(array)
         # A kernel that takes `out` would else make an array of its own.
         source = None if op.out else execution.source_of(task, array)
-        if array is not out:
-            block = _DROPPED
-        elif reused is not None:
-            reused.block = None
         self._finish(task, value, array, source, block)
 
     def _computed(
@@ -235,20 +222,6 @@ class CUDAMemory(Memory):
         if not plan.shares_event or task.move is not None or lane.copies:
             return False
         return self._noted(task)
-
-    def _form(self, task: Task) -> Hashable:
-        """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.
-
-        If all operands of a ufunc have one shape and no gaps, its kernel serves every shape of as many axes.
-        """
-        args = execution.arguments(task.args, [read.array for read in task.inputs])
-        kinds: list[Hashable] = [_kind(a) for a in args]
-        arrays = [a for a in args if isinstance(a, self.xp.ndarray)]
-        if arrays and isinstance(resolve(task.call, self.xp), self.xp.ufunc):
-            shape = arrays[0].shape
-            if all(a.shape == shape and a.flags.c_contiguous and 1 < a.size < _SHORT_INDEX for a in arrays):
-                kinds = [(len(shape), a.dtype) if isinstance(a, self.xp.ndarray) else _kind(a) for a in args]
-        return task.name, tuple(kinds), tuple((task.options or {}).items()), self._launches(task) is not None
 
     def _kernel(self, task: Task) -> Hashable:
         """The operation and dtypes and numbers of axes of its operands: most often a kernel serves all such forms."""
@@ -292,6 +265,8 @@ class CUDAMemory(Memory):
         nbytes = task.cost if is_guest(task.call) else lesson.allocated if lesson else 0
         code = getattr(getattr(task.call, "func", task.call), "__code__", task.name)
         if code not in self._ran_before:
+            if len(self._ran_before) >= _MOST_FUNCTIONS:
+                self._ran_before.clear()
             self._ran_before.add(code)
             nbytes = max(nbytes, _FOR_LIBRARIES)
         self.make_room(nbytes, partial(cached, self.number))
@@ -412,10 +387,3 @@ def _operands(task: Task) -> Sequence[Value]:
     if type(reads) is Value:
         return (reads,)
     return reads if args is None else [reads[arg.slot] for arg in args if type(arg) is Ref]
-
-
-def _kind(arg: Any) -> Hashable:
-    if arg is None:  # the producer has not been issued yet
-        return ()
-    is_array = hasattr(arg, "strides") and not isinstance(arg, np.generic)
-    return (arg.shape, arg.dtype, arg.strides) if is_array else type(arg).__name__

@@ -314,20 +314,18 @@ class PrivatePool:
             if self._limit and self._reserved + size > self._most:
                 return None
             self._reserved += size
-        memory = None
+        slab = None
         try:
             memory = self._cuda.Memory(size)
+            slab = Slab(memory.ptr, size)
+            self._slabs[slab] = memory
         except self._cuda.runtime.CUDARuntimeError as error:
             if error.status != _FULL:
                 raise
         finally:
-            if memory is None:
+            if slab is None:
                 with self._lock:
                     self._reserved -= size
-        if memory is None:
-            return None
-        slab = Slab(memory.ptr, size)
-        self._slabs[slab] = memory
         return slab
 
     def _give_back(self, wanted: int) -> int:

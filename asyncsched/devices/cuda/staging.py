@@ -37,7 +37,13 @@ class Slot:
         self.memory: Any = cupy.cuda.alloc_pinned_memory(SLOT_BYTES)
         self.bytes: HostArray = np.frombuffer(self.memory, np.uint8, SLOT_BYTES)
         self.event: Any = cupy.cuda.Event(block=True, disable_timing=True)
+        self.place: int = self.bytes.ctypes.data
         self.busy: bool = False
+
+    def sent(self, stream: Any) -> None:
+        """A transfer was enqueued."""
+        self.event.record(stream)
+        self.busy = True
 
     def wait(self) -> None:
         """Block until the last transfer is over."""
@@ -51,6 +57,7 @@ class Staging:
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
+        self._runtime = cupy.cuda.runtime
         self._slots: list[Slot] = []  # the one used longest ago first
         self._lock = Lock()
 
@@ -60,8 +67,8 @@ class Staging:
         Returns when `source` may be reused. If it is pinned, that is when `stream` has made the copy. The copy is
         enqueued on `stream`. If the byte orders differ, bytes are swapped on the way.
         """
+        runtime = self._runtime
         if source.dtype == target.dtype and self._pinned(source):
-            runtime = self._cupy.cuda.runtime
             place = source.ctypes.data
             runtime.memcpyAsync(target.data.ptr, place, source.nbytes, runtime.memcpyHostToDevice, stream.ptr)
             return
@@ -71,11 +78,13 @@ class Staging:
                 part = flat[start // flat.itemsize : (start + SLOT_BYTES) // flat.itemsize]
                 slot.wait()
                 slot.bytes[: part.nbytes].view(target.dtype)[:] = part
-                self._transfer(slot, target.data.ptr + start, part.nbytes, stream, up=True)
+                place = target.data.ptr + start
+                runtime.memcpyAsync(place, slot.place, part.nbytes, runtime.memcpyHostToDevice, stream.ptr)
+                slot.sent(stream)
 
     def download(self, source: Any, stream: Any) -> HostArray:
         """A host copy of a device array without gaps. Blocks until it is there."""
-        flat = np.empty(source.nbytes, np.uint8)
+        runtime, flat = self._runtime, np.empty(source.nbytes, np.uint8)
         with self._lock:
             slots, self._slots = self._slots, []  # a finaliser that reads here has its own slots
             try:
@@ -83,8 +92,9 @@ class Staging:
                 for start, slot in self._parts(slots, flat.nbytes):
                     if len(unread) == SLOTS:
                         _read(flat, *unread.pop(0))
-                    nbytes = min(SLOT_BYTES, flat.nbytes - start)
-                    self._transfer(slot, source.data.ptr + start, nbytes, stream, up=False)
+                    place, nbytes = source.data.ptr + start, min(SLOT_BYTES, flat.nbytes - start)
+                    runtime.memcpyAsync(slot.place, place, nbytes, runtime.memcpyDeviceToHost, stream.ptr)
+                    slot.sent(stream)
                     unread.append((start, slot))
                 for start, slot in unread:
                     _read(flat, start, slot)
@@ -97,7 +107,7 @@ class Staging:
         registered."""
         if source.nbytes < LEAST_PINNED:
             return False
-        runtime, start = self._cupy.cuda.runtime, source.ctypes.data
+        runtime, start = self._runtime, source.ctypes.data
         ends = start, start + source.nbytes - 1
         return all(runtime.pointerGetAttributes(end).type == runtime.memoryTypeHost for end in ends)
 
@@ -106,15 +116,6 @@ class Staging:
         for start in range(0, nbytes, SLOT_BYTES):
             slots.append(slots.pop(0) if len(slots) == SLOTS else Slot(self._cupy))
             yield start, slots[-1]
-
-    def _transfer(self, slot: Slot, device_pointer: int, nbytes: int, stream: Any, *, up: bool) -> None:
-        runtime, pinned = self._cupy.cuda.runtime, slot.bytes.ctypes.data
-        if up:
-            runtime.memcpyAsync(device_pointer, pinned, nbytes, runtime.memcpyHostToDevice, stream.ptr)
-        else:
-            runtime.memcpyAsync(pinned, device_pointer, nbytes, runtime.memcpyDeviceToHost, stream.ptr)
-        slot.event.record(stream)
-        slot.busy = True
 
 
 def _read(flat: HostArray, start: int, slot: Slot) -> None:

@@ -20,16 +20,14 @@ import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from queue import SimpleQueue
-from time import monotonic, sleep
 from typing import Final, ParamSpec, TypeVar
 
 from ..._threads import start
-from ..contract import EXIT_SECONDS
+from ..contract import wait_at_exit
 from . import driver
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_EXIT_LOOK: Final = 0.005  # seconds between two looks
 _idle: defaultdict[str, list[_Kept]] = defaultdict(list)
 _busy: Final = set[threading.Thread]()  # those that may call CUDA
 if hasattr(os, "register_at_fork"):
@@ -70,9 +68,7 @@ def resting(wait: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
 
 def leave() -> None:
     """Wait until all threads rest, or are idle. Called when the interpreter is about to end."""
-    until = monotonic() + EXIT_SECONDS
-    while _busy and monotonic() < until:
-        sleep(_EXIT_LOOK)
+    wait_at_exit(lambda: _busy)
 
 
 def _started(name: str) -> _Kept:

@@ -62,9 +62,8 @@ def share(device: object, streams: int, at_rest: list[Callable[[], None]]) -> No
 def unshare(device: object) -> None:
     """Take back `share`. The last call restores the setting from before the first. Never blocks for long."""
     with _lock:
-        computing.pop(device, None)
         del devices[device]
-        _set()
+        _rest(device)
 
 
 def compute(device: object, narrow: bool) -> None:

@@ -117,15 +117,6 @@ class HostDevice(Device):
         fused = FusedProgram(program, self.memory.pool.take, self.memory.give)
         return fused.run, program.peak(self.memory.footprint), 0
 
-    def run_here(self, task: Task) -> None:
-        if task.plan.seconds:
-            self.before_launch(task)  # the loop's next turn is told of: see `Runtime.spend`
-        execute(task, self.memory)
-        self.memory.completions.ending = False
-
-    def before_launch(self, task: Task) -> None:
-        """A task is about to be launched. On the loop's thread."""
-
     def fetch(self, array: Any) -> Any:
         return np.array(array)
 
