@@ -198,7 +198,7 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[Held]]:
     """What is charged to accounts: values, and owners of arrays that left, as objects; and all of it described."""
     line, everything = cache(line_of), gc.get_objects() if sys.getallocatedblocks() < _VAST else []
-    things: list[Any] = [one for one in everything if type(one) is Value and one.charge and one.account.open in accounts]
+    things: list[Any] = [v for v in everything if type(v) is Value and v.charge and v.account.open in accounts]
     held = [Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
     for one, array in known(runtime, accounts):
         if array is not None:

@@ -11,20 +11,22 @@ also on another thread while the loop's is blocked.
 
 from __future__ import annotations
 
+import asyncio
 import linecache
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
 from .._core.callsite import CallSite, is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
-from .awaiting import waiting_elsewhere, where_it_waits
+from .awaiting import place_of, where_it_waits
 from .deadlock import BUDGET, investigate
 from .life import running_loop
 from .loop_work import may_happen
@@ -39,7 +41,6 @@ _LONGEST: Final = 300  # characters of an exception's text, and of the expressio
 _NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
 _age: Final = attrgetter("seq")  # a key for sorting: the oldest task comes first
-T = TypeVar("T")
 
 
 def explain(runtime: Runtime, value: Value) -> str:
@@ -69,27 +70,21 @@ def explain_all(runtime: Runtime) -> str:
         if unfinished is None:
             return "\n".join(told if len(told) > 1 else [*told, *_elsewhere(runtime)])
         found[unfinished] = ["nobody waits; the oldest unfinished task"]
-
-    def tell(task: Task | None, who: str) -> str:
-        if task is None:
-            return f"{who}: its task has ended, and the event loop has not resumed it"
-        return f"{who}: " + "\n  ".join(_chain(runtime, task))
-
-    return "\n".join([*told, *_grouped(found, tell, "that somebody awaits")])
+    for task, who in islice(found.items(), _WAITERS):
+        why = ["its task has ended, and the event loop has not resumed it"] if task is None else _chain(runtime, task)
+        others = f", and {len(who) - 1:,} more" if len(who) > 1 else ""
+        told.append(f"{who[0]}{others}: " + "\n  ".join(why))
+    if len(found) > _WAITERS:
+        told.append(f"... and {len(found) - _WAITERS:,} more that somebody awaits")
+    return "\n".join(told)
 
 
 def _elsewhere(runtime: Runtime) -> list[str]:
     """Where the program waits for something that is not the scheduler's."""
-    found = {} if runtime.loop is None else waiting_elsewhere(runtime.loop)
-    told = _grouped(found, lambda place, who: f"  task {who}, which waits {place}", "lines")
-    return [_NOBODY + (":" if found else " (a queue, an event, a lock)"), *told]
-
-
-def _grouped(found: Mapping[T, list[str]], tell: Callable[[T, str], str], more: str) -> list[str]:
-    """A line for each thing for which some wait, with the name of the first of them, and their number."""
-    shown = [(one, who[0], len(who) - 1) for one, who in islice(found.items(), _WAITERS)]
-    told = [tell(one, f"{first}, and {others:,} more" if others else first) for one, first, others in shown]
-    return told + [f"... and {len(found) - _WAITERS:,} more {more}"] * (len(found) > _WAITERS)
+    loop = runtime.loop
+    tasks = set() if loop is None else asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    places = Counter(map(place_of, tasks)).most_common(_WAITERS)
+    return [f"{_NOBODY} (a queue, an event, a lock)", *[f"  {n:,} x a task waits {place}" for place, n in places]]
 
 
 def _made_by(site: CallSite | None) -> str:
@@ -205,25 +200,22 @@ class _Chain:
 
     def _bytes(self, task: Task, flying: Sequence[Task]) -> str:
         """Why a task waits for bytes, in lines, while others in flight are charged to its account."""
-        account, engine, loop = task.scope.account, self._engine, self._runtime.loop
+        account, engine, runtime = task.scope.account, self._engine, self._runtime
         whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
         told = f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
-        lines = self._holders(account)
+        if running_loop() is runtime.loop:
+            lines = investigate(runtime, [account], BUDGET)[account].lines
+        else:  # another thread cannot search
+            lines = known_of(runtime, account)
         if flying:
             total, tasks = sum([other.cost for other in flying]), counted(len(flying), "task")
-            lines.insert(0, f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
-            return "\n    ".join([told, *lines]) + "\n  and for those in flight, the oldest"
-        if loop is not None:
-            lines.append(f"(what may still act: {may_happen(loop) or 'nothing'})")
+            first = f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep"
+            return "\n    ".join([told, first, *lines]) + "\n  and for those in flight, the oldest"
+        assert runtime.loop is not None
         enough = sufficient_limit(engine.admission.tasks(), account)
+        lines.append(f"(what may still act: {may_happen(runtime.loop) or 'nothing'})")
         lines.append(f"(a limit of {enough:,} bytes would have been enough for all waiting tasks)")
         return "\n    ".join([f"{told}, and nothing in flight will free any", *lines])
-
-    def _holders(self, account: Account) -> list[str]:
-        """The holders of an account's bytes: found by a search, or, on another thread, what the ledger knows."""
-        if running_loop() is not self._runtime.loop:
-            return known_of(self._runtime, account)
-        return investigate(self._runtime, [account], BUDGET)[account].lines
 
 
 def _label(task: Task) -> str:

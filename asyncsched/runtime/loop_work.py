@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as executors
 from functools import partial
 from traceback import walk_stack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
@@ -55,16 +55,9 @@ _PLAIN: Final = (
 )  # fmt: skip
 
 
-class Work(NamedTuple):
-    """What a loop shows: callbacks that are due, armed timers, and whether it watches anything else."""
-
-    due: list[Any]
-    timers: list[Any]
-    watches: bool
-
-
-def work_of(loop: Any) -> Work | None:
-    """What a loop will do, without what only looks. None if it does not show that."""
+def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
+    """What a loop will do, without what only looks: callbacks that are due, armed timers, and whether it watches
+    anything else. None if it does not show that."""
     try:
         if isinstance(loop, BaseEventLoop):
             due, timers, watches = _of_asyncio(loop)
@@ -75,7 +68,7 @@ def work_of(loop: Any) -> Work | None:
     except (AttributeError, ValueError):
         return None
     armed = [timer for timer in list(timers) if not (timer.cancelled() or _only_looks(timer))]
-    return Work([one for one in list(due) if not _only_looks(one)], armed, watches)
+    return [one for one in list(due) if not _only_looks(one)], armed, watches
 
 
 def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
@@ -85,19 +78,21 @@ def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
         return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
     if any(one.ledger.in_flight or one.completions.items for one in opened() if one.loop is loop) or under_way:
         return "streams are at work"
-    if work.due:
+    due, timers, watches = work
+    if due:
         return "callbacks of the event loop are due"
-    if work.timers:
-        soonest = min([timer.when() for timer in work.timers])
+    if timers:
+        soonest = min([timer.when() for timer in timers])
         return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
-    if work.watches:
+    if watches:
         return "the event loop watches a socket, a file, a signal or another program"
     thread = next((f"{what} may act" for what, _ in foreign_threads(threading.get_ident())), None)
     return _handler() or thread or _unseen(loop)
 
 
 def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]]:
-    """The asyncio tasks that a timer or another thread may end, or wake to end them; all if the loop shows no timers.
+    """The asyncio tasks that a timer or another thread may end, or wake to end them; all if that is not known: the loop
+    shows no timers, or they lead to too much.
 
     A timer leads to a task by its callback: through methods, variables, containers, and at most two other objects. Then
     it may end the task, and who awaits that. A future wakes the task that awaits it, as after a sleep: this leads on to
@@ -110,7 +105,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     if work is None:
         return asyncio.all_tasks(loop)
     found, seen = set[asyncio.Task[Any]](), dict[int, int]()
-    todo = deque([(part, _FAR, True) for one in work.due + work.timers for part in gc.get_referents(one)])
+    todo = deque([(part, _FAR, True) for one in work[0] + work[1] for part in gc.get_referents(one)])
     for _, top in foreign_threads(thread):
         frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
         todo += [(held, _FAR, True) for frame in frames for _, held in variables_of(frame)]
@@ -130,11 +125,11 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
             todo += [(part, far, ends) for step in steps_of(one) for part in gc.get_referents(step)]
             todo += [(callback, far, True) for callback, _ in (one._callbacks if ends else None) or ()]
         else:
-            for part in gc.get_referents(one):
+            for part in filter(gc.is_tracked, gc.get_referents(one)):  # the others lead nowhere
                 # From Python 3.14 on a future refers to the task that awaits it, which it wakes
                 wakes = issubclass(kind, asyncio.Future) and issubclass(type(part), asyncio.Task)
                 todo.append((part, 2, False) if wakes else (part, far, ends))
-    return found
+    return asyncio.all_tasks(loop) if todo else found
 
 
 def foreign_threads(loops: int) -> Iterator[tuple[str, types.FrameType | None]]:

@@ -270,19 +270,17 @@ class StallWatch:
     ) -> None:
         """Take in what another thread found in so many seconds. Tell it, if the account is as it was."""
         self._searching = False
-        self._may_search = perf_counter() + seconds / RARE
+        self._may_search = perf_counter() + (0.0 if certain else seconds / RARE)  # a loop that sleeps loses no time
         self._runtime.dispatch()  # takes in objects that only the search held
         certain = certain and may_happen(self._loop) is None
         # The search may have missed a timer: that of a task which ran just then. Here none runs.
-        told = [finding for finding in findings.values() if finding.deadlock and not certain]
-        may_end = bound(self._loop, get_ident()) if told else set()
+        may_end = bound(self._loop, get_ident()) if any(one.deadlock for one in findings.values()) else set()
         for task in self._runtime.engine.admission.stuck():
             account = task.scope.account
             stall = self._stalls[account]
             finding = findings.get(account) or (stall.told if certain else None) or Finding()
             lasted = stall.seconds(perf_counter())
-            probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
-            probable = probable and may_end.isdisjoint(finding.waiting)
+            probable = finding.deadlock and stall.is_probable(lasted) and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
                 self._may_search = 0.0
                 if not certain and task.seq >= stall.under:
@@ -304,22 +302,21 @@ class StallWatch:
         self._may_log = {one: at for one, at in self._may_log.items() if at > now} | {account: now + NEXT_LOG}
         log.warning("%s", text)
 
-    def _all_wait(self, account: Account) -> bool:
-        """Whether all who wait for tasks of an account will go on waiting."""
-        parked = list(self._runtime.parked.items())
-        return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
-
     def _preempts(self) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
         engine, longest = self._runtime.engine, self._runtime.room.longest_growth
-        accounts = [task.scope.account for task in engine.admission.stuck()]
-        victims = [to_preempt(engine.root, account, longest(account) >= OVERDUE) for account in accounts]
-        victim = next(filter(None, victims), None)
-        if victim is None:
-            return False
+        for task in engine.admission.stuck():
+            account = task.scope.account
+            victim = to_preempt(engine.root, account, longest(account) >= OVERDUE)
+            if victim is not None:
+                self._preempt(victim)
+                return True
+        return False
+
+    def _preempt(self, victim: Scope) -> None:
+        engine, claims = self._runtime.engine, growths(victim)
         victim.preempted = True
         engine.ledger.preempted += 1
-        claims = growths(victim)
         account, needed = claims[0].scope.account, victim.reserve + sum([claim.cost for claim in claims])
         error = Preempted(
             f"scope {victim.name!r}, of {victim.reserve:,} bytes, waits to grow to {needed:,}, and so do older scopes:"
@@ -331,7 +328,6 @@ class StallWatch:
         for claim in claims:
             engine.settle(claim, Failure.of(error, claim.name, claim.site))
         self._runtime.dispatch()
-        return True
 
     def _deadlock(self, task: Task, finding: Finding) -> MemoryDeadlockError:
         needed = sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
