@@ -21,7 +21,6 @@ import signal
 import sys
 import threading
 import types
-from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as executors
@@ -49,6 +48,7 @@ _WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None) 
 _PREFIX: Final = "asyncsched "  # of the names of the package's threads
 _FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
 _MOST: Final = 100_000  # objects looked at
+_WAKES: Final = (types.BuiltinMethodType, asyncio.Future)
 _PLAIN: Final = (
     list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
     types.CellType, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, asyncio.Future, asyncio.Handle,
@@ -59,12 +59,7 @@ def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
     """What a loop will do, without what only looks: callbacks that are due, armed timers, and whether it watches
     anything else. None if it does not show that."""
     try:
-        if isinstance(loop, BaseEventLoop):
-            due, timers, watches = _of_asyncio(loop)
-        elif f"{type(loop).__module__}.{type(loop).__qualname__}" == "uvloop.Loop":
-            due, timers, watches = _of_uvloop(loop)
-        else:
-            return None
+        due, timers, watches = (_of_uvloop if type(loop).__module__ == "uvloop" else _of_asyncio)(loop)
     except (AttributeError, ValueError):
         return None
     armed = [timer for timer in list(timers) if not (timer.cancelled() or _only_looks(timer))]
@@ -86,8 +81,21 @@ def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
         return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
     if watches:
         return "the event loop watches a socket, a file, a signal or another program"
-    thread = next((f"{what} may act" for what, _ in foreign_threads(threading.get_ident())), None)
-    return _handler() or thread or _unseen(loop)
+    return next(_actors(loop), None)
+
+
+def _actors(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
+    """Who may act on a loop in which nothing is left, in words."""
+    for number in signal.valid_signals() - _ENDING:
+        handler = signal.getsignal(number)
+        if callable(handler) and handler not in LOOKING:
+            yield f"the program handles the signal {number}"
+    for what, _ in foreign_threads(threading.get_ident()):
+        yield f"{what} may act"
+    parked = {waiter for one in opened() if one.loop is loop for waiter, _ in one.parked.values()}
+    for task in asyncio.all_tasks(loop) - parked:
+        if awaits_unseen(task):  # such as libuv's look-up of a host's name
+            yield f"the task {task.get_name()!r} waits for something that is not seen"
 
 
 def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]]:
@@ -106,8 +114,7 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
         return asyncio.all_tasks(loop)
     found, seen = set[asyncio.Task[Any]](), dict[int, int]()
     todo = deque([(part, _FAR, True) for one in work[0] + work[1] for part in gc.get_referents(one)])
-    for _, top in foreign_threads(thread):
-        frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
+    for _, frames in foreign_threads(thread):
         todo += [(held, _FAR, True) for frame in frames for _, held in variables_of(frame)]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
@@ -118,60 +125,41 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
         if 2 * far + ends <= seen.get(id(one), 1) or (kind is asyncio.TaskGroup and not ends):
             continue
         seen[id(one)] = 2 * far + ends
-        if kind is types.BuiltinMethodType and issubclass(type(one.__self__), asyncio.Task):  # it wakes that task
-            one, far, ends = one.__self__, 2, False
-        if issubclass(type(one), asyncio.Task):
+        if issubclass(kind, asyncio.Task):
             found.add(one)
             todo += [(part, far, ends) for step in steps_of(one) for part in gc.get_referents(step)]
             todo += [(callback, far, True) for callback, _ in (one._callbacks if ends else None) or ()]
         else:
             for part in filter(gc.is_tracked, gc.get_referents(one)):  # the others lead nowhere
-                # From Python 3.14 on a future refers to the task that awaits it, which it wakes
-                wakes = issubclass(kind, asyncio.Future) and issubclass(type(part), asyncio.Task)
+                # A task's method wakes it. So does a future: from Python 3.14 on it refers to the task that awaits it
+                wakes = issubclass(kind, _WAKES) and issubclass(type(part), asyncio.Task)
                 todo.append((part, 2, False) if wakes else (part, far, ends))
     return asyncio.all_tasks(loop) if todo else found
 
 
-def foreign_threads(loops: int) -> Iterator[tuple[str, types.FrameType | None]]:
+def foreign_threads(loops: int) -> Iterator[tuple[str, list[types.FrameType]]]:
     """What may be at work for a loop that runs on the thread of this number: other threads than this one, in words.
-    Each with the frame that runs there, if it does already."""
+    Each with its frames, the one that runs first."""
     here = {loops, threading.get_ident()}
     # First who is there: a thread that gives work to an idle one and then ends counts as at work
     threads = {thread.ident: thread for thread in threading.enumerate() if thread.ident not in here}
     tops = {number: top for number, top in sys._current_frames().items() if number not in here}
     for number in tops.keys() | threads.keys():
         thread, top = threads.get(number), tops.get(number or 0)
-        if not (waits_for_work(number) or _is_idle(thread, top)):
-            yield ("a thread" if thread is None else f"the thread {thread.name!r}"), top
+        frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
+        if not (waits_for_work(number) or _is_idle(thread, frames)):
+            yield ("a thread" if thread is None else f"the thread {thread.name!r}"), frames
 
 
-def _is_idle(thread: threading.Thread | None, top: types.FrameType | None) -> bool:
+def _is_idle(thread: threading.Thread | None, frames: list[types.FrameType]) -> bool:
     """Whether a thread ends, since `threading` no longer lists it; or is the package's own; or an executor's that waits
     for work."""
     if thread is None:
-        *_, (bottom, _) = walk_stack(top)
-        return bottom.f_code.co_filename == threading.__file__
+        return frames[-1].f_code.co_filename == threading.__file__
     if thread.name.startswith(_PREFIX) and thread not in running_code:
         return True
     queues = getattr(executors, NAMES["executors"][0], {})
-    return thread in queues and queues[thread].empty() and top is not None and top.f_code is _WORKER
-
-
-def _handler() -> str | None:
-    for number in signal.valid_signals() - _ENDING:
-        handler = signal.getsignal(number)
-        if callable(handler) and handler not in LOOKING:
-            return f"the program handles the signal {number}"
-    return None
-
-
-def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
-    """A task that waits for what Python does not see, such as libuv's look-up of a host's name."""
-    parked = {waiter for one in opened() if one.loop is loop for waiter, _ in one.parked.values()}
-    for task in asyncio.all_tasks(loop) - parked:
-        if awaits_unseen(task):
-            return f"the task {task.get_name()!r} waits for something that is not seen"
-    return None
+    return thread in queues and queues[thread].empty() and bool(frames) and frames[0].f_code is _WORKER
 
 
 def _of_asyncio(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:

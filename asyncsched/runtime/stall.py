@@ -109,10 +109,6 @@ class _Stall:
     def seconds(self, now: float) -> float:
         return self.before + (0.0 if self.since is None else now - self.since)
 
-    def goes_on(self, number: int, used: int) -> bool:
-        """Whether tasks failed and nothing came free, now that the first stuck task has this number."""
-        return self.failed is not None and used == self.failed[0] and number < self.failed[1]
-
     def is_probable(self, seconds: float) -> bool:
         """Whether so many seconds without progress are enough for a search to tell a deadlock."""
         return seconds >= PROBABLE or (seconds >= AGAIN and self.number < self.under)
@@ -128,7 +124,7 @@ class StallWatch:
         self._stalls: dict[Account, _Stall] = {}
         self._pause = FIRST_LOOK
         self._due = 0.0  # when the next look is due
-        self._searching = False  # on another thread
+        self._searched = dict[Account, _State]()  # what was stuck when the search began that goes on
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
         self._may_try = dict[float, float]()  # when what has this share of time may be tried again
         self._paid = 0.0  # seconds of the last collection of all garbage, if it freed bytes
@@ -154,8 +150,8 @@ class StallWatch:
         self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
         for account, (number, used, _) in states.items():
             stall = self._stalls.get(account)
-            if stall is not None and stall.goes_on(number, used):
-                stall.number, again = number, True
+            if stall and stall.failed and used == stall.failed[0] and number < stall.failed[1]:
+                stall.number, again = number, True  # tasks failed, and nothing came free
             elif stall is None or stall.number != number or used < stall.least:
                 stall = self._stalls[account] = _Stall(number, used, under=0 if stall is None else stall.under)
             stall.since = now if stall.since is None else stall.since
@@ -172,8 +168,7 @@ class StallWatch:
         if self._later is None or due < self._due:
             if self._later is not None:
                 self._later.cancel()
-            self._pause, self._due = pause, due
-            self._later = self._loop.call_later(pause, self._look)
+            self._pause, self._due, self._later = pause, due, self._loop.call_later(pause, self._look)
 
     def _waited(self) -> float:
         """Seconds of the longest stall."""
@@ -182,7 +177,7 @@ class StallWatch:
     def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
-        if not self._helps() and not self._searching:
+        if not self._helps() and not self._searched:
             self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
         if self._stuck and self._later is None:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
@@ -245,8 +240,8 @@ class StallWatch:
 
     def _search(self, certain: bool) -> None:
         """Search for holders on a thread of its own. If nobody can go on, all garbage is collected before, there."""
-        runtime, loop, loops, states = self._runtime, self._loop, get_ident(), self._stuck
-        asked = [account for account in states if not certain or self._stalls[account].told is None]
+        runtime, loop, loops, self._searched = self._runtime, self._loop, get_ident(), self._stuck
+        asked = [account for account in self._searched if not certain or self._stalls[account].told is None]
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
@@ -257,19 +252,16 @@ class StallWatch:
                 budget = BUDGET if certain else LONGEST_SEARCH
                 findings = investigate(runtime, asked, budget, certain=certain, thread=loops) if asked else {}
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._found, states, findings, certain, thread_time())
+                loop.call_soon_threadsafe(self._found, findings, certain, thread_time())
 
-        self._searching = True
         try:
             start_thread(search, "looks for a deadlock")
         except RuntimeError:  # no thread is left: the loop waits for the search
             search()
 
-    def _found(
-        self, states: dict[Account, _State], findings: dict[Account, Finding], certain: bool, seconds: float
-    ) -> None:
+    def _found(self, findings: dict[Account, Finding], certain: bool, seconds: float) -> None:
         """Take in what another thread found in so many seconds. Tell it, if the account is as it was."""
-        self._searching = False
+        states, self._searched = self._searched, {}
         self._may_search = perf_counter() + (0.0 if certain else seconds / RARE)  # a loop that sleeps loses no time
         self._runtime.dispatch()  # takes in objects that only the search held
         certain = certain and may_happen(self._loop) is None
@@ -340,9 +332,9 @@ class StallWatch:
         used, before, most = stall.failed or (account.used, engine.ledger.sequence, 1)
         more = most
         failures: dict[Scope, Failure] = {}
-        waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
+        waiting = [task for task in engine.admission.tasks() if task.scope.account is account and task.seq < before]
         for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each scope
-            if task.state != PENDING or task.blockers or task.seq >= before:
+            if task.state != PENDING or task.blockers:
                 continue
             known, which = failures.get(task.scope), (task.name, task.site)
             failure = Failure.of(error, *which) if known is None else known.alongside(*which)
