@@ -125,16 +125,17 @@ class _Case:
 
     def judge(self, ended: Collection[asyncio.Task[Any]]) -> bool:
         """Judge whether nobody goes on but those in `ended`, which may end at any time, and that lets no task in."""
-        found, tasks = set[int](), self.waiting
-        self._awaited = {task: awaited_by(task) for task in tasks.difference(ended)}
+        found = set[int]()
+        self._awaited = {task: awaited_by(task) for task in self.waiting.difference(ended)}
         pending = [task for task in self._unfinished if task.state == PENDING]
-        stay = {one for one, future in self._awaited.items() if one in self._parked or (future and not future.done())}
+        awaited = self._awaited.items()
+        self.waiting = {one for one, future in awaited if one in self._parked or (future and not future.done())}
         while True:
+            stay = self.waiting
             self._walk.spread(found, {*stay, *pending})
             self.waiting = {task for task in stay if self._stays(task, stay, found)}
             if self.waiting == stay:
                 break
-            stay = self.waiting
         # What was counted twice is worth nothing
         free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self._unknown.items()}
         for one in self._held:

@@ -12,7 +12,6 @@ also on another thread while the loop's is blocked.
 from __future__ import annotations
 
 import asyncio
-import linecache
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +22,7 @@ from typing import Final
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
-from .._core.callsite import CallSite, is_users, line_of
+from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
 from .awaiting import place_of, where_it_waits
@@ -37,7 +36,7 @@ _Link = tuple[str, Task | None]  # of a chain: why a task waits, in words, and t
 _ENDED: Final[_Link] = "which has ended; the event loop takes that in at its next turn", None
 _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
-_LONGEST: Final = 300  # characters of an exception's text, and of the expression that names a result
+_LONGEST: Final = 300  # characters of an exception's text
 _NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
 _age: Final = attrgetter("seq")  # a key for sorting: the oldest task comes first
@@ -87,19 +86,6 @@ def _elsewhere(runtime: Runtime) -> list[str]:
     return [f"{_NOBODY} (a queue, an event, a lock)", *[f"  {n:,} x a task waits {place}" for place, n in places]]
 
 
-def _made_by(site: CallSite | None) -> str:
-    """The expression at `site` up to its arguments, to name its result; empty if the program's text is not available.
-
-    Examples: "s.put" for `await s.put(a)`, "x @ w" for that.
-    """
-    if site is None or not is_users(site[0]):
-        return ""
-    first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
-    line = linecache.getline(site[0].co_filename, first or 0).encode()
-    text = line[begin : end if first == last else None].decode(errors="replace")
-    return text.removeprefix("await ").partition("(")[0].strip()[:_LONGEST]
-
-
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     """The graph of all unfinished tasks; with `values`, of those and the tasks they depend on."""
     asked: list[Task | Value] = [*runtime.engine.root.unfinished()] if values is None else [*map(_node_of, values)]
@@ -113,15 +99,13 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     tasks = sorted([thing for thing in reads if isinstance(thing, Task)], key=_age)
     things = dict.fromkeys([thing for task in tasks for thing in (*reads[task], task)] + asked)
     places = {thing: place for place, thing in enumerate(things)}
-    line, name_of = cache(line_of), cache(_made_by)
-    found = []
+    line, found = cache(line_of), []
     for thing in things:
         task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
-        name, state = ("", "done") if task is None else (task.name, STATE_NAMES[task.state])
+        kind = "result" if value is None or value.base is None else "view"
+        name, state = (kind, "done") if task is None else (task.name, STATE_NAMES[task.state])
         if task is not None and task.failure is not None:  # a handle tells it before the task has ended
             state = "cancelled" if task.failure.cancelled else "failed"
-        if value is not None and not name:
-            name = name_of(value.site) or ("result" if value.base is None else "view")
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
         where = "" if value is None or value.site is None else line(value.site)
@@ -203,10 +187,8 @@ class _Chain:
         account, engine, runtime = task.scope.account, self._engine, self._runtime
         whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
         told = f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
-        if running_loop() is runtime.loop:
-            lines = investigate(runtime, [account], BUDGET)[account].lines
-        else:  # another thread cannot search
-            lines = known_of(runtime, account)
+        here = running_loop() is runtime.loop  # on another thread there is no search
+        lines = investigate(runtime, [account], BUDGET)[account].lines if here else known_of(runtime, account)
         if flying:
             total, tasks = sum([other.cost for other in flying]), counted(len(flying), "task")
             first = f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep"

@@ -115,8 +115,7 @@ class Walk:
         froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
         self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
-        seen_by_others = filter(self._has_others, range(len(things)))
-        self.outside: set[int] = {*seen_by_others} - self._owners.keys()
+        self.outside: set[int] = {*filter(self._has_others, range(len(things)))} - self._owners.keys()
 
     def _follow(self, deadline: float, of_each: int = sys.maxsize) -> None:
         """Note what each object refers to, and what those do, and so on."""

@@ -182,13 +182,10 @@ def _of_uvloop(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
     timers = [one for one in found if type(one).__name__ == timer]
     watches = bool(open_) or len(found) > len(timers)  # servers, other programs, streams that write
     for one in [one for part in parts if type(part) is dict for one in list(part.values())]:
-        kind = type(one).__name__
-        if kind == poll:
-            handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
-            # The poll of uvloop's own wake-up has a handle without a function
-            watches = watches or not (handles and all(_is_wakeup([handle], "loop") for handle in handles))
-        else:
-            watches = watches or kind not in ("int", "socket")
+        handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
+        # The poll of uvloop's own wake-up has a handle without a function
+        only_wakes = type(one).__name__ == poll and handles and _is_wakeup(handles, "loop")
+        watches = watches or not (only_wakes or type(one).__name__ in ("int", "socket"))
     return ready, timers, watches
 
 

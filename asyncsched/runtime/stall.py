@@ -92,7 +92,6 @@ class _Stall:
         least: the least bytes held so far.
         since: when it last got stuck; None while it is not.
         before: seconds that it was stuck before that.
-        told: what was found when it was told as a deadlock, if nothing has come free since.
         under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
         failed: if tasks were failed and nothing has come free since: the bytes held, the number under which tasks
             belong to this stall, and how many with waiters to fail next.
@@ -102,7 +101,6 @@ class _Stall:
     least: int
     since: float | None = None
     before: float = 0.0
-    told: Finding | None = None
     under: int = 0
     failed: tuple[int, int, int] | None = None
 
@@ -188,10 +186,8 @@ class StallWatch:
         if self._tries(self._little, IN_VAIN):
             return True
         if waited >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
-            began = thread_time()
-            helped = self._tries(gc.collect, RARE)
-            self._paid = helped * (thread_time() - began)
-            if helped:
+            self._paid = self._tries(gc.collect, RARE)
+            if self._paid:
                 return True
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
@@ -200,10 +196,11 @@ class StallWatch:
             return True
         return bool(runtime.ledger.growths) and self._preempts()
 
-    def _tries(self, attempt: Callable[[], object], share: float) -> bool:
-        """Try something, if what is in vain has left any of this share of time. Whether it changed who is stuck."""
+    def _tries(self, attempt: Callable[[], object], share: float) -> float:
+        """Try something, if what is in vain has left any of this share of time. The seconds that it took, if it changed
+        who is stuck; else 0."""
         if perf_counter() < self._may_try.get(share, 0.0):
-            return False
+            return 0.0
         before, began = self._stuck, thread_time()  # not the clock, which counts other threads
         self._runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
         attempt()
@@ -211,7 +208,7 @@ class StallWatch:
         self._runtime.dispatch()
         helped = self._stuck is not before
         self._may_try[share] = 0.0 if helped else perf_counter() + spent / share
-        return helped
+        return helped * spent
 
     def _little(self) -> None:
         """Collect young garbage, and fail a task if pending tasks alone hold all bytes."""
@@ -240,8 +237,7 @@ class StallWatch:
 
     def _search(self, certain: bool) -> None:
         """Search for holders on a thread of its own. If nobody can go on, all garbage is collected before, there."""
-        runtime, loop, loops, self._searched = self._runtime, self._loop, get_ident(), self._stuck
-        asked = [account for account in self._searched if not certain or self._stalls[account].told is None]
+        runtime, loop, loops, stuck = self._runtime, self._loop, get_ident(), self._stuck
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
@@ -250,10 +246,11 @@ class StallWatch:
                 gc.collect()
             with suppress(Exception):  # an object changed its size during the search, or a class of the user's raised
                 budget = BUDGET if certain else LONGEST_SEARCH
-                findings = investigate(runtime, asked, budget, certain=certain, thread=loops) if asked else {}
+                findings = investigate(runtime, stuck, budget, certain=certain, thread=loops)
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(self._found, findings, certain, thread_time())
 
+        self._searched = stuck
         try:
             start_thread(search, "looks for a deadlock")
         except RuntimeError:  # no thread is left: the loop waits for the search
@@ -269,8 +266,7 @@ class StallWatch:
         may_end = bound(self._loop, get_ident()) if any(one.deadlock for one in findings.values()) else set()
         for task in self._runtime.engine.admission.stuck():
             account = task.scope.account
-            stall = self._stalls[account]
-            finding = findings.get(account) or (stall.told if certain else None) or Finding()
+            stall, finding = self._stalls[account], findings.get(account, Finding())
             lasted = stall.seconds(perf_counter())
             probable = finding.deadlock and stall.is_probable(lasted) and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
@@ -278,7 +274,6 @@ class StallWatch:
                 if not certain and task.seq >= stall.under:
                     stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:
-                    stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
                 elif not finding.caller.done():
                     finding.caller.set_exception(self._deadlock(task, finding))

@@ -16,25 +16,24 @@ def line_told(runtime: Runtime, task: Task, seconds: float, why: str) -> str:
 
 def text_told(task: Task, finding: Finding, needed: int) -> str:
     """Why a task is stuck, who holds the bytes, and the cure: a limit of so many bytes."""
-    lines = [_stuck(task), *[f"  {holder}" for holder in finding.lines]]
     if finding.queued:
-        lines.append(
-            "cure: give each side bytes of its own, by `async with` around its loop: the consumer"
+        cure = (
+            "give each side bytes of its own, by `async with` around its loop: the consumer"
             f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits; the"
             " producer s.scope(reserve=...), which bounds what is in the queue; together at most the limit"
         )
     # Names no limit: with a higher one, more scopes that reserve may come in first
     elif finding.reserved:
-        lines.append(
-            "cure: drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
+        cure = (
+            "drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
             " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
         )
     else:
-        lines.append(
-            "cure: drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
+        cure = (
+            "drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
             f" to {needed:,} bytes, which would have been enough for all waiting tasks"
         )
-    return "\n".join(lines)
+    return "\n".join([_stuck(task), *[f"  {holder}" for holder in finding.lines], f"cure: {cure}"])
 
 
 def _stuck(task: Task) -> str:
