@@ -22,8 +22,9 @@ bytes: it collects garbage, since a dead cycle may hold them (a stored exception
 once, and all of it after a while; and it asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
 Collections of young garbage that free nothing get a twentieth of the loop's time; those of all garbage, and searches, a
 hundredth, unless the last one freed bytes, or told a deadlock. Another thread searches, so that the loop goes on. What
-it found is told if the account is as it was. If the loop has nothing left to do, that thread collects all garbage
-first: the loop sleeps.
+it found is told if the account is as it was, and no timer may end by then one of those who wait. If the loop has
+nothing left to do, that thread collects all garbage first: the loop sleeps. Nobody judges then who waits: if something
+may happen again when it is told, that counts for nothing, and the next look begins anew.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
 knows what they hold: see `to_preempt`.
@@ -345,4 +346,4 @@ class StallWatch:
         self._runtime.dispatch()
 
 
-LOOKING |= {StallWatch._look, StallWatch._found}
+LOOKING |= {StallWatch._look, StallWatch._found, Runtime._look_up}
