@@ -43,23 +43,6 @@ def place_of(task: asyncio.Task[Any]) -> str:
     return place
 
 
-def waiting_elsewhere(loop: asyncio.AbstractEventLoop) -> dict[str, list[str]]:
-    """The names of the asyncio tasks that wait, by the line and what they wait for. Leaves out the running task."""
-    found: dict[str, list[str]] = {}
-    tasks = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
-    for task in sorted(tasks, key=lambda task: (len(task.get_name()), task.get_name())):
-        place, awaited = place_of(task), awaited_by(task)
-        if not place.startswith("at "):
-            continue
-        inner = frame_of(steps_of(task)[-1])  # such as that of Queue.get
-        if isinstance(awaited, asyncio.Task):
-            place += f", for task {awaited.get_name()!r}"
-        elif inner is not None and not is_users(inner.f_code):
-            place += f", in {inner.f_code.co_qualname}"
-        found.setdefault(place, []).append(repr(task.get_name()))
-    return found
-
-
 def steps_of(task: asyncio.Task[Any]) -> list[Any]:
     """The suspended coroutines and generators in a task's chain of awaits, outermost first."""
     found: list[Any] = []

@@ -16,7 +16,7 @@ import asyncio
 import gc
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -51,7 +51,7 @@ class Finding:
         deadlock: no stuck task will ever be let in, unless somebody ends a task from outside.
         lines: the holders of the bytes.
         queued: how many of the bytes lie in asyncio queues.
-        reserved: how many of the bytes are reserved by open scopes.
+        reserved: whether open scopes reserve some of the bytes.
         caller: the future of the last task that keeps a reserve while others answer it, as the runners
             of a batcher do. To fail it is better than to fail the stuck task: the bytes that it releases may let the
             others be answered.
@@ -61,14 +61,15 @@ class Finding:
     deadlock: bool = False
     lines: list[str] = field(default_factory=list)
     queued: int = 0
-    reserved: int = 0
+    reserved: bool = False
     caller: asyncio.Future[Any] | None = None
     waiting: Collection[asyncio.Task[Any]] = ()
 
 
 @dataclass
 class Held:
-    """Bytes of an account that are held: by those who refer to a thing of this number, or by a scope's owner."""
+    """Bytes of an account that are held: by those who refer to a thing of this number, or by a scope's owner; without
+    either, nobody knows by whom."""
 
     account: Account
     nbytes: int
@@ -86,12 +87,12 @@ def investigate(
 
     Args:
         budget: the most seconds to search. What was not reached by then counts as held outside.
-        certain: it is known that nobody can go on. Not all are asked what they hold.
+        certain: nobody can go on. So that is not judged, and not all are asked what they hold.
         thread: the number of the loop's thread; 0 for this one, on which nothing else runs until the search ends.
     """
     assert runtime.loop is not None
-    case = _Case(runtime, stuck, thread_time() + budget, certain)
-    deadlock = certain or case.judge(bound(runtime.loop, thread or get_ident()))
+    case = _Case(runtime, stuck, thread_time() + budget, _ASKED if certain else None)
+    deadlock = not certain and case.judge(bound(runtime.loop, thread or get_ident()))
     return {account: case.told(account, deadlock) for account in stuck}
 
 
@@ -102,44 +103,43 @@ class _Case:
         waiting: the asyncio tasks that only stuck tasks can wake.
     """
 
-    def __init__(self, runtime: Runtime, accounts: Collection[Account], deadline: float, certain: bool) -> None:
-        root, tasks = runtime.engine.root, asyncio.all_tasks(runtime.loop)
+    def __init__(self, runtime: Runtime, accounts: Collection[Account], deadline: float, most: int | None) -> None:
         # The tasks that will set futures, by the identities of these; and those whose waiters then keep their bytes
         answerers = list(runtime.answerers)
         self._answered = {future: those for one in answerers for future, those in one.answered_by().items()}
         self._bound = set[int]().union(*[one.bound() for one in answerers])
         parked = [one for future, one in list(runtime.parked.items()) if not future.done()]
         self._parked = {waiter: [task for task in those if task.state < DONE] for waiter, those in parked if waiter}
-        self._unfinished = root.unfinished()
-        asked, few = sorted(tasks, key=self._parked.__contains__), _ASKED if certain else None
+        self._unfinished = runtime.engine.root.unfinished()
+        self.waiting = asyncio.all_tasks(runtime.loop)
         things, self._held = _charged(runtime, accounts)
         asker = asyncio.current_task() if running_loop() else None
-        self._walk = Walk(things, asked[:few], self._unfinished[:few], deadline, asker)
-        self._whole = self._walk.whole and (few is None or max(len(tasks), len(self._unfinished)) <= few)
+        asked = sorted(self.waiting, key=self._parked.__contains__)
+        self._walk = Walk(things, asked[:most], self._unfinished[:most], deadline, asker)
         self._unknown = Counter({account: account.used for account in accounts})
         for one in self._held:
             self._unknown[one.account] -= one.nbytes
         for task in self._unfinished:
             if task.state == LAUNCHED:
                 self._unknown[task.scope.account.open] -= task.cost
-        self.waiting = tasks
 
     def judge(self, ended: Collection[asyncio.Task[Any]]) -> bool:
         """Judge whether nobody goes on but those in `ended`, which may end at any time, and that lets no task in."""
-        found, tasks = set[int](), self.waiting
-        self._awaited = {task: awaited_by(task) for task in tasks.difference(ended)}
+        found = set[int]()
+        self._awaited = {task: awaited_by(task) for task in self.waiting.difference(ended)}
         pending = [task for task in self._unfinished if task.state == PENDING]
-        stay = {one for one, future in self._awaited.items() if one in self._parked or (future and not future.done())}
+        awaited = self._awaited.items()
+        self.waiting = {one for one, future in awaited if one in self._parked or (future and not future.done())}
         while True:
+            stay = self.waiting
             self._walk.spread(found, {*stay, *pending})
             self.waiting = {task for task in stay if self._stays(task, stay, found)}
             if self.waiting == stay:
                 break
-            stay = self.waiting
         # What was counted twice is worth nothing
         free = {account: nbytes if nbytes >= 0 else inf for account, nbytes in self._unknown.items()}
         for one in self._held:
-            if one.number in found or (one.owner is not None and one.owner not in self.waiting):
+            if one.number in found if one.number >= 0 else one.owner not in self.waiting:
                 free[one.account] += one.nbytes
         return not any(_finds_room(task, free) for task in pending)
 
@@ -160,32 +160,27 @@ class _Case:
     def told(self, account: Account, deadlock: bool) -> Finding:
         """What was found for an account."""
         finding = Finding(deadlock, caller=self.last_caller(account), waiting=WeakSet(self.waiting))
-        lines = Counter[tuple[int, str]]()
         mine = [one for one in self._held if one.account is account]
         mine.sort(key=lambda one: (-one.nbytes, not self._walk.referring(one.number)))
+        parts = list[tuple[int, str]]()
         for one in mine[:_LOOKED_UP]:
             text, queued = self._holders(one)
-            lines[one.nbytes, f"{one.nbytes:,} bytes {one.place}: held {text}"] += 1
+            parts.append((one.nbytes, f"{one.place}: held {text}"))
             finding.queued += one.nbytes * queued
-        finding.reserved = sum([one.nbytes for one in mine if one.owner is not None])
-        if (unknown := self._unknown[account]) > 0:
-            lines[unknown, f"{unknown:,} bytes are reserved by open scopes, or were not found"] += 1
-        shown = sorted([(-nbytes * n, line if n == 1 else f"{n:,} x {line}") for (nbytes, line), n in lines.items()])
-        finding.lines = [line for _, line in shown[:_SHOWN]]
-        more = [-nbytes for nbytes, _ in shown[_SHOWN:]] + [one.nbytes for one in mine[_LOOKED_UP:]]
-        if more:
-            finding.lines.append(f"... and {len(more):,} more, of {sum(more):,} bytes")
+        finding.reserved = any(one.owner is not None for one in mine)
+        total = self._unknown[account] + sum([one.nbytes for one in mine])
+        finding.lines = listed(parts, total, "in further results, reserved by open scopes, or not found")
         return finding
 
     def _holders(self, one: Held) -> tuple[str, bool]:
         """The holders of bytes, in words, first those that may go on; and whether the bytes lie in a queue."""
-        found, others, queued = dict[Owner, str](), False, False
-        if one.owner is not None:
-            found[one.owner] = where_it_waits(one.owner)
-        else:
+        found, others, queued = dict[Owner, str](), one.owner is None, False
+        if one.number >= 0:
             found, others, queued = self._walk.holders(one.number)
+        elif one.owner is not None:
+            found[one.owner] = where_it_waits(one.owner)
         owners = sorted(found, key=lambda owner: (isinstance(owner, Task), owner in self.waiting))
-        texts = ["outside" if self._whole else "where nobody looked"] * others
+        texts = ["where nobody looked"] * others
         for owner in owners[:_HOLDERS_SHOWN]:
             free = isinstance(owner, asyncio.Task) and owner not in self.waiting
             texts.append(f"by {found[owner]}{', and may go on' * free}")
@@ -204,15 +199,13 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[Held]]:
     """What is charged to accounts: values, and owners of arrays that left, as objects; and all of it described."""
     line, everything = cache(line_of), gc.get_objects() if sys.getallocatedblocks() < _VAST else []
-    values: list[Any] = [thing for thing in everything if type(thing) is Value]
-    things = [value for value in values if value.charge and value.account.open in accounts]
+    things: list[Any] = [v for v in everything if type(v) is Value and v.charge and v.account.open in accounts]
     held = [Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
     for one, array in known(runtime, accounts):
         if array is not None:
             one.number = len(things)
             things.append(array)
-        if array is not None or one.owner is not None:
-            held.append(one)
+        held.append(one)
     return things, held
 
 
@@ -229,3 +222,11 @@ def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Hel
             if (account := escape.account.open) in accounts:
                 place = f"in awaited arrays, created at {line(escape.site)}"
                 yield Held(account, escape.charge, place), escape.visible()
+
+
+def listed(parts: Iterable[tuple[int, str]], total: int, rest: str) -> list[str]:
+    """Lines for parts of so many bytes, the largest first; `rest` says where those bytes are that are not shown."""
+    counts = Counter(parts).items()
+    sizes = sorted([(-n * nbytes, f"{n:,} x " * (n > 1) + f"{nbytes:,} bytes {text}") for (nbytes, text), n in counts])
+    left = total + sum([size for size, _ in sizes[:_SHOWN]])
+    return [line for _, line in sizes[:_SHOWN]] + [f"{left:,} bytes {rest}"] * (left > 0)

@@ -11,20 +11,21 @@ also on another thread while the loop's is blocked.
 
 from __future__ import annotations
 
-import linecache
+import asyncio
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
-from typing import Final, TypeVar
+from typing import Final
 
 from .._arguments import counted
 from .._core.audit import launched, sufficient_limit
-from .._core.callsite import CallSite, is_users, line_of
-from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Account, Scope, Task, Value
+from .._core.callsite import is_users, line_of
+from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
-from .awaiting import waiting_elsewhere, where_it_waits
+from .awaiting import place_of, where_it_waits
 from .deadlock import BUDGET, investigate
 from .life import running_loop
 from .loop_work import may_happen
@@ -35,11 +36,10 @@ _Link = tuple[str, Task | None]  # of a chain: why a task waits, in words, and t
 _ENDED: Final[_Link] = "which has ended; the event loop takes that in at its next turn", None
 _FIRST, _LAST = 3, 6  # links shown at each end of a chain
 _WAITERS: Final = 8  # waiters shown
-_LONGEST: Final = 300  # characters of an exception's text, and of the expression that names a result
+_LONGEST: Final = 300  # characters of an exception's text
 _NOBODY: Final = "nothing is unfinished, and nobody waits for a task: if the program hangs, it waits for something else"
 
 _age: Final = attrgetter("seq")  # a key for sorting: the oldest task comes first
-T = TypeVar("T")
 
 
 def explain(runtime: Runtime, value: Value) -> str:
@@ -69,40 +69,21 @@ def explain_all(runtime: Runtime) -> str:
         if unfinished is None:
             return "\n".join(told if len(told) > 1 else [*told, *_elsewhere(runtime)])
         found[unfinished] = ["nobody waits; the oldest unfinished task"]
-
-    def tell(task: Task | None, who: str) -> str:
-        if task is None:
-            return f"{who}: its task has ended, and the event loop has not resumed it"
-        return f"{who}: " + "\n  ".join(_chain(runtime, task))
-
-    return "\n".join([*told, *_grouped(found, tell, "that somebody awaits")])
+    for task, who in islice(found.items(), _WAITERS):
+        why = ["its task has ended, and the event loop has not resumed it"] if task is None else _chain(runtime, task)
+        others = f", and {len(who) - 1:,} more" if len(who) > 1 else ""
+        told.append(f"{who[0]}{others}: " + "\n  ".join(why))
+    if len(found) > _WAITERS:
+        told.append(f"... and {len(found) - _WAITERS:,} more that somebody awaits")
+    return "\n".join(told)
 
 
 def _elsewhere(runtime: Runtime) -> list[str]:
     """Where the program waits for something that is not the scheduler's."""
-    found = {} if runtime.loop is None else waiting_elsewhere(runtime.loop)
-    told = _grouped(found, lambda place, who: f"  task {who}, which waits {place}", "lines")
-    return [_NOBODY + (":" if found else " (a queue, an event, a lock)"), *told]
-
-
-def _grouped(found: Mapping[T, list[str]], tell: Callable[[T, str], str], more: str) -> list[str]:
-    """A line for each thing for which some wait, with the name of the first of them, and their number."""
-    shown = [(one, who[0], len(who) - 1) for one, who in islice(found.items(), _WAITERS)]
-    told = [tell(one, f"{first}, and {others:,} more" if others else first) for one, first, others in shown]
-    return told + [f"... and {len(found) - _WAITERS:,} more {more}"] * (len(found) > _WAITERS)
-
-
-def _made_by(site: CallSite | None) -> str:
-    """The expression at `site` up to its arguments, to name its result; empty if the program's text is not available.
-
-    Examples: "s.put" for `await s.put(a)`, "x @ w" for that.
-    """
-    if site is None or not is_users(site[0]):
-        return ""
-    first, last, begin, end = next(islice(site[0].co_positions(), site[1] // 2, None), (None,) * 4)
-    line = linecache.getline(site[0].co_filename, first or 0).encode()
-    text = line[begin : end if first == last else None].decode(errors="replace")
-    return text.removeprefix("await ").partition("(")[0].strip()[:_LONGEST]
+    loop = runtime.loop
+    tasks = set() if loop is None else asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
+    places = Counter(map(place_of, tasks)).most_common(_WAITERS)
+    return [f"{_NOBODY} (a queue, an event, a lock)", *[f"  {n:,} x a task waits {place}" for place, n in places]]
 
 
 def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
@@ -118,15 +99,13 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     tasks = sorted([thing for thing in reads if isinstance(thing, Task)], key=_age)
     things = dict.fromkeys([thing for task in tasks for thing in (*reads[task], task)] + asked)
     places = {thing: place for place, thing in enumerate(things)}
-    line, name_of = cache(line_of), cache(_made_by)
-    found = []
+    line, found = cache(line_of), []
     for thing in things:
         task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
-        name, state = ("", "done") if task is None else (task.name, STATE_NAMES[task.state])
+        kind = "result" if value is None or value.base is None else "view"
+        name, state = (kind, "done") if task is None else (task.name, STATE_NAMES[task.state])
         if task is not None and task.failure is not None:  # a handle tells it before the task has ended
             state = "cancelled" if task.failure.cancelled else "failed"
-        if value is not None and not name:
-            name = name_of(value.site) or ("result" if value.base is None else "view")
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
         where = "" if value is None or value.site is None else line(value.site)
@@ -205,25 +184,20 @@ class _Chain:
 
     def _bytes(self, task: Task, flying: Sequence[Task]) -> str:
         """Why a task waits for bytes, in lines, while others in flight are charged to its account."""
-        account, engine, loop = task.scope.account, self._engine, self._runtime.loop
+        account, engine, runtime = task.scope.account, self._engine, self._runtime
         whose = "" if account is engine.ledger.account else f" of the reserve of {_name_of(task.scope)}"
         told = f"which waits for {task.cost:,} bytes: {account.used:,} of {account.limit:,}{whose} are taken"
-        lines = self._holders(account)
+        here = running_loop() is runtime.loop  # on another thread there is no search
+        lines = investigate(runtime, [account], BUDGET)[account].lines if here else known_of(runtime, account)
         if flying:
             total, tasks = sum([other.cost for other in flying]), counted(len(flying), "task")
-            lines.insert(0, f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep")
-            return "\n    ".join([told, *lines]) + "\n  and for those in flight, the oldest"
-        if loop is not None:
-            lines.append(f"(what may still act: {may_happen(loop) or 'nothing'})")
+            first = f"{total:,} bytes: {tasks} in flight; a task gives back what its result does not keep"
+            return "\n    ".join([told, first, *lines]) + "\n  and for those in flight, the oldest"
+        assert runtime.loop is not None
         enough = sufficient_limit(engine.admission.tasks(), account)
+        lines.append(f"(what may still act: {may_happen(runtime.loop) or 'nothing'})")
         lines.append(f"(a limit of {enough:,} bytes would have been enough for all waiting tasks)")
         return "\n    ".join([f"{told}, and nothing in flight will free any", *lines])
-
-    def _holders(self, account: Account) -> list[str]:
-        """The holders of an account's bytes: found by a search, or, on another thread, what the ledger knows."""
-        if running_loop() is not self._runtime.loop:
-            return known_of(self._runtime, account)
-        return investigate(self._runtime, [account], BUDGET)[account].lines
 
 
 def _label(task: Task) -> str:

@@ -73,7 +73,6 @@ class Walk:
     Objects have numbers; those that were given have the first.
 
     Attributes:
-        whole: all that tasks refer to was seen.
         outside: the numbers of the objects that are referred to from outside.
     """
 
@@ -108,7 +107,7 @@ class Walk:
         # The numbers of what each object refers to, one after the other, and where those of each begin. These are no
         # lists for each, which would set off collections of all garbage.
         self._links, self._begins = list[int](), [0]
-        self.whole: bool = self._follow(deadline)
+        self._follow(deadline)
         self._owners |= {self._number(vars(module)): module for module in self._modules()}
         self._follow(thread_time() + _FOR_MODULES, _OF_EACH)
         # The same the other way: who refers to each
@@ -116,17 +115,15 @@ class Walk:
         froms = np.repeat(np.arange(len(things)), np.diff(self._begins))
         self._above: list[int] = froms[np.argsort(to, kind="stable")].tolist()
         self._first_above: list[int] = [0, *np.cumsum(np.bincount(to, minlength=len(things))).tolist()]
-        seen_by_others = filter(self._has_others, range(len(things)))
-        self.outside: set[int] = {*seen_by_others} - self._owners.keys()
+        self.outside: set[int] = {*filter(self._has_others, range(len(things)))} - self._owners.keys()
 
-    def _follow(self, deadline: float, of_each: int = sys.maxsize) -> bool:
-        """Note what each object refers to, and what those do, and so on. Whether that came to its end."""
+    def _follow(self, deadline: float, of_each: int = sys.maxsize) -> None:
+        """Note what each object refers to, and what those do, and so on."""
         things, links, begins = self._things, self._links, self._begins
         while (done := len(begins) - 1) < len(things) and (done % _AT_A_TIME or thread_time() < deadline):
             links += [self._number(part) for part in islice(self._parts(done), of_each) if self._leads_on(part)]
             begins.append(len(links))
         begins += [len(links)] * (len(things) - done)  # nothing is known of the others
-        return done == len(things)
 
     def _modules(self) -> Iterable[types.ModuleType]:
         """The user's modules that are not installed, without a notebook whose cell waits."""

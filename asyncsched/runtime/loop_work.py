@@ -21,13 +21,12 @@ import signal
 import sys
 import threading
 import types
-from asyncio.base_events import BaseEventLoop
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import thread as executors
 from functools import partial
 from traceback import walk_stack
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
@@ -49,33 +48,22 @@ _WORKER: Final = getattr(getattr(executors, "_worker", None), "__code__", None) 
 _PREFIX: Final = "asyncsched "  # of the names of the package's threads
 _FAR: Final = 3  # from a timer or a thread on the way to a task: one less than this many objects, besides `_PLAIN` ones
 _MOST: Final = 100_000  # objects looked at
+_WAKES: Final = (types.BuiltinMethodType, asyncio.Future)
 _PLAIN: Final = (
     list, tuple, dict, set, frozenset, deque, partial, types.MethodType, types.BuiltinMethodType, types.FunctionType,
     types.CellType, types.CoroutineType, types.GeneratorType, types.AsyncGeneratorType, asyncio.Future, asyncio.Handle,
 )  # fmt: skip
 
 
-class Work(NamedTuple):
-    """What a loop shows: callbacks that are due, armed timers, and whether it watches anything else."""
-
-    due: list[Any]
-    timers: list[Any]
-    watches: bool
-
-
-def work_of(loop: Any) -> Work | None:
-    """What a loop will do, without what only looks. None if it does not show that."""
+def work_of(loop: Any) -> tuple[list[Any], list[Any], bool] | None:
+    """What a loop will do, without what only looks: callbacks that are due, armed timers, and whether it watches
+    anything else. None if it does not show that."""
     try:
-        if isinstance(loop, BaseEventLoop):
-            due, timers, watches = _of_asyncio(loop)
-        elif f"{type(loop).__module__}.{type(loop).__qualname__}" == "uvloop.Loop":
-            due, timers, watches = _of_uvloop(loop)
-        else:
-            return None
+        due, timers, watches = (_of_uvloop if type(loop).__module__ == "uvloop" else _of_asyncio)(loop)
     except (AttributeError, ValueError):
         return None
     armed = [timer for timer in list(timers) if not (timer.cancelled() or _only_looks(timer))]
-    return Work([one for one in list(due) if not _only_looks(one)], armed, watches)
+    return [one for one in list(due) if not _only_looks(one)], armed, watches
 
 
 def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
@@ -85,19 +73,34 @@ def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
         return f"the event loop, a {type(loop).__name__}, does not show what is left in it"
     if any(one.ledger.in_flight or one.completions.items for one in opened() if one.loop is loop) or under_way:
         return "streams are at work"
-    if work.due:
+    due, timers, watches = work
+    if due:
         return "callbacks of the event loop are due"
-    if work.timers:
-        soonest = min([timer.when() for timer in work.timers])
+    if timers:
+        soonest = min([timer.when() for timer in timers])
         return f"a timer of the event loop fires in {max(0.0, soonest - loop.time()):.3g} s"
-    if work.watches:
+    if watches:
         return "the event loop watches a socket, a file, a signal or another program"
-    thread = next((f"{what} may act" for what, _ in foreign_threads(threading.get_ident())), None)
-    return _handler() or thread or _unseen(loop)
+    return next(_actors(loop), None)
+
+
+def _actors(loop: asyncio.AbstractEventLoop) -> Iterator[str]:
+    """Who may act on a loop in which nothing is left, in words."""
+    for number in signal.valid_signals() - _ENDING:
+        handler = signal.getsignal(number)
+        if callable(handler) and handler not in LOOKING:
+            yield f"the program handles the signal {number}"
+    for what, _ in foreign_threads(threading.get_ident()):
+        yield f"{what} may act"
+    parked = {waiter for one in opened() if one.loop is loop for waiter, _ in one.parked.values()}
+    for task in asyncio.all_tasks(loop) - parked:
+        if awaits_unseen(task):  # such as libuv's look-up of a host's name
+            yield f"the task {task.get_name()!r} waits for something that is not seen"
 
 
 def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]]:
-    """The asyncio tasks that a timer or another thread may end, or wake to end them; all if the loop shows no timers.
+    """The asyncio tasks that a timer or another thread may end, or wake to end them; all if that is not known: the loop
+    shows no timers, or they lead to too much.
 
     A timer leads to a task by its callback: through methods, variables, containers, and at most two other objects. Then
     it may end the task, and who awaits that. A future wakes the task that awaits it, as after a sleep: this leads on to
@@ -110,9 +113,8 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
     if work is None:
         return asyncio.all_tasks(loop)
     found, seen = set[asyncio.Task[Any]](), dict[int, int]()
-    todo = deque([(part, _FAR, True) for one in work.due + work.timers for part in gc.get_referents(one)])
-    for _, top in foreign_threads(thread):
-        frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
+    todo = deque([(part, _FAR, True) for one in work[0] + work[1] for part in gc.get_referents(one)])
+    for _, frames in foreign_threads(thread):
         todo += [(held, _FAR, True) for frame in frames for _, held in variables_of(frame)]
     while todo and len(seen) < _MOST:
         one, far, ends = todo.popleft()
@@ -123,60 +125,41 @@ def bound(loop: asyncio.AbstractEventLoop, thread: int) -> set[asyncio.Task[Any]
         if 2 * far + ends <= seen.get(id(one), 1) or (kind is asyncio.TaskGroup and not ends):
             continue
         seen[id(one)] = 2 * far + ends
-        if kind is types.BuiltinMethodType and issubclass(type(one.__self__), asyncio.Task):  # it wakes that task
-            one, far, ends = one.__self__, 2, False
-        if issubclass(type(one), asyncio.Task):
+        if issubclass(kind, asyncio.Task):
             found.add(one)
             todo += [(part, far, ends) for step in steps_of(one) for part in gc.get_referents(step)]
             todo += [(callback, far, True) for callback, _ in (one._callbacks if ends else None) or ()]
         else:
-            for part in gc.get_referents(one):
-                # From Python 3.14 on a future refers to the task that awaits it, which it wakes
-                wakes = issubclass(kind, asyncio.Future) and issubclass(type(part), asyncio.Task)
+            for part in filter(gc.is_tracked, gc.get_referents(one)):  # the others lead nowhere
+                # A task's method wakes it. So does a future: from Python 3.14 on it refers to the task that awaits it
+                wakes = issubclass(kind, _WAKES) and issubclass(type(part), asyncio.Task)
                 todo.append((part, 2, False) if wakes else (part, far, ends))
-    return found
+    return asyncio.all_tasks(loop) if todo else found
 
 
-def foreign_threads(loops: int) -> Iterator[tuple[str, types.FrameType | None]]:
+def foreign_threads(loops: int) -> Iterator[tuple[str, list[types.FrameType]]]:
     """What may be at work for a loop that runs on the thread of this number: other threads than this one, in words.
-    Each with the frame that runs there, if it does already."""
+    Each with its frames, the one that runs first."""
     here = {loops, threading.get_ident()}
     # First who is there: a thread that gives work to an idle one and then ends counts as at work
     threads = {thread.ident: thread for thread in threading.enumerate() if thread.ident not in here}
     tops = {number: top for number, top in sys._current_frames().items() if number not in here}
     for number in tops.keys() | threads.keys():
         thread, top = threads.get(number), tops.get(number or 0)
-        if not (waits_for_work(number) or _is_idle(thread, top)):
-            yield ("a thread" if thread is None else f"the thread {thread.name!r}"), top
+        frames = [] if top is None else [frame for frame, _ in walk_stack(top)]
+        if not (waits_for_work(number) or _is_idle(thread, frames)):
+            yield ("a thread" if thread is None else f"the thread {thread.name!r}"), frames
 
 
-def _is_idle(thread: threading.Thread | None, top: types.FrameType | None) -> bool:
+def _is_idle(thread: threading.Thread | None, frames: list[types.FrameType]) -> bool:
     """Whether a thread ends, since `threading` no longer lists it; or is the package's own; or an executor's that waits
     for work."""
     if thread is None:
-        *_, (bottom, _) = walk_stack(top)
-        return bottom.f_code.co_filename == threading.__file__
+        return frames[-1].f_code.co_filename == threading.__file__
     if thread.name.startswith(_PREFIX) and thread not in running_code:
         return True
     queues = getattr(executors, NAMES["executors"][0], {})
-    return thread in queues and queues[thread].empty() and top is not None and top.f_code is _WORKER
-
-
-def _handler() -> str | None:
-    for number in signal.valid_signals() - _ENDING:
-        handler = signal.getsignal(number)
-        if callable(handler) and handler not in LOOKING:
-            return f"the program handles the signal {number}"
-    return None
-
-
-def _unseen(loop: asyncio.AbstractEventLoop) -> str | None:
-    """A task that waits for what Python does not see, such as libuv's look-up of a host's name."""
-    parked = {waiter for one in opened() if one.loop is loop for waiter, _ in one.parked.values()}
-    for task in asyncio.all_tasks(loop) - parked:
-        if awaits_unseen(task):
-            return f"the task {task.get_name()!r} waits for something that is not seen"
-    return None
+    return thread in queues and queues[thread].empty() and bool(frames) and frames[0].f_code is _WORKER
 
 
 def _of_asyncio(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
@@ -199,13 +182,10 @@ def _of_uvloop(loop: Any) -> tuple[Iterable[Any], Iterable[Any], bool]:
     timers = [one for one in found if type(one).__name__ == timer]
     watches = bool(open_) or len(found) > len(timers)  # servers, other programs, streams that write
     for one in [one for part in parts if type(part) is dict for one in list(part.values())]:
-        kind = type(one).__name__
-        if kind == poll:
-            handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
-            # The poll of uvloop's own wake-up has a handle without a function
-            watches = watches or not (handles and all(_is_wakeup([handle], "loop") for handle in handles))
-        else:
-            watches = watches or kind not in ("int", "socket")
+        handles = [part for part in gc.get_referents(one) if type(part).__name__ == callback]
+        # The poll of uvloop's own wake-up has a handle without a function
+        only_wakes = type(one).__name__ == poll and handles and _is_wakeup(handles, "loop")
+        watches = watches or not (only_wakes or type(one).__name__ in ("int", "socket"))
     return ready, timers, watches
 
 

@@ -22,8 +22,9 @@ bytes: it collects garbage, since a dead cycle may hold them (a stored exception
 once, and all of it after a while; and it asks those with bytes to spare (`reclaimers`: a pipeline's read-ahead).
 Collections of young garbage that free nothing get a twentieth of the loop's time; those of all garbage, and searches, a
 hundredth, unless the last one freed bytes, or told a deadlock. Another thread searches, so that the loop goes on. What
-it found is told if the account is as it was. If the loop has nothing left to do, that thread collects all garbage
-first: the loop sleeps.
+it found is told if the account is as it was, and no timer may end by then one of those who wait. If the loop has
+nothing left to do, that thread collects all garbage first: the loop sleeps. Nobody judges then who waits: if something
+may happen again when it is told, that counts for nothing, and the next look begins anew.
 
 *Scopes that grow* (`Scope.grow`) often wait for each other, and expect Preempted. No search is needed, since the ledger
 knows what they hold: see `to_preempt`.
@@ -92,7 +93,6 @@ class _Stall:
         least: the least bytes held so far.
         since: when it last got stuck; None while it is not.
         before: seconds that it was stuck before that.
-        told: what was found when it was told as a deadlock, if nothing has come free since.
         under: tasks of smaller numbers waited when a deadlock was probable here, and was told.
         failed: if tasks were failed and nothing has come free since: the bytes held, the number under which tasks
             belong to this stall, and how many with waiters to fail next.
@@ -102,16 +102,11 @@ class _Stall:
     least: int
     since: float | None = None
     before: float = 0.0
-    told: Finding | None = None
     under: int = 0
     failed: tuple[int, int, int] | None = None
 
     def seconds(self, now: float) -> float:
         return self.before + (0.0 if self.since is None else now - self.since)
-
-    def goes_on(self, number: int, used: int) -> bool:
-        """Whether tasks failed and nothing came free, now that the first stuck task has this number."""
-        return self.failed is not None and used == self.failed[0] and number < self.failed[1]
 
     def is_probable(self, seconds: float) -> bool:
         """Whether so many seconds without progress are enough for a search to tell a deadlock."""
@@ -128,7 +123,7 @@ class StallWatch:
         self._stalls: dict[Account, _Stall] = {}
         self._pause = FIRST_LOOK
         self._due = 0.0  # when the next look is due
-        self._searching = False  # on another thread
+        self._searched = dict[Account, _State]()  # what was stuck when the search began that goes on
         self._may_log: dict[Account, float] = {}  # when a stall may be logged again
         self._may_try = dict[float, float]()  # when what has this share of time may be tried again
         self._paid = 0.0  # seconds of the last collection of all garbage, if it freed bytes
@@ -154,8 +149,8 @@ class StallWatch:
         self._stalls = {account: stall for account, stall in self._stalls.items() if account.pending}
         for account, (number, used, _) in states.items():
             stall = self._stalls.get(account)
-            if stall is not None and stall.goes_on(number, used):
-                stall.number, again = number, True
+            if stall and stall.failed and used == stall.failed[0] and number < stall.failed[1]:
+                stall.number, again = number, True  # tasks failed, and nothing came free
             elif stall is None or stall.number != number or used < stall.least:
                 stall = self._stalls[account] = _Stall(number, used, under=0 if stall is None else stall.under)
             stall.since = now if stall.since is None else stall.since
@@ -172,8 +167,7 @@ class StallWatch:
         if self._later is None or due < self._due:
             if self._later is not None:
                 self._later.cancel()
-            self._pause, self._due = pause, due
-            self._later = self._loop.call_later(pause, self._look)
+            self._pause, self._due, self._later = pause, due, self._loop.call_later(pause, self._look)
 
     def _waited(self) -> float:
         """Seconds of the longest stall."""
@@ -182,7 +176,7 @@ class StallWatch:
     def _look(self) -> None:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
-        if not self._helps() and not self._searching:
+        if not self._helps() and not self._searched:
             self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
         if self._stuck and self._later is None:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
@@ -193,10 +187,8 @@ class StallWatch:
         if self._tries(self._little, IN_VAIN):
             return True
         if waited >= (self._paid or max(WHOLE, sys.getallocatedblocks() * _BLOCK / RARE)):
-            began = thread_time()
-            helped = self._tries(gc.collect, RARE)
-            self._paid = helped * (thread_time() - began)
-            if helped:
+            self._paid = self._tries(gc.collect, RARE)
+            if self._paid:
                 return True
         if any(reclaim() for reclaim in runtime.reclaimers):
             runtime.dispatch()
@@ -205,10 +197,11 @@ class StallWatch:
             return True
         return bool(runtime.ledger.growths) and self._preempts()
 
-    def _tries(self, attempt: Callable[[], object], share: float) -> bool:
-        """Try something, if what is in vain has left any of this share of time. Whether it changed who is stuck."""
+    def _tries(self, attempt: Callable[[], object], share: float) -> float:
+        """Try something, if what is in vain has left any of this share of time. The seconds that it took, if it changed
+        who is stuck; else 0."""
         if perf_counter() < self._may_try.get(share, 0.0):
-            return False
+            return 0.0
         before, began = self._stuck, thread_time()  # not the clock, which counts other threads
         self._runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
         attempt()
@@ -216,7 +209,7 @@ class StallWatch:
         self._runtime.dispatch()
         helped = self._stuck is not before
         self._may_try[share] = 0.0 if helped else perf_counter() + spent / share
-        return helped
+        return helped * spent
 
     def _little(self) -> None:
         """Collect young garbage, and fail a task if pending tasks alone hold all bytes."""
@@ -245,8 +238,7 @@ class StallWatch:
 
     def _search(self, certain: bool) -> None:
         """Search for holders on a thread of its own. If nobody can go on, all garbage is collected before, there."""
-        runtime, loop, loops, states = self._runtime, self._loop, get_ident(), self._stuck
-        asked = [account for account in states if not certain or self._stalls[account].told is None]
+        runtime, loop, loops, stuck = self._runtime, self._loop, get_ident(), self._stuck
 
         def search() -> None:
             findings: dict[Account, Finding] = {}
@@ -255,40 +247,34 @@ class StallWatch:
                 gc.collect()
             with suppress(Exception):  # an object changed its size during the search, or a class of the user's raised
                 budget = BUDGET if certain else LONGEST_SEARCH
-                findings = investigate(runtime, asked, budget, certain=certain, thread=loops) if asked else {}
+                findings = investigate(runtime, stuck, budget, certain=certain, thread=loops)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(self._found, states, findings, certain, thread_time())
+                loop.call_soon_threadsafe(self._found, findings, certain, thread_time())
 
-        self._searching = True
+        self._searched = stuck
         try:
             start_thread(search, "looks for a deadlock")
         except RuntimeError:  # no thread is left: the loop waits for the search
             search()
 
-    def _found(
-        self, states: dict[Account, _State], findings: dict[Account, Finding], certain: bool, seconds: float
-    ) -> None:
+    def _found(self, findings: dict[Account, Finding], certain: bool, seconds: float) -> None:
         """Take in what another thread found in so many seconds. Tell it, if the account is as it was."""
-        self._searching = False
-        self._may_search = perf_counter() + seconds / RARE
+        states, self._searched = self._searched, {}
+        self._may_search = perf_counter() + (0.0 if certain else seconds / RARE)  # a loop that sleeps loses no time
         self._runtime.dispatch()  # takes in objects that only the search held
         certain = certain and may_happen(self._loop) is None
         # The search may have missed a timer: that of a task which ran just then. Here none runs.
-        told = [finding for finding in findings.values() if finding.deadlock and not certain]
-        may_end = bound(self._loop, get_ident()) if told else set()
+        may_end = bound(self._loop, get_ident()) if any(one.deadlock for one in findings.values()) else set()
         for task in self._runtime.engine.admission.stuck():
             account = task.scope.account
-            stall = self._stalls[account]
-            finding = findings.get(account) or (stall.told if certain else None) or Finding()
+            stall, finding = self._stalls[account], findings.get(account, Finding())
             lasted = stall.seconds(perf_counter())
-            probable = finding.deadlock and stall.is_probable(lasted) and self._all_wait(account)
-            probable = probable and may_end.isdisjoint(finding.waiting)
+            probable = finding.deadlock and stall.is_probable(lasted) and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
                 self._may_search = 0.0
                 if not certain and task.seq >= stall.under:
                     stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:
-                    stall.told = finding
                     self._fail_stuck(task, self._deadlock(task, finding))
                 elif not finding.caller.done():
                     finding.caller.set_exception(self._deadlock(task, finding))
@@ -304,22 +290,21 @@ class StallWatch:
         self._may_log = {one: at for one, at in self._may_log.items() if at > now} | {account: now + NEXT_LOG}
         log.warning("%s", text)
 
-    def _all_wait(self, account: Account) -> bool:
-        """Whether all who wait for tasks of an account will go on waiting."""
-        parked = list(self._runtime.parked.items())
-        return not any(future.done() for future, (_, tasks) in parked if any(t.scope.account is account for t in tasks))
-
     def _preempts(self) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
         engine, longest = self._runtime.engine, self._runtime.room.longest_growth
-        accounts = [task.scope.account for task in engine.admission.stuck()]
-        victims = [to_preempt(engine.root, account, longest(account) >= OVERDUE) for account in accounts]
-        victim = next(filter(None, victims), None)
-        if victim is None:
-            return False
+        for task in engine.admission.stuck():
+            account = task.scope.account
+            victim = to_preempt(engine.root, account, longest(account) >= OVERDUE)
+            if victim is not None:
+                self._preempt(victim)
+                return True
+        return False
+
+    def _preempt(self, victim: Scope) -> None:
+        engine, claims = self._runtime.engine, growths(victim)
         victim.preempted = True
         engine.ledger.preempted += 1
-        claims = growths(victim)
         account, needed = claims[0].scope.account, victim.reserve + sum([claim.cost for claim in claims])
         error = Preempted(
             f"scope {victim.name!r}, of {victim.reserve:,} bytes, waits to grow to {needed:,}, and so do older scopes:"
@@ -331,7 +316,6 @@ class StallWatch:
         for claim in claims:
             engine.settle(claim, Failure.of(error, claim.name, claim.site))
         self._runtime.dispatch()
-        return True
 
     def _deadlock(self, task: Task, finding: Finding) -> MemoryDeadlockError:
         needed = sufficient_limit(self._runtime.engine.admission.tasks(), task.scope.account)
@@ -344,9 +328,9 @@ class StallWatch:
         used, before, most = stall.failed or (account.used, engine.ledger.sequence, 1)
         more = most
         failures: dict[Scope, Failure] = {}
-        waiting = [task for task in engine.admission.tasks() if task.scope.account is account]
+        waiting = [task for task in engine.admission.tasks() if task.scope.account is account and task.seq < before]
         for task in sorted(waiting, key=lambda task: task.scope is not first.scope):  # by age in each scope
-            if task.state != PENDING or task.blockers or task.seq >= before:
+            if task.state != PENDING or task.blockers:
                 continue
             known, which = failures.get(task.scope), (task.name, task.site)
             failure = Failure.of(error, *which) if known is None else known.alongside(*which)
@@ -362,4 +346,4 @@ class StallWatch:
         self._runtime.dispatch()
 
 
-LOOKING |= {StallWatch._look, StallWatch._found}
+LOOKING |= {StallWatch._look, StallWatch._found, Runtime._look_up}

@@ -312,6 +312,32 @@ async def test_where_no_chain_is_seen_it_is_a_stall(
     assert not any(finding.deadlock for finding in looks)
 
 
+@pytest.mark.usefixtures("looks")
+async def test_what_was_certain_and_is_not_any_more_is_judged_before_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The module may let go of the bytes. The first search does not ask, since nothing could happen when it began."""
+    answers, looked_again = [None, "something may", "something may"], asyncio.Event()
+
+    def may_happen(loop: asyncio.AbstractEventLoop) -> str | None:
+        if len(answers) == 1:
+            looked_again.set()
+        return answers.pop(0) if answers else "something may"
+
+    async def work(s: asc.Scheduler) -> None:
+        ELSEWHERE.append(await s.put(BLOCK))
+        await s.put(BLOCK)
+
+    monkeypatch.setattr(stall, "may_happen", may_happen)
+    async with asc.Scheduler("cpu", max_bytes=2 * NB - 1) as s:
+        waiting = asyncio.create_task(work(s))
+        again = asyncio.create_task(looked_again.wait())
+        await asyncio.wait([waiting, again], return_when="FIRST_COMPLETED")
+        ELSEWHERE.clear()
+        await again
+        await waiting
+
+
 @pytest.mark.usefixtures("may_block")
 async def test_who_runs_while_it_is_searched_may_have_a_timer_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
     """A watchdog that looks every now and then: one timer has fired, and the next is not set."""

@@ -14,6 +14,7 @@ import pytest
 
 from asyncsched.runtime import loop_work
 from tests.conftest import LOOPS
+from tests.waiting import cancelled
 
 from .verdicts import PROGRAMS
 
@@ -35,6 +36,20 @@ def test_programs_end_as_they_should(loop: str) -> None:
     assert told(loop, *PROGRAMS) == {name: PROGRAMS[name][1] for name in PROGRAMS}
 
 
+async def test_what_a_timer_leads_to_is_bound_also_if_not_all_of_it_was_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loop, here = asyncio.get_running_loop(), threading.get_ident()
+    waiting = asyncio.create_task(asyncio.Event().wait())
+    await asyncio.sleep(0)
+    timer = loop.call_later(3600, [[[int]]].clear)
+    assert waiting not in loop_work.bound(loop, here)
+    monkeypatch.setattr(loop_work, "_MOST", 2)
+    assert waiting in loop_work.bound(loop, here)
+    timer.cancel()
+    await cancelled(waiting)
+
+
 @pytest.mark.parametrize(
     ("whose", "name"), [(whose, name) for whose in loop_work.NAMES for name in loop_work.NAMES[whose]]
 )
@@ -54,7 +69,7 @@ async def test_without_a_private_name_nothing_is_certain(
     work = loop_work.work_of(loop)
     assert loop_work.may_happen(loop) is not None
     if whose == type(loop).__module__.split(".")[0]:
-        assert work is None or work.watches
+        assert work is None or work[2]
     elif whose == "executors":
         here = threading.get_ident()
         assert f"the thread {worker.name!r}" in dict(loop_work.foreign_threads(here))
