@@ -447,14 +447,10 @@ class _Consumer:
     """An asyncio task that takes items. Held weakly, since a task that has ended holds its result."""
 
     def __init__(self, task: Task | None) -> None:
-        self.task: Callable[[], Task | None] = _nobody if task is None else weakref.ref(task)
+        self.task: Callable[[], Task | None] = (lambda: None) if task is None else weakref.ref(task)
         self.cancellations: int = 0 if task is None else task.cancelling()  # when it asked for an item
 
     def was_cancelled(self) -> bool:
         """Whether it was cancelled since then."""
         task = self.task()
         return task is not None and task.cancelling() > self.cancellations
-
-
-def _nobody() -> None:
-    return None
