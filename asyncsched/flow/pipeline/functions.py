@@ -7,7 +7,7 @@ import contextlib
 import operator
 import types
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,6 +154,25 @@ class EntryQueue(Generic[T]):
                     raise
 
 
+async def in_threads(
+    stage: Stage, work: Callable[[], None], feed: Callable[[], Awaitable[None]], told: SimpleQueue[Any]
+) -> None:
+    """Run `work` in a thread for each worker of a stage, and `feed` beside them. Then each is told False: no more
+    comes."""
+    async with anyio.create_task_group() as group:
+        for _ in range(stage.workers):
+            group.start_soon(in_thread, work, f"pipeline {stage.name}")
+        try:
+            await feed()
+        except BaseException as error:
+            stage.stop()
+            pass_interrupt(error)
+            raise
+        finally:
+            for _ in range(stage.workers):
+                told.put(False)
+
+
 class ThreadStage(CallingStage):
     """A plain function in threads, which share their calls.
 
@@ -176,18 +195,7 @@ class ThreadStage(CallingStage):
 
     async def run(self) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                for _ in range(self.workers):
-                    group.start_soon(in_thread, self._work, f"pipeline {self.name}")
-                try:
-                    await self.feed()
-                except BaseException as error:
-                    self.stop()
-                    pass_interrupt(error)
-                    raise
-                finally:
-                    for _ in range(self.workers):
-                        self._wake_ups.put(False)
+            await in_threads(self, self._work, self.feed, self._wake_ups)
         finally:
             self._made.drain()
             self._calls.clear()  # the stage was left

@@ -23,9 +23,9 @@ from typing import Any
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
+from ...runtime.threads import in_thread, taken, yield_to_streams
 from .coroutines import run_apart
-from .functions import EntryQueue
+from .functions import EntryQueue, in_threads
 from .marks import marked
 from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position
@@ -185,24 +185,15 @@ class ThreadSource(SourceStage):
         self.seconds: float = 0.0
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(in_thread, self._read, f"pipeline {self.name}")
-            try:
-                with self._feeding:
-                    await self._feed()
-            except BaseException as error:
-                pass_interrupt(error)
-                raise
-            finally:
-                self.abandoned = True
-                self._room.put(0)
+        await in_threads(self, self._read, self._feed, self._room)
         self._read_so_far.drain()
 
     async def _feed(self) -> None:
         """Give the thread all room there is, until this is cancelled."""
-        while True:
-            await self.out.reserve()
-            self._room.put(1 + self.out.reserve_some(self.out.room))
+        with self._feeding:
+            while True:
+                await self.out.reserve()
+                self._room.put(1 + self.out.reserve_some(self.out.room))
 
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
