@@ -36,7 +36,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from math import inf
 from time import perf_counter
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from ..._core.failure import copied
 from ..._tree import leaves
@@ -46,10 +46,8 @@ from .position import EPOCH, Behind, Origin, Part, Position, Span, beside, brief
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
-WEIGHED = 64  # every how many-th item is weighed, for `statistics()`: it takes a microsecond
-FEW = 64  # parts of an item that are weighed
+WEIGHED = 64  # every how many-th item is weighed, for `statistics()`, and of how many parts: it takes a microsecond
 MANY = 1024  # spans of numbers that are kept as they came; a guess
-_FAILURES_KEPT: Final = 16
 
 
 class Link:
@@ -69,7 +67,7 @@ class Link:
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
         self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
-        self._weigh_at = 0  # the number of the next
+        self._look_at = 0  # the number of the next item that is more than put
         self.ended: bool = False
         self.more: bool = False  # another epoch will follow: only an error ends it
         self.error: BaseException | None = None  # why it ended
@@ -110,18 +108,16 @@ class Link:
 
     def put(self, origin: Origin, item: Any) -> None:
         """Add an item whose room was reserved, or give its room back if it was dropped."""
-        if self.fitted:
-            self._measure(item)
         if item is DROPPED:
+            if self.fitted:
+                self._measure(item)
             self.drop(origin)
             self.room += 1
             if self.for_room.waiters and (self.for_items.waiters or self.room * 2 >= self.capacity):
                 self.for_room.wake()
             return
-        if self._dropped:
-            origin, self._dropped = Behind(origin, tuple(self._dropped)), []
-        if self.count == self._weigh_at:
-            self._weigh(item)
+        if self.count >= self._look_at:
+            origin = self._look(origin, item)
         self.items.append((origin, item))
         self.count += 1
         if self.for_items.waiters and len(self.items) >= self.wanted:
@@ -132,11 +128,16 @@ class Link:
         """Bytes of all items ever put, by those that were weighed."""
         return self.count * self._weight / max(self._weighed, 1)
 
-    def _weigh(self, item: Any) -> None:
-        self._weigh_at = self.count + WEIGHED
-        with suppress(Exception):  # it cannot tell its size, which nobody has asked for
-            self._weight += _about(item)
-            self._weighed += 1
+    def _look(self, origin: Origin, item: Any) -> Origin:
+        """Measure an item, if items have to fit, and weigh some. Returns its origin, with those dropped before it."""
+        if self.fitted:
+            self._measure(item)
+        if self.count % WEIGHED == 0:
+            with suppress(Exception):  # it cannot tell its size, which nobody has asked for
+                self._weight += _about(item)
+                self._weighed += 1
+        self._look_at = 0 if self.fitted else self.count + WEIGHED - self.count % WEIGHED
+        return self.dropped(origin) if self._dropped else origin
 
     def _offer_room(self) -> None:
         for _ in range(min(self.room, len(self.for_room.waiters))):
@@ -219,7 +220,7 @@ class Link:
 
     def drop(self, origin: Origin) -> None:
         """No result will be put for this item."""
-        dropped = self._dropped
+        dropped, self._look_at = self._dropped, 0
         for span in spans_of(origin):
             # The gap behind an epoch stays apart: it is passed over, and the numbers around it are those of items.
             apart = not isinstance(span, Part) and not (span.start % EPOCH and span.stop % EPOCH)
@@ -231,10 +232,10 @@ class Link:
             self._dropped = joined(dropped)
             self._many = max(MANY, 2 * len(self._dropped))
 
-    def dropped(self) -> Origin:
-        """The numbers that were dropped last, with nothing put behind them. They are to go with an item elsewhere."""
+    def dropped(self, behind: Origin = ()) -> Origin:
+        """An origin, or none, with the numbers that were dropped last. They go with that item."""
         dropped, self._dropped = self._dropped, []
-        return Behind((), tuple(dropped))
+        return Behind(behind, tuple(dropped))
 
     def withdraw(self) -> None:
         """Drop the items that were put and not taken, as if they had never been put."""
@@ -279,7 +280,7 @@ def _about(item: Any) -> float:
         item = [*item.values()]
     if not isinstance(item, list | tuple):
         return size_of(item)
-    some = item[:: len(item) // FEW + 1]
+    some = item[:: len(item) // WEIGHED + 1]
     return sum(map(_about, some)) * len(item) / max(len(some), 1)
 
 
@@ -352,7 +353,7 @@ class Stage:
         self.epoch = 0
         self.skip: Position = Position()  # what counted when the block was opened
         self.skipped: int = 0  # items that it left out for an error
-        self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
+        self.failures: deque[str] = deque(maxlen=16)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.closing: bool = False  # what it reads
         self.abandoned: bool = False  # what it makes, by anybody
