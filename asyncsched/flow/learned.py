@@ -76,13 +76,12 @@ class LearnedCost:
 
     def __init__(self, first: int | str | None = None) -> None:
         self._first = None if first is None else parse_bytes(first, "first")
-        self._known: dict[Kind, Known] = {}
-        self._allocated: dict[Kind, int] = {}  # of that, what PyTorch's allocator gave
+        self._known: dict[Kind, tuple[Known, int]] = {}  # and of that, what PyTorch's allocator gave
         self._warned: set[str] = set()  # names
 
     def known(self, name: str) -> tuple[Known, ...]:
         """The records of the calls with this name, one for each kind."""
-        return tuple([known for kind, known in list(self._known.items()) if kind[0] == name])
+        return tuple([known for kind, (known, _) in list(self._known.items()) if kind[0] == name])
 
     def _lesson(self, name: str, inputs: Iterable[Value], workspace: object, ledger: Ledger | None) -> Lesson:
         """The lesson that learns from a call with these inputs, with the cost learned from earlier ones. The ledger, if
@@ -102,16 +101,15 @@ class Lesson:
     """One call. It is charged by the known costs of its kind, and may add to these."""
 
     def __init__(self, cost: LearnedCost, kind: Kind, ledger: Ledger | None) -> None:
-        self._all, self._all_allocated, self._kind = cost._known, cost._allocated, kind
-        self._warned, self._ledger = cost._warned, ledger
+        self._all, self._kind, self._warned, self._ledger = cost._known, kind, cost._warned, ledger
         self._before: tuple[tuple[int, int], tuple[int, int]] | None = None  # what ran, and the process's memory
-        self.allocated: int = self._all_allocated.get(kind, 0)
-        known = self._all.get(kind)
+        known, allocated = self._all.get(kind, (None, 0))
+        self.allocated: int = allocated
         self.nbytes: int | None = cost._first if known is None else known.nbytes
         self.workspace: int | None = None if known is None else known.workspace
 
     def wanted(self) -> bool:
-        known = self._all.get(self._kind)
+        known, _ = self._all.get(self._kind, (None, 0))
         if known is not None and known.calls >= _MEASURED:
             return False
         if self._ledger is not None and self._kind[0] not in self._warned:
@@ -145,12 +143,10 @@ class Lesson:
         nbytes = max(peak, kept, made)
         self._check_growth(nbytes)
         found = Known(nbytes, nbytes - (made or kept), 1)
-        known = self._all.get(self._kind)
+        known, allocated = self._all.get(self._kind, (None, 0))
         if known is not None:
             found = max(found, known) if known.calls > 1 else found
             found = found._replace(calls=known.calls + 1)
         elif len(self._all) >= _REMEMBERED:
             self._all.clear()  # kinds that are still in use are soon measured again
-            self._all_allocated.clear()
-        self._all[self._kind] = found
-        self._all_allocated[self._kind] = max(peak, self._all_allocated.get(self._kind, 0))
+        self._all[self._kind] = found, max(peak, allocated)

@@ -16,9 +16,9 @@ import anyio.lowlevel
 import numpy as np
 
 from .._arguments import check_number, label_of, parse_bytes
-from .._core.audit import growths
-from .._core.model import LAUNCHED, Task
+from .._core.audit import growths, launched
 from .._core.model import Scope as CoreScope
+from .._core.model import Task
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLarge
@@ -292,6 +292,7 @@ class Timeout:
     Attributes:
         passed: whether they have passed.
         generator: the identity of the frame of the innermost async generator that the block is in, if there is one.
+        timer: does nothing from now on if it is cancelled.
     """
 
     def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
@@ -301,15 +302,11 @@ class Timeout:
         self.passed: bool = False
         self.generator: int | None = None
         self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
-        self._timer = task.get_loop().call_later(seconds, self._pass)
-
-    def lift(self) -> None:
-        """Do nothing from now on."""
-        self._timer.cancel()
+        self.timer = task.get_loop().call_later(seconds, self._pass)
 
     def end(self) -> bool:
         """The block is left. Returns whether its body was cancelled, by nobody else."""
-        self._timer.cancel()
+        self.timer.cancel()
         return self._cancelled and self._task.uncancel() <= self._cancelling
 
     def _pass(self) -> None:
@@ -320,7 +317,7 @@ class Timeout:
         if first:
             self._stop()
         if not self._task.done():
-            self._timer = self._task.get_loop().call_later(_AGAIN, self._pass)
+            self.timer = self._task.get_loop().call_later(_AGAIN, self._pass)
 
 
 class Scope(Submitter, OnlyAsync):
@@ -459,8 +456,10 @@ class Scope(Submitter, OnlyAsync):
         core = self._entered()
         if self._link is not None:
             self._link.leave()
-        if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.reserve):
-            self._runtime.engine.close_scope(core)  # nothing to wait for, to tell or to give back
+        if error is None and not (self._timeout or core.tasks or core.children or core.unseen or core.growing):
+            self._runtime.engine.close_scope(core)  # nothing to wait for, or to tell
+            if self._reserve:
+                self._runtime.dispatch()  # others may wait for these bytes
             return
         what = f"scope {self._name!r}"
         if waiting := growths(core):
@@ -511,14 +510,14 @@ class Scope(Submitter, OnlyAsync):
 
     def _running(self) -> list[Task]:
         """The tasks in it, and in the scopes in it, that hold a slot."""
-        return [] if self._inner is None else [task for task in self._inner.unfinished() if task.state == LAUNCHED]
+        return [] if self._inner is None else launched(self._inner)
 
     def _lift_deadline(self) -> None:
         """Drop the deadline, unless it has passed."""
         if self._late():
             return
         if self._timeout is not None:
-            self._timeout.lift()
+            self._timeout.timer.cancel()
         if self._inner is not None:
             self._inner.deadline = inf
 

@@ -421,23 +421,6 @@ def _no_room(name: str, nbytes: int, patience: float, seconds: float | None) -> 
     return error
 
 
-async def put_all(submitter: Tasks, arrays: Sequence[Any], device: object) -> list[Tensor]:
-    """`put` for several arrays whose bytes are claimed already. Waits once for all of them, since each turn of the loop
-    costs time."""
-    runtime = submitter._runtime
-    sources = [importable(runtime, array, device) for array in arrays]
-    made = [make_put(runtime, submitter._core(), source, bounded=False) for source in sources]
-    tasks = [task for task, _ in made]
-    try:
-        if tasks:
-            await awaited(runtime, tasks)
-        for failure in [task.failure for task in tasks if task.failure is not None]:
-            failure.rethrow()
-        return [tensor for _, tensor in made]
-    finally:
-        del made, sources, tasks  # as in `put`
-
-
 def _handle_of(task: CoreTask, value: Value) -> Any:
     """The handle of a user's callable: a Tensor if shape and dtype are given, else a Task."""
     return Task(value, task.name) if value.meta is None else Tensor(value)

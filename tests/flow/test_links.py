@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from asyncsched.flow.pipeline.links import DROPPED, MANY, DroppingLink, Link, WaitQueue
 from asyncsched.flow.pipeline.position import Position, numbers_of
+from asyncsched.flow.pipeline.stages import DROPPED, MANY, Link, WaitQueue
 from tests.waiting import turns
 
 
@@ -143,13 +143,13 @@ async def test_what_is_withdrawn_or_put_back_keeps_the_room_right() -> None:
         await source.reserve()
         source.put(i, i)
     taken = [source.take(), source.take()]
-    assert await link.reserve_all() == 3
+    assert link.reserve_some(4) == 3
     link.put(*taken[0])
     link.withdraw()
     link.unreserve()
     assert not link.items
     assert link.count == 0
-    assert await link.reserve_all() == 2
+    assert link.reserve_some(4) == 2
     link.unreserve()
     await source.reserve()
     await source.reserve()
@@ -176,7 +176,7 @@ def test_numbers_of_nested_batches() -> None:
 
 async def test_what_is_dropped_out_of_order_is_kept_short() -> None:
     numbers = [start + (7 * i) % 50 for start in range(0, 20_000, 50) for i in range(50)]
-    link, position = DroppingLink(4), Position()
+    link, position = Link(4), Position()
     for number in numbers:
         assert link.try_reserve()
         link.put(number, DROPPED)

@@ -65,7 +65,7 @@ async def test_work_done_in_time_is_left_alone(s: asc.Scheduler) -> None:
         assert timeout is not None
     assert (await x).sum() == BLOCK.sum()
     assert not timeout.passed
-    assert timeout._timer.cancelled()
+    assert timeout.timer.cancelled()
 
 
 async def test_it_passes_while_leaving_waits(gate: threading.Event) -> None:

@@ -104,7 +104,7 @@ async def test_what_is_ahead_never_stops_the_consumer(depth: int, pause: bool, b
 
 async def test_what_is_ahead_goes_back_when_others_need_the_bytes() -> None:
     async with asc.Scheduler("cpu", max_bytes=4 * BLOCK.nbytes) as s:
-        pipe = s.pipeline([np.full((100, 100), i) for i in range(9)]).to_device(depth=3)
+        pipe = s.pipeline([np.full((100, 100), i) for i in range(9)]).to_device(depth=4)
         async with pipe.open() as items:
             first = await anext(items)
             await until(lambda: pipe.statistics().stages[-1].items >= 4)

@@ -92,9 +92,6 @@ class Seat(Entry):
     def settle(self, result: Any) -> None:
         self.ended_step(self, result)
 
-    def expire(self) -> None:
-        self.ended_step(self, late(STEP))
-
     def give_up(self) -> None:
         self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as when the event loop ends"))
 
@@ -182,7 +179,7 @@ class MemberQueue(Queue):
         are dropped."""
         for entry in [entry for entry in self._items if not entry.wanted(now)]:
             self.drop(entry)
-            entry.expire()
+            entry.settle(late(STEP))
         leaves = self.cost > self.max_batch_cost or not all(seat.joined for seat in self.seats.values())
         if self.cost > self.max_batch_cost:
             step = list(self._chosen())

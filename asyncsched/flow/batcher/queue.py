@@ -103,11 +103,6 @@ class Entry:
         """Take a result, or an exception to raise: its batch has ended."""
         raise NotImplementedError
 
-    def expire(self) -> None:
-        """Nobody wanted it any more, so it was not computed. The deadline may belong to a scope in which the caller was
-        only started: then it ends nothing else of the caller."""
-        raise NotImplementedError
-
     def give_up(self) -> None:
         """Nobody will compute it, for instance since the event loop is ending."""
         raise NotImplementedError
@@ -134,10 +129,6 @@ class Waiting(Entry):
         else:
             self.future.set_result(result)
 
-    def expire(self) -> None:
-        if not self.future.done():
-            self.future.set_exception(late(BATCH))
-
     def give_up(self) -> None:
         self.future.cancel()
 
@@ -146,7 +137,8 @@ class Waiting(Entry):
 
 
 def late(words: Words) -> DeadlineExceeded:
-    """The error for a caller whose deadline has passed."""
+    """The error for a caller whose item nobody wanted any more, so it was not computed. The deadline may belong to a
+    scope in which the caller was only started: then it ends nothing else of the caller."""
     return DeadlineExceeded(
         f"the deadline of the scope in which this was started passed before a {words.batch} had room for its"
         f" {words.item}: allow more with `s.scope(deadline=)`, or start longer work outside of the scope"
@@ -310,7 +302,7 @@ class Queue:
             first = next(iter(tenant.items))
             if not first.wanted(now):
                 self.drop(first)
-                first.expire()
+                first.settle(late(self.words))
                 continue
             seconds = self.pace.seconds(cost + first.cost, now)
             if first.deadline < now + seconds and (batch or len(self._items) > 1):

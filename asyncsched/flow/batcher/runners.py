@@ -24,7 +24,7 @@ from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
 from .members import one_each
-from .queue import STEP, Entry, Parts, Queue
+from .queue import STEP, Entry, Parts, Queue, late
 
 Answered = tuple[list[Entry], list[Any]]
 
@@ -246,7 +246,7 @@ class Runners:
             self._queue.dropped += len(dropped)
             self.computing -= len(dropped)
             for waiting in dropped:
-                waiting.expire()
+                waiting.settle(late(self._words))
 
     async def _call(self, scope: Scope, batch: Batch) -> Answered:
         items = batch.items
@@ -298,7 +298,7 @@ class Runners:
             self._queue.pace.add(batch.cost, (now := monotonic()) - batch.made, now)
         for waiting in set(batch.items).difference(wanted) if len(wanted) < len(batch.items) else ():
             self._queue.dropped += 1
-            waiting.expire()
+            waiting.settle(late(self._words))
         for waiting, result in zip(wanted, results, strict=True):
             waiting.settle(result)
         self._ended(batch, batch.items)

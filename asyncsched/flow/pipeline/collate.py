@@ -17,8 +17,9 @@ import numpy as np
 
 from ..._tree import find, map_leaves
 from ...tensors.handles import Handle
-from .links import Marked, Numbered
+from .marks import PLAIN, Marked
 from .position import Origin
+from .stages import Numbered
 
 PACKED: Final = object()  # in place of a batch, when a part of one was packed
 _PART = 1 << 19  # bytes that are packed at a time, at least: worth a hop to the thread; a guess
@@ -40,15 +41,22 @@ class Packed(list[Any]):
 
     One thread packs while another adds. Neither touches items of the other.
 
+    Args:
+        first: the first item that will be added, which tells the size of others.
+
     Attributes:
         part: how many items are worth being packed together.
     """
 
-    def __init__(self, size: int, collate: Collate | None) -> None:
+    def __init__(self, size: int, collate: Collate | None, first: Any) -> None:
         super().__init__()
         self._size = size
         self._collate = collate
         self.part: int = size
+        if collate is None and type(first) not in PLAIN:
+            arrays = find((np.ndarray,), first.item if type(first) is Marked else first)
+            nbytes = sum([array.nbytes for array in arrays])
+            self.part = max(-(-size // _PARTS), _PART // max(nbytes, 1))
         self._done = 0  # number of items that are packed
         self._wholes: list[np.ndarray[Any, Any] | None] = []  # for each leaf of the first item
         self._leaf = 0
@@ -56,16 +64,13 @@ class Packed(list[Any]):
         self._marks: dict[int, Marked] = {}  # by number, of items that may be written to; emptied as they are packed
 
     def add(self, items: list[Numbered]) -> None:
-        """Add some items, which may be marked. The first comes alone."""
+        """Add some items, which may be marked."""
         for number, (origin, given) in enumerate(items, len(self)):
             self._origins.append(origin)
             if type(given) is Marked:
                 self._marks[number] = given
                 given = given.item
             self.append(given)
-        if len(self) == 1 and self._collate is None:
-            nbytes = sum(array.nbytes for array in find((np.ndarray,), self[0]))
-            self.part = max(-(-self._size // _PARTS), _PART // max(nbytes, 1))
 
     def origins(self) -> tuple[Origin, ...]:
         """Where its items came from."""
@@ -120,11 +125,6 @@ class Packed(list[Any]):
         batch = collate(self)
         self._check(0, len(self))
         return batch
-
-
-def pack_or_collate(given: Any) -> Any:
-    """A thread's work: the items of a batch to collate, or a function that packs a part of them."""
-    return given.collate() if isinstance(given, Packed) else given()
 
 
 def collate(items: Sequence[Any]) -> Any:

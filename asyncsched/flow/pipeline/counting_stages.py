@@ -31,9 +31,9 @@ from hashlib import blake2b
 from typing import Any
 
 from ..._arguments import TABLE_TO_ROWS, is_table
-from .links import DROPPED, DroppingLink, Numbered, marked
+from .marks import marked
 from .position import EPOCH, Part, Position, brief, last_of, newest_of
-from .stages import Stage
+from .stages import DROPPED, Numbered, Stage
 
 _NONE = Position()
 
@@ -84,7 +84,6 @@ class TakeStage(Stage):
 
     async def run(self) -> None:
         out, source = self.out, self.source
-        assert isinstance(out, DroppingLink)
         self._epoch += 1
         key = -self._number if self.of_block else self._epoch * EPOCH - self._number
         received = self.skip.parts.get(key, _NONE)

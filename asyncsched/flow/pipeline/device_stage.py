@@ -31,16 +31,17 @@ from typing import Any
 import anyio
 import numpy as np
 
-from ..._core.model import Task
+from ..._core.model import DONE, Task
+from ..._core.tenants import Share
 from ..._tree import leaves, map_leaves
 from ...runtime.runtime import Runtime
+from ...runtime.waiting import awaited
 from ...tensors.handles import Handle
-from ...tensors.putting import importable
-from ..scope import Submitter
-from ..tasks import put_all
-from .links import Numbered, unmarked
+from ...tensors.putting import importable, make_put
+from ..scope import Scope, Submitter
+from .marks import Marked
 from .position import Origin
-from .stages import Stage
+from .stages import Numbered, Stage
 
 _ARRAYS = "__dlpack__", "__array__", "__array_interface__"  # what `put` takes
 CAUTION = 16  # after some had to go back, so many batches are put only when asked for; a guess
@@ -99,18 +100,30 @@ class DeviceStage(Stage):
 
     async def _put_ahead(self, origin: Origin, item: Any) -> None:
         with anyio.CancelScope() as self._putting:
-            there = await self._put(unmarked(item, origin))
-            unmarked(item, origin)  # again: the copy may have been made later
+            there = await self._put(item.check(origin) if type(item) is Marked else item)
+            if type(item) is Marked:
+                item.check(origin)  # again: the copy may have been made later
         given_back, self._putting = self._putting.cancel_called, None
         if not given_back:
             self.out.put(origin, there)
 
     async def _put(self, item: Any) -> Any:
-        memory = self._runtime.device(self._device).memory
-        arrays = [_array(self._runtime, leaf, self._device) for leaf in leaves(item) if _is_array(leaf)]
-        nbytes = sum(memory.footprint(array.nbytes) for array in arrays)
-        async with self._submitter.scope(name=f"stage {self.name}", reserve=nbytes or None) as scope:
-            tensors = iter(await put_all(scope, arrays, self._device))
+        sources = [importable(self._runtime, leaf, self._device) for leaf in leaves(item) if _is_array(leaf)]
+        nbytes = sum([target.memory.footprint(array.nbytes) for array, _, target in sources])
+        scope = Scope(self._submitter, f"stage {self.name}", nbytes or None, None, None, Share())
+        scope._takes_turn = False  # `run` waits where there is nothing to put, and here where arrays are large
+        async with scope:
+            core = scope._entered()
+            made = [make_put(self._runtime, core, source, bounded=False) for source in sources]
+            tasks = [task for task, _ in made]
+            try:
+                if any(task.state < DONE for task in tasks):
+                    await awaited(self._runtime, tasks)
+                for failure in [task.failure for task in tasks if task.failure is not None]:
+                    failure.rethrow()
+                tensors = iter([tensor for _, tensor in made])
+            finally:
+                del made, sources, tasks  # an exception holds this frame, and a task the exception
         return map_leaves(lambda leaf: next(tensors) if _is_array(leaf) else leaf, item)
 
     def _drop_taken(self) -> None:
@@ -160,11 +173,3 @@ def _is_array(leaf: Any) -> bool:
     tensor of ours, and no number."""
     kind = type(leaf)
     return any(hasattr(kind, name) for name in _ARRAYS) and not isinstance(leaf, Handle | np.generic)
-
-
-def _array(runtime: Runtime, leaf: Any, device: object) -> Any:
-    """The array, with its size: that of a table is known when it is one."""
-    kind = type(leaf)
-    if hasattr(kind, "__dlpack__") and hasattr(kind, "nbytes"):
-        return leaf
-    return importable(runtime, leaf, device)[0]

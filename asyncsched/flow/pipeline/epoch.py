@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import inf
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
@@ -18,11 +19,11 @@ from ...pictures.record import Bytes, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .counting_stages import TakeStage
-from .links import DroppingLink, Link
 from .order import is_iterable
-from .position import EPOCH, Behind, Position, Progress
+from .plan import Plan
+from .position import EPOCH, Behind, Progress
 from .sources import SourceStage, close, make_source
-from .stages import Plan, Stage, noted
+from .stages import Link, Stage, noted
 
 T = TypeVar("T")
 
@@ -73,6 +74,10 @@ class PipelineStatistics(Record):
     """The name of the busiest, per worker: a stage, or "the consumer". Empty before the first epoch."""
 
 
+NOT_OPENED: Final = PipelineStatistics((), 0.0, 0.0, "")
+_CLOSED: Final = Link(0)  # stays empty
+
+
 class Items(AsyncIterator[T], OnlyAsync):
     """Made by `pipe.open()`: an async iterator, for one coroutine, while its block is open.
 
@@ -97,12 +102,12 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._source: SourceStage | None = None
         self._iterable: Any = None
         self._unread: Any = None  # a source that a function has made
-        self._out = Link(0)
+        self._out = _CLOSED
         self._enough = False  # a stage has enough items: no epoch is read any more
         self._given = 0  # items that went into the `repeat` before this epoch
         self._state = "not open yet"
         self._started = 0.0
-        self._report: PipelineStatistics | None = None  # once it is closed
+        self._report = NOT_OPENED  # or how it was when it was closed
 
     def __len__(self) -> int:
         """How many items are still to come. Raises TypeError if that is not known, as after a filter."""
@@ -129,7 +134,7 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._runtime.step_watchers.add(self._progress)
         try:
             self._iterable = await self._read_source()
-            self._plan.check_position(self._iterable, self._position)
+            self._position.check(self._iterable)
             self._started = perf_counter()
             self._build()
             self._work = asyncio.create_task(self._run(), name="pipeline")
@@ -150,7 +155,8 @@ class Items(AsyncIterator[T], OnlyAsync):
                 if not await self._read():
                     group.cancel_scope.cancel()
         except BaseException as error:  # it was cancelled, or a stage broke: the consumer would wait for it
-            self._out.end(passable(error, "the stages of the pipeline ended by"))
+            if not self._out.ended:
+                self._out.end(passable(error, "the stages of the pipeline ended by"))
 
     async def _read(self) -> bool:
         """Run the source, and the stages before a `repeat`, once for each epoch. False if one was cancelled."""
@@ -199,22 +205,21 @@ class Items(AsyncIterator[T], OnlyAsync):
             raise ValueError(f"there is nothing to repeat for ever: {why}")
         self._given = before[-1].out.count
         first = before[0].out
-        assert isinstance(first, DroppingLink)
         for stage in before:
             stage.ended = inf
             stage.out.reopen()
-            if isinstance(stage.out, DroppingLink):
-                first.drop(stage.out.dropped())
+            first.drop(stage.out.dropped())
         first.drop(Behind((), (range(old.end, number * EPOCH),)))  # the gap to the next epoch's numbers
         self._iterable = await self._read_source(number)
-        new = self._source = self._stages[0] = self._make_source(old.skip, first, number * EPOCH)
+        new = make_source(self._iterable, old.skip, old.source, first, number * EPOCH, self._plan.most)
+        self._source = self._stages[0] = new
         if self._enough:
             new.read_no_more()
         new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error
         return new
 
     def _ended(self, work: asyncio.Task[Any]) -> None:
-        if not self._out.ended:  # it was cancelled before it began
+        if self._stages and not self._out.ended:  # it was cancelled before it began
             self._out.end(passable(asyncio.CancelledError(), "the stages of the pipeline ended by"))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
@@ -223,7 +228,8 @@ class Items(AsyncIterator[T], OnlyAsync):
         source = self._source
         self._state = "closed"
         for stage in self._stages:
-            stage.stop()
+            if stage.ended == inf:
+                stage.stop()
         self._work.cancel()
         try:
             try:
@@ -239,7 +245,6 @@ class Items(AsyncIterator[T], OnlyAsync):
         out, position = self._out, self._position
         origin = position.in_hand
         if origin is None or not out.items:
-            position.put_down()
             await self._arrived()
         elif origin == position.taken and not position.ahead:  # written out, since most items come this way
             position.taken += 1
@@ -256,11 +261,12 @@ class Items(AsyncIterator[T], OnlyAsync):
             raise RuntimeError("another coroutine waits for the next item: give each its own share, or a pipeline")
         if await self._out.arrived():
             return
+        if self._state == "open" and self._out.error is None:
+            self._progress.finish()
+            raise StopAsyncIteration
         self._must_be_open()
-        if self._out.error is not None:
-            raise BaseException.with_traceback(self._out.error, None)
-        self._progress.finish()
-        raise StopAsyncIteration
+        assert self._out.error is not None
+        raise BaseException.with_traceback(self._out.error, None)
 
     def _must_be_open(self) -> None:
         if self._state != "open":
@@ -285,23 +291,20 @@ class Items(AsyncIterator[T], OnlyAsync):
         if unread is not None and not (source is not None and source.opened and source.iterable is unread):
             await to_its_end(close(unread))
 
-    def _make_source(self, skip: Position, link: Link, first: int = 0) -> SourceStage:
-        return make_source(self._iterable, skip, link, first, self._plan.most)
-
     def _build(self) -> None:
-        link = (Link if self._plan.epochs == 1 else DroppingLink)(*self._plan.buffer)
-        self._source = self._make_source(self._position.copy(), link)
+        plan, skip = self._plan, self._progress.began
+        links = [Link(0), Link(*plan.buffer), *[Link(one.capacity, one.most_bytes) for one in plan.stages]]
+        self._source = make_source(self._iterable, skip, *links[:2], 0, plan.most)
         self._stages = [self._source]
-        for number, plan in enumerate(self._plan.stages, 1):
-            source, link = link, plan.link(plan.capacity, plan.most_bytes)
-            source.fitted += link.fitted
-            self._stages.append(plan.make(f"{number} ({plan.label})", source, link))
+        for number, (one, (source, out)) in enumerate(zip(plan.stages, pairwise(links[1:]), strict=True), 1):
+            source.fitted += out.fitted
+            self._stages.append(one.make(f"{number} ({one.label})", source, out))
         for stage in self._stages:
-            stage.started, stage.epoch, stage.skip = self._started, self._position.epoch, self._source.skip
+            stage.started, stage.epoch, stage.skip = self._started, self._position.epoch, skip
             if isinstance(stage, TakeStage):
                 stage.of_block = stage not in self._before()
                 stage.enough = self._end_block if stage.of_block else self._end_epoch
-        self._out = link
+        self._out = links[-1]
 
     def _close(self, error: BaseException | None) -> None:
         """Drop all but the report, since items read ahead, and an error's frames, would keep memory alive."""
@@ -311,13 +314,13 @@ class Items(AsyncIterator[T], OnlyAsync):
             stage.source.close()
             stage.out.close()
             stage.error = None
-        self._stages, self._source, self._iterable, self._out = [], None, None, Link(0)
+        self._stages, self._source, self._iterable, self._out = [], None, None, _CLOSED
         self._runtime.step_watchers.discard(self._progress)
         self._progress.close(error)
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot; after closing, the one from then."""
-        return self._report or report(self._stages, self._out, self._started, perf_counter())
+        return _report(self._stages, self._out, self._started, perf_counter()) if self._stages else self._report
 
 
 def _start(group: TaskGroup, stages: Sequence[Stage]) -> None:
@@ -325,23 +328,9 @@ def _start(group: TaskGroup, stages: Sequence[Stage]) -> None:
         group.start_soon(stage.work, name=f"pipeline stage {stage.name}")
 
 
-def report(stages: Sequence[Stage], out: Link, started: float, now: float) -> PipelineStatistics:
+def _report(stages: Sequence[Stage], out: Link, started: float, now: float) -> PipelineStatistics:
     """A snapshot of these stages, of which the last puts into `out`."""
-    found = tuple(_of(stage, now) for stage in stages)
-    seconds = now - started if stages else 0.0
-    waited = out.for_items.seconds(now)
+    figures, waited = [stage.figures(now) for stage in stages], out.for_items.seconds(now)
+    found, seconds = tuple([StageStatistics(*one) for one in figures]), now - started
     load = {stage.name: stage.busy_seconds / stage.workers for stage in found} | {"the consumer": seconds - waited}
-    return PipelineStatistics(found, seconds, waited, max(load, key=load.__getitem__) if stages else "")
-
-
-def _of(stage: Stage, now: float) -> StageStatistics:
-    waits, nbytes = (stage.source.for_items.seconds(now), stage.out.for_room.seconds(now)), stage.out.nbytes
-    capacity = stage.out.capacity + stage.held
-    count, seconds = stage.out.count, min(now, stage.ended) - stage.started
-    busy = stage.busy(seconds, sum(waits))
-    rate = 1 / seconds if seconds > 0 else 0.0
-    return StageStatistics(
-        stage.name, stage.workers, capacity, count, busy, *waits,
-        items_per_second=count * rate, bytes_per_second=int(nbytes * rate),
-        seconds_per_item=busy / max(count, 1), skipped=stage.skipped, failures=tuple(stage.failures),
-    )  # fmt: skip
+    return PipelineStatistics(found, seconds, waited, max(load, key=load.__getitem__))

@@ -1,32 +1,44 @@
-"""Stages that run a function: a coroutine function on the event loop, a plain one in threads. And the stage that makes
-batches."""
+"""Stages that run a plain function in threads: one for each item, or one that makes batches."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import operator
 import types
 from collections import deque
-from collections.abc import Callable
-from contextvars import ContextVar, copy_context
+from collections.abc import Awaitable, Callable, Iterable
+from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from time import perf_counter
-from typing import Any, TypeAlias
+from traceback import TracebackException
+from typing import Any, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import anyio
 
+from ..._log import log
 from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
-from .collate import PACKED, Packed, pack_or_collate
-from .links import DROPPED, PLAIN, DroppingLink, Marked, Numbered, WaitQueue, marked
-from .position import Origin, brief
-from .stages import EntryQueue, Stage
+from .collate import PACKED, Packed
+from .marks import PLAIN, Marked, marked
+from .order import check_rows
+from .position import Origin, brief, describe
+from .stages import DROPPED, Numbered, Stage, WaitQueue
+
+T = TypeVar("T")
 
 Function: TypeAlias = Callable[[Any], Any]
-Policy: TypeAlias = tuple[
-    int, tuple[type[Exception], ...]
-]  # how often to call again, and for what to leave an item out
-Variables: TypeAlias = list[tuple[ContextVar[Any], Any]]
-_UNSET = object()
+_MOST_TOLD: Final = 300  # characters of an error
+
+
+class Called(NamedTuple):
+    """A function that a stage calls for each item."""
+
+    function: Function
+    verb: str = "map"  # or "filter", which leaves items out, or "flat_map", which lists what it gives
+    retry: int = 0  # how often it is called again
+    skips: tuple[type[Exception], ...] = ()  # for these an item is left out
 
 
 @dataclass(slots=True, eq=False)
@@ -45,8 +57,9 @@ class CallingStage(Stage):
     """The base of stages that call a function for each item. Results of several workers are passed on in the order in
     which the items were taken, if the stage is ordered."""
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+    def __init__(self, called: Called, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.called = called
         self._entered: deque[Call] = deque()  # in order, what was not passed on
 
     def _enter(self, items: list[Numbered]) -> list[Call]:
@@ -66,6 +79,20 @@ class CallingStage(Stage):
         elif not self.ordered:
             self.pass_on(call.origin, call.item)
 
+    def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
+        """Whether an item is left out for this error; then it is told of."""
+        if not isinstance(error, self.called.skips):
+            return False
+        self.skipped += 1
+        told = "".join(TracebackException.from_exception(error).format_exception_only()).strip().replace("\n", " ")
+        failure = f"{describe(origin)}{given and f' ({given})'}: {told[:_MOST_TOLD]}"
+        self.failures.append(failure)
+        if self.skipped == 1:
+            log.warning(
+                "stage %s of a pipeline leaves out %s (others are counted in `statistics()`)", self.name, failure
+            )
+        return True
+
     def _pass_on_in_order(self) -> None:
         """Pass on the results that wait for no other."""
         entered, out = self._entered, self.out
@@ -84,93 +111,66 @@ class CallingStage(Stage):
             self.failed_on: str = first.item
             entered.clear()
 
-    def _finish(self) -> None:
-        self._entered.clear()  # what nobody took, where the stage was left
-        super()._finish()
 
+class EntryQueue(Generic[T]):
+    """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
 
-class LoopStage(CallingStage):
-    """A coroutine function, awaited by as many tasks as there are workers.
+    Args:
+        deliver: called with the things that are there. It takes them out, one after the other.
+        failed: called with what `deliver` raises.
 
-    If a call changes the context of its asyncio task, or its count of cancellations, the next item must not see that:
-    then the worker goes on in a new task. A task for each item would cost more than most items do.
+    Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
+    deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
+    `popleft` are each one step to other threads, with the GIL and without it, and the order of two steps does the rest.
+    A thread appends first and looks at the flag second. `drain` takes the flag down first and looks at the deque
+    second. So the `drain` that takes the flag down sees all that threads appended while it was up. Two threads may both
+    see it down, and wake the loop twice: the second `drain` finds nothing. A thread that appends without a wake-up has
+    to be sure that another one wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
     """
 
-    def __init__(
-        self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        retry, skips = policy
-        self.skips: tuple[type[Exception], ...] = skips
-        function = _keeps_later(function) if filters else function
-        self._function = _tries_later(function, retry, self) if retry else function
+    def __init__(self, deliver: Callable[[deque[T]], None], failed: Callable[[Origin, BaseException], None]) -> None:
+        self._deliver = deliver
+        self._failed = failed
+        self._loop = asyncio.get_running_loop()
+        self.things: deque[T] = deque()  # any thread appends one, which is delivered at the next wake-up
+        self.awake: bool = False  # whether a step of the loop that drains this is on its way
 
-    async def run(self) -> None:
-        work = self._work_in_order if self.ordered and self.workers > 1 else self._work
-        async with anyio.create_task_group() as group:
-            for _ in range(self.workers):
-                group.start_soon(self.run_apart, work)
+    def wake(self) -> None:
+        """Have all things that were appended delivered soon. From any thread."""
+        if not self.awake:
+            self.awake = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+                self._loop.call_soon_threadsafe(self.drain)
 
-    async def _work(self) -> bool:
-        """One worker of a stage without order. It is the most frequent path, so `ready` is written out here."""
-        source, out, function = self.source, self.out, self._function
-        variables, cancellations = _state()
-        items = source.items
-        while self.error is None:
-            if out.room > 0:
-                out.room -= 1
-            else:
-                await out.reserve()
-            if not items and not await source.arrived():
-                out.unreserve()
-                break
-            origin, item = source.take()
+    def drain(self) -> None:
+        """Deliver all things that are there, now."""
+        self.awake = False
+        while self.things:
             try:
-                item = await function(item)
-                out.put(origin, item if type(item) in PLAIN else marked(item, self.name))
-            except BaseException as error:
-                if not self.leaves_out(origin, error, brief(item)):
-                    self.fail(origin, error, brief(item))
-                    break
-                out.put(origin, DROPPED)
-            del item  # while it waits, a worker holds nothing
-            if cancellations() or _changed(variables):
-                return True
-        return False
-
-    async def _work_in_order(self) -> bool:
-        variables, cancellations = _state()
-        while await self.ready():
-            (call,) = self._enter([self.source.take()])
-            try:
-                call.item = marked(await self._function(call.item), self.name)
-            except BaseException as error:
-                call.item, call.error = brief(call.item), error
-            self._leave(call)
-            self._pass_on_in_order()
-            del call
-            if cancellations() or _changed(variables):
-                return True
-        return False
+                self._deliver(self.things)
+            except BaseException as error:  # say, an item's size: nobody sees what a callback of the loop raises
+                self._failed((), error)
+                if isinstance(error, KeyboardInterrupt | SystemExit):
+                    raise
 
 
-def _state() -> tuple[Variables, Callable[[], int]]:
-    """The context variables of this task, and the method that counts its cancellations."""
-    task = asyncio.current_task()
-    assert task is not None
-    return list(copy_context().items()), task.cancelling
-
-
-def _changed(variables: Variables) -> bool:
-    """Whether this task's context has changed. Two contexts would ask their values whether they are equal, which arrays
-    cannot say."""
-    context = copy_context()
-    if len(context) != len(variables):
-        return True
-    for variable, value in variables:  # noqa: SIM110  # a generator takes twice the time
-        if context.get(variable, _UNSET) is not value:
-            return True
-    return False
+async def in_threads(
+    stage: Stage, work: Callable[[], None], feed: Callable[[], Awaitable[None]], told: SimpleQueue[Any]
+) -> None:
+    """Run `work` in a thread for each worker of a stage, and `feed` beside them. Then each is told False: no more
+    comes."""
+    async with anyio.create_task_group() as group:
+        for _ in range(stage.workers):
+            group.start_soon(in_thread, work, f"pipeline {stage.name}")
+        try:
+            await feed()
+        except BaseException as error:
+            stage.stop()
+            pass_interrupt(error)
+            raise
+        finally:
+            for _ in range(stage.workers):
+                told.put(False)
 
 
 class ThreadStage(CallingStage):
@@ -184,48 +184,22 @@ class ThreadStage(CallingStage):
 
     marks = True  # whether its results may be arrays that it writes to again
 
-    def __init__(
-        self, function: Function, *args: Any, filters: bool = False, policy: Policy = (0, ()), **options: Any
-    ) -> None:
-        super().__init__(*args, **options)
-        self._retry, skips = policy
-        self.skips: tuple[type[Exception], ...] = skips
-        self.function = function
-        self._filters = filters
+    def __init__(self, called: Called, *args: Any, **options: Any) -> None:
+        super().__init__(called, *args, **options)
+        lists = called.verb == "flat_map"
+        self.function: Function = partial(_listed, called.function, self.name) if lists else called.function
         self._calls: deque[Call] = deque()  # that no thread has taken
         self._wake_ups: SimpleQueue[bool] = SimpleQueue()  # for the threads; False to end
         self._made = EntryQueue(self._collect, self.fail)
-        self._stopped = False
-        self._seconds = 0.0
+        self.seconds: float = 0.0
 
     async def run(self) -> None:
         try:
-            async with anyio.create_task_group() as group:
-                for _ in range(self.workers):
-                    group.start_soon(in_thread, self._work, f"pipeline {self.name}")
-                try:
-                    await self.feed()
-                except BaseException as error:
-                    self.stop()
-                    pass_interrupt(error)
-                    raise
-                finally:
-                    for _ in range(self.workers):
-                        self._wake_ups.put(False)
+            await in_threads(self, self._work, self.feed, self._wake_ups)
         finally:
             self._made.drain()
             self._calls.clear()  # the stage was left
-
-    def busy(self, seconds: float, waited: float) -> float:
-        return self._seconds
-
-    def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
-        self._stopped = True  # calls that no thread has taken come after it
-        super().fail(origin, error, given)
-
-    def stop(self) -> None:
-        super().stop()
-        self._stopped = True
+            self._entered.clear()
 
     async def feed(self) -> None:
         """Give every item to the threads."""
@@ -241,18 +215,19 @@ class ThreadStage(CallingStage):
 
     def _work(self) -> None:
         """Each thread runs this."""
-        yield_to_streams()
         self.serve(self.function)
 
     def serve(self, function: Function) -> None:
         """Make calls, with this thread's own function, until there will be no more."""
-        if self._filters:
+        if self.called.verb == "filter":
             function = _keeps(function)
-        if self._retry:
-            function = _tries(function, self._retry, self)
+        if self.called.retry:
+            function = _tries(function, self.called.retry, self)
         made, calls, out = self._made, self._calls, self.out
-        while not self._stopped and taken(self._wake_ups):
-            while calls and not self._stopped:
+        yield_to_streams()
+        while taken(self._wake_ups):
+            # After an error none is made: calls that no thread has taken come after it.
+            while calls and self.error is None and not self.abandoned:
                 try:
                     call = calls.popleft()
                 except IndexError:  # another thread was faster
@@ -284,7 +259,7 @@ class ThreadStage(CallingStage):
     def _collect(self, made: deque[Call]) -> None:
         while made:
             call = made.popleft()
-            self._seconds += call.seconds
+            self.seconds += call.seconds
             self._leave(call)
         self._pass_on_in_order()
 
@@ -293,7 +268,7 @@ class BatchStage(ThreadStage):
     """Batches of `size` items, collated in a thread; by default large ones as their items come (`Packed`)."""
 
     def __init__(self, collate: Callable[[list[Any]], Any] | None, size: int, drop_last: bool, *args: Any) -> None:
-        super().__init__(pack_or_collate, *args)
+        super().__init__(Called(operator.call), *args)
         self.marks: bool = collate is not None
         self._collate = collate
         self._size = size
@@ -303,9 +278,8 @@ class BatchStage(ThreadStage):
 
     async def feed(self) -> None:
         source, size = self.source, self._size
-        while await self.ready():
-            packed = Packed(size, self._collate)
-            packed.add(source.take_some(1))
+        while await self.ready(size):
+            packed = Packed(size, self._collate, source.items[0][1])
             part = packed.part
             while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
                 packed.add(source.take_some(min(size - len(packed), part - len(packed) % part)))
@@ -318,10 +292,10 @@ class BatchStage(ThreadStage):
             if self.error is not None:  # of the batch before, for which this has waited
                 return
             if len(packed) < size and (self._drop_last or source.error is not None):
-                self._drop(packed.origins())
+                self.out.drop(packed.origins())  # they count as received in the next epoch, if the block has one
                 return
             self._behind += 1
-            self._hand_over(self._enter([(packed.origins(), packed)]))
+            self._hand_over(self._enter([(packed.origins(), packed.collate)]))
             del packed
 
     async def _caught_up(self) -> None:
@@ -337,12 +311,8 @@ class BatchStage(ThreadStage):
         self._behind -= 1
         if call.item is not PACKED:
             super()._leave(call)
-        self._ended.wake()
-
-    def _drop(self, origins: tuple[Origin, ...]) -> None:
-        """Items of a batch that is not full count as received in the next epoch, if there is one in this block."""
-        if isinstance(self.out, DroppingLink):
-            self.out.drop(origins)
+        if self._ended.waiters:
+            self._ended.wake()
 
 
 def _keeps(function: Function) -> Function:
@@ -354,13 +324,14 @@ def _keeps(function: Function) -> Function:
     return kept
 
 
-def _keeps_later(function: Function) -> Function:
-    """The same of a coroutine function."""
+def _listed(function: Function, stage: str, item: Any) -> list[Any]:
+    return listed(checked(function(item)), stage)
 
-    async def kept(item: Any) -> Any:
-        return item if await function(item) else DROPPED
 
-    return kept
+def listed(found: Iterable[Any], stage: str) -> list[Any]:
+    """All items that a function has given, each with its mark."""
+    check_rows(found, None)
+    return [marked(part, stage) for part in found]
 
 
 def _tries(function: Function, retry: int, stage: Stage) -> Function:
@@ -371,22 +342,6 @@ def _tries(function: Function, retry: int, stage: Stage) -> Function:
         while True:
             try:
                 return checked(function(item))
-            except Exception:
-                if not left or stage.abandoned:
-                    raise
-                left -= 1
-
-    return tried
-
-
-def _tries_later(function: Function, retry: int, stage: Stage) -> Function:
-    """The same of a coroutine function."""
-
-    async def tried(item: Any) -> Any:
-        left = retry
-        while True:
-            try:
-                return await function(item)
             except Exception:
                 if not left or stage.abandoned:
                     raise

@@ -176,7 +176,7 @@ class AsyncZipped(Zipped):
         iterators = list[Any]()
         try:
             for source in self.sources:
-                iterators.append(aiter(source) if hasattr(source, "__aiter__") else _Later(source))
+                iterators.append(aiter(source) if hasattr(source, "__aiter__") else _later(source))
             while True:
                 items: list[Any] = []
                 try:
@@ -196,16 +196,10 @@ class AsyncZipped(Zipped):
             await _close_all_later([*iterators])
 
 
-class _Later:
+async def _later(source: Any) -> AsyncIterator[Any]:
     """The items of a source in memory, as an async iterator."""
-
-    def __init__(self, source: Any) -> None:
-        self._iterator = _in_a_row(source)
-
-    async def __anext__(self) -> Any:
-        for item in self._iterator:
-            return item
-        raise StopAsyncIteration
+    for item in _in_a_row(source):
+        yield item
 
 
 class ZippedOfEpoch:

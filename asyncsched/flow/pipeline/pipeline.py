@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable, Mapping
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, SupportsIndex, TypeVar, overload
 
 from ..._arguments import (
@@ -20,15 +20,15 @@ from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
+from .coroutines import LoopStage
 from .counting_stages import ShuffleStage, TakeStage, UnbatchStage
 from .device_stage import DeviceStage
-from .epoch import Items, PipelineStatistics, report
-from .functions import BatchStage, LoopStage, ThreadStage, checked
-from .links import DroppingLink, Link, marked
+from .epoch import NOT_OPENED, Items, PipelineStatistics
+from .functions import BatchStage, Called, ThreadStage
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
+from .plan import Plan, StagePlan, unknown_after
 from .position import Position, Progress
 from .processes import ProcessStage
-from .stages import Plan, Stage, StagePlan, unknown_after
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -79,8 +79,11 @@ class Pipeline(Generic[T]):
         self._submitter = submitter
         self._runtime = runtime
         self._plan = plan
-        self._progress = Progress(plan.epochs, runtime.optimizers)
         self._last: Items[T] | None = None  # the epoch that is open, or was the last
+
+    @cached_property
+    def _progress(self) -> Progress:
+        return Progress(self._plan.epochs, self._runtime.optimizers)
 
     def __repr__(self) -> str:
         of = [getattr(source, "__name__", type(source).__name__) for source in unzipped([self._plan.source])]
@@ -199,8 +202,7 @@ class Pipeline(Generic[T]):
             return items // size if drop_last else -(-items // size)
 
         make = partial(BatchStage, collate, size, drop_last)
-        link = DroppingLink if drop_last else Link
-        return self._stage(StagePlan(f"batch {size}", 2, make, length, size.__mul__, link))
+        return self._stage(StagePlan(f"batch {size}", 2, make, length, size.__mul__))
 
     @naming_arguments
     def shard(self, index: int, count: int, *, drop_last: bool = False) -> Pipeline[T]:
@@ -472,7 +474,7 @@ class Pipeline(Generic[T]):
 
     def statistics(self) -> PipelineStatistics:
         """A snapshot of the present epoch, or the last."""
-        return self._last.statistics() if self._last is not None else report((), Link(0), 0.0, 0.0)
+        return NOT_OPENED if self._last is None else self._last.statistics()
 
     def state_dict(self) -> dict[str, Any]:
         """The position, for `load_state_dict`: the epoch's number, and which items of the source count.
@@ -511,7 +513,7 @@ class Pipeline(Generic[T]):
         """Begin an epoch, or raise if none may begin now."""
         self._runtime.check()
         self._progress.must_rest()
-        if is_iterator(self._plan.source) and self._last is not None:
+        if self._last is not None and is_iterator(self._plan.source):
             raise RuntimeError(_ONCE)
         self._last = items
 
@@ -520,13 +522,13 @@ def _calls(
     verb: str, fn: Any, workers: int, ordered: bool, processes: bool, buffer: int | str, retry: int = 0, skip: Skip = ()
 ) -> StagePlan:
     """A stage that calls a function for each item."""
+    items, most_bytes = _bounds(buffer, 0)
     check_int("workers", workers)
     check_int("retry", retry, 0)
     skips = skip if isinstance(skip, tuple) else (skip,)
     for kind_of in skips:
         if not (isinstance(kind_of, type) and issubclass(kind_of, Exception)):
             raise TypeError(f"skip= takes classes of exceptions, as `skip=(OSError, ValueError)`, not {kind_of!r}")
-    items, most_bytes = _bounds(buffer, 0)
     if not callable(fn):
         raise TypeError(f"{verb} takes a function of one item, not {type(fn).__name__}")
     name = getattr(fn, "__name__", type(fn).__name__)
@@ -546,42 +548,14 @@ def _calls(
     if processes:
         check_pickles(fn, name)
 
-    def make(title: str, source: Link, out: Link) -> Stage:
-        called = fn
-        if verb == "flat_map":
-            called = _listed_later(fn, title) if kind is LoopStage else partial(_listed, fn, title)
-        return kind(
-            called, title, source, out, workers, ordered=ordered, filters=verb == "filter", policy=(retry, skips)
-        )
-
+    make = partial(kind, Called(fn, verb, retry, skips), workers=workers, ordered=ordered)
     plan = StagePlan(f"{verb} {name}", workers + items, make, most_bytes=most_bytes)
     return _dropping(plan) if skips or verb == "filter" else plan
 
 
 def _dropping(plan: StagePlan) -> StagePlan:
     """The same of a stage that leaves items out."""
-    return plan._replace(length=partial(unknown_after, plan.label), needs=None, link=DroppingLink)
-
-
-def _listed(fn: Callable[[Any], Iterable[Any]], stage: str, item: Any) -> list[Any]:
-    return _parts(checked(fn(item)), stage)
-
-
-def _listed_later(
-    fn: Callable[[Any], Awaitable[Iterable[Any]] | AsyncIterable[Any]], stage: str
-) -> Callable[[Any], Awaitable[list[Any]]]:
-    async def listed(item: Any) -> list[Any]:
-        found = fn(item)
-        if isinstance(found, AsyncIterable):
-            return [marked(part, stage) async for part in found]
-        return _parts(await found, stage)
-
-    return listed
-
-
-def _parts(found: Iterable[Any], stage: str) -> list[Any]:
-    check_rows(found, None)
-    return [marked(part, stage) for part in found]
+    return plan._replace(length=partial(unknown_after, plan.label), needs=None)
 
 
 def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:
@@ -596,6 +570,7 @@ def make_pipeline(
     submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int | str, order: Order | None
 ) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
+    bounds = _bounds(buffer, 1)
     single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
     if isinstance(source, Pipeline | Handle) or single or (not is_iterable(source) and not callable(source)):
         joined = ": before any stage, sources are joined by `s.pipeline(a).zip(b)`" * isinstance(source, Pipeline)
@@ -613,7 +588,7 @@ def make_pipeline(
         check_order(order)
         if callable(order):
             _check_takes_epoch("the order", order)
-    return Pipeline(submitter, runtime, Plan(source, _bounds(buffer, 1), order))
+    return Pipeline(submitter, runtime, Plan(source, bounds, order))
 
 
 def _check_takes_epoch(what: str, function: Any) -> None:

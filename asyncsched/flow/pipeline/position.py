@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..._core.endings import Commit
+from .order import is_in_memory, is_map
 
 _NUMBERS = (int, float, np.integer)
 _FIELDS, _TEXT = 4, 200  # most parts of a tuple, and most characters of a text: as of a path, not of a document
@@ -270,6 +271,16 @@ class Position:
         """How many items count."""
         return self.taken + len(self.ahead)
 
+    def check(self, iterable: Any) -> None:
+        """Raise ValueError if this is behind the end of a source that is read by index: it is of another pipeline."""
+        now = self.now()
+        received = max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])
+        if received and (is_in_memory(iterable) or is_map(iterable)) and received > (count := len(iterable)):
+            raise ValueError(
+                f"the loaded position is behind {received} items, and the source has {count}: load the `state_dict()`"
+                " of a pipeline with the same source"
+            )
+
     def reaches(self, first: int) -> bool:
         """Whether any item from this number on counts."""
         return self.taken > first or any(number >= first for number in (*self.ahead, *self.parts))
@@ -331,7 +342,7 @@ class Progress:
         self.open: bool = False
         self.unread: bool = False  # the epoch has begun, was not read to its end, and `load` has not set it back
         self._opener = self._receiver = _Consumer(None)
-        self._began = Position()  # where the epoch did
+        self.began = Position()  # where the epoch did
         # Once the consumer has stepped an optimiser: what counts without the last commits, and with each of these.
         self._moved: Position | None = None
         self._commits: deque[tuple[Position, Commit]] = deque()
@@ -368,11 +379,12 @@ class Progress:
         self.finish()
         self.open = True
         self._opener = self._receiver = _Consumer(asyncio.current_task())
-        self._began = self.position.copy()
+        self.began = self.position.copy()
         return self.position
 
     def asked(self) -> None:
-        """An item is asked for: the first, or one that is not there yet."""
+        """An item is asked for: the first, or one that is not there yet. The one in hand counts."""
+        self.position.put_down()
         task = asyncio.current_task()
         if self._receiver.task() is not task:
             self._receiver = _Consumer(task)
@@ -403,13 +415,13 @@ class Progress:
     def learned(self) -> None:
         """Somebody has issued gradients. Where there is an optimiser, its step will make them count."""
         if self._moved is None and self._optimizers and self._is_here():
-            self._moved = self._began
+            self._moved = self.began
 
     def stepped(self, commit: Commit) -> None:
         """Somebody's optimiser has issued this commit."""
         if self._is_here():
             self._settle()
-            self._moved = self._moved or self._began
+            self._moved = self._moved or self.began
             self._commits.append((self.received(), commit))
 
     def _is_here(self) -> bool:
@@ -435,14 +447,10 @@ class _Consumer:
     """An asyncio task that takes items. Held weakly, since a task that has ended holds its result."""
 
     def __init__(self, task: Task | None) -> None:
-        self.task: Callable[[], Task | None] = _nobody if task is None else weakref.ref(task)
+        self.task: Callable[[], Task | None] = (lambda: None) if task is None else weakref.ref(task)
         self.cancellations: int = 0 if task is None else task.cancelling()  # when it asked for an item
 
     def was_cancelled(self) -> bool:
         """Whether it was cancelled since then."""
         task = self.task()
         return task is not None and task.cancelling() > self.cancellations
-
-
-def _nobody() -> None:
-    return None

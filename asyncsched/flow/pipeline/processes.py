@@ -30,7 +30,6 @@ from typing import Any
 
 from ..._core.failure import built_in_of
 from ...errors import add_note
-from ...runtime.threads import yield_to_streams
 from .functions import ThreadStage, checked
 
 Told = tuple[str, str]  # an exception: in a line of text, and as it would be printed
@@ -51,10 +50,9 @@ class ProcessStage(ThreadStage):
             process.give_up()
 
     def _work(self) -> None:
-        yield_to_streams()
         process = _Process(self.function)
         self._processes.append(process)
-        if self._stopped:  # `stop` may not have seen it
+        if self.abandoned:  # `stop` may not have seen it
             process.give_up()
         try:
             self.serve(process.call)

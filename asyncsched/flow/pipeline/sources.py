@@ -13,7 +13,6 @@ the source is closed at once, while that item may still wait for the consumer.
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -24,11 +23,13 @@ from typing import Any
 import anyio
 
 from ...errors import passable
-from ...runtime.threads import in_thread, pass_interrupt, taken, yield_to_streams
-from .links import Link, marked
+from ...runtime.threads import in_thread, taken, yield_to_streams
+from .coroutines import run_apart
+from .functions import EntryQueue, in_threads
+from .marks import marked
 from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position
-from .stages import EntryQueue, Stage
+from .stages import Link, Stage
 
 _NAME = "0 (source)"
 _END = object()  # in place of an item
@@ -37,8 +38,8 @@ _END = object()  # in place of an item
 class SourceStage(Stage):
     """The base of all sources. The link in front of a source stays empty."""
 
-    def __init__(self, iterable: Any, skip: Position, out: Link, first: int, most: int) -> None:
-        super().__init__(_NAME, Link(0), out)
+    def __init__(self, iterable: Any, skip: Position, source: Link, out: Link, first: int, most: int) -> None:
+        super().__init__(_NAME, source, out)
         self.iterable = iterable
         self.opened = False  # whether it has begun to read, and so closes what it reads
         self.skip: Position = skip
@@ -46,7 +47,6 @@ class SourceStage(Stage):
         self.most = most  # items to read
         self.until: int = first + most  # the number of the first item that is not wanted
         self.end: int = first  # the number behind the last item, once that was read
-        self.seconds: float = 0.0  # of work, if a thread reads
         self.closing_error: BaseException | None = None  # raised by a generator when it was closed
 
     def read_no_more(self) -> None:
@@ -60,13 +60,13 @@ class SourceStage(Stage):
         super().fail(origin, error, given)
 
 
-def make_source(iterable: Any, skip: Position, out: Link, first: int = 0, most: int = sys.maxsize) -> SourceStage:
+def make_source(iterable: Any, *args: Any) -> SourceStage:
     """The kind of source that an iterable needs."""
     if is_in_memory(iterable):
-        return IndexedSource(iterable, skip, out, first, most)
+        return IndexedSource(iterable, *args)
     if hasattr(iterable, "__aiter__"):
-        return AsyncSource(iterable, skip, out, first, most)
-    return (MapSource if is_map(iterable) else ThreadSource)(iterable, skip, out, first, most)
+        return AsyncSource(iterable, *args)
+    return (MapSource if is_map(iterable) else ThreadSource)(iterable, *args)
 
 
 async def close(iterable: Any) -> None:
@@ -121,7 +121,7 @@ class AsyncSource(SourceStage):
     _reading: asyncio.Task[Any] | None = None
 
     async def run(self) -> None:
-        await self.run_apart(self._read)
+        await run_apart(self, self._read)
 
     def read_no_more(self) -> None:
         super().read_no_more()
@@ -180,31 +180,20 @@ class ThreadSource(SourceStage):
         self._room: SimpleQueue[int] = SimpleQueue()  # for how many more items there is room; 0 to stop
         self._read_so_far = EntryQueue(self._take_in, self.fail)
         self._feeding = anyio.CancelScope()
-        self._stopped = False
         self._failed: tuple[int, BaseException] | None = None
         self._iterator: Any = None
+        self.seconds: float = 0.0
 
     async def run(self) -> None:
-        async with anyio.create_task_group() as group:
-            group.start_soon(in_thread, self._read, f"pipeline {self.name}")
-            try:
-                with self._feeding:
-                    await self._feed()
-            except BaseException as error:
-                pass_interrupt(error)
-                raise
-            finally:
-                self._stopped = True
-                self._room.put(0)
+        await in_threads(self, self._read, self._feed, self._room)
         self._read_so_far.drain()
-
-    def busy(self, seconds: float, waited: float) -> float:
-        return self.seconds
 
     async def _feed(self) -> None:
         """Give the thread all room there is, until this is cancelled."""
-        while True:
-            self._room.put(await self.out.reserve_all())
+        with self._feeding:
+            while True:
+                await self.out.reserve()
+                self._room.put(1 + self.out.reserve_some(self.out.room))
 
     def _read(self) -> None:
         """Read the iterable. Runs on a thread of its own."""
@@ -214,12 +203,12 @@ class ThreadSource(SourceStage):
             self.opened = True
             self._open()
             while number < self.until and (room := taken(self._room)):
-                while room and number < self.until and not self._stopped:
+                while room and number < self.until and not self.abandoned:
                     started = perf_counter()
                     if (item := self._get(number)) is _END:
                         self.end: int = number
                         return
-                    self.seconds: float = self.seconds + perf_counter() - started
+                    self.seconds += perf_counter() - started
                     if not self.skip.has(number):
                         room -= 1
                         so_far.things.append((number, marked(item, self.name)))
@@ -255,7 +244,7 @@ class ThreadSource(SourceStage):
         self._room.put(0)
 
     def fail(self, origin: Origin, error: BaseException, given: str = "") -> None:
-        self._stopped = True
+        self.abandoned = True
         self._feeding.cancel()
         super().fail(origin, error, given)
 

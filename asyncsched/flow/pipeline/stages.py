@@ -1,51 +1,344 @@
-"""The base of a pipeline's stages: links on either side, and how stages fail.
+"""The base of a pipeline's stages, and the links between them.
 
 A stage takes items from one link and puts its results into the next. An error of its function ends its output: behind
 the results of the items before it, and with nothing after it.
 
-The parts of a pipeline, and how many items it gives.
+A link is a bounded row of items, with the waiters for items and for room.
+
+Theory of operation. A stage reserves room in the link behind it *before* it takes an item from the link in front of it,
+and a source does so before it is asked for anything. So an item has room from the moment it is read, and a pipeline
+never holds more than the sum of its links. Each room goes round:
+
+    reserve -> put -> take           a stage's result, which the next stage takes
+    reserve -> unreserve             no item came: the items are at their end, or a filter has left it out
+    put -> withdraw                  the stage takes back what nobody has taken
+    take -> put_back                 the next stage returns it: the row is too full until that is taken again
+
+The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
+loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
+for how many items it waits (`wanted`), and is woken for half a row of them at a time. A waiter for room is woken when
+half of the row is free, since then it is worth a step, or when the next stage has nothing left to take.
+
+A link may be bounded in bytes, too. Room is reserved before an item is there to be measured. So the link has room for
+as many items as fit by the largest so far: of its own, and of those in front, which a stage holds while it works on
+them. Until it knows the size of one of its own, it has room for one.
+
+An `asyncio.Queue` between two stages reserves nothing, and wakes somebody for each item: `bench/pipeline.py` compares
+the two.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
-from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections import deque
+from collections.abc import Iterable
+from contextlib import suppress
 from math import inf
 from time import perf_counter
-from traceback import TracebackException
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, TypeAlias
 
 from ..._core.failure import copied
-from ..._log import log
+from ..._tree import leaves
 from ...errors import add_note, notes_of, passable
-from ...runtime.threads import ended
-from .links import Link
-from .order import Shard, arranged, is_in_memory, is_iterable, is_map, of_epoch
-from .position import EPOCH, Origin, Position, brief, describe
+from .marks import NESTED, Marked
+from .position import EPOCH, Behind, Origin, Part, Position, Span, beside, brief, describe, joined, spans_of
 
-T = TypeVar("T")
-_FAILURES_KEPT: Final = 16
-_MOST_TOLD: Final = 300  # characters of each
+Numbered: TypeAlias = tuple[Origin, Any]
+DROPPED = object()  # in place of an item that goes no further
+WEIGHED = 64  # every how many-th item is weighed, for `statistics()`, and of how many parts: it takes a microsecond
+MANY = 1024  # spans of numbers that are kept as they came; a guess
 
 
-class StagePlan(NamedTuple):
-    """The plan of a stage: its name, how many items it may have, and the function that makes it of a name and two
-    links."""
+class Link:
+    """A row of at most `capacity` items: made, being made, or about to be made. One side puts, the other takes.
 
-    label: str
-    capacity: int
-    make: Callable[[str, Link, Link], Stage]
-    # How many items it makes of so many, by default as many. Raises TypeError if that is not known.
-    length: Callable[[int], int] = int
-    # Of how many items its first so many are made, by default of as many. None if that is not known.
-    needs: Callable[[int], int] | None = int
-    link: type[Link] = Link  # behind it
-    most_bytes: int | None = None  # of these items
-    shuffles: bool = False
-    unbatches: bool = False
+    An item that goes no further is put as `DROPPED`. Its number goes with the next item that is put. So it counts as
+    received when the items in front of it are, and a position stays short however few items are kept.
+    """
+
+    def __init__(self, capacity: int, most_bytes: int | None = None) -> None:
+        self._most_items = capacity
+        self._most_bytes = most_bytes or sys.maxsize
+        self._largest = 1  # bytes of an item
+        self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
+        self.capacity: int = capacity if most_bytes is None else 1
+        self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
+        self.items: deque[Numbered] = deque()
+        self.count: int = 0  # items ever put
+        self._weighed, self._weight = 0, 0.0  # some of them, and their bytes
+        self._look_at = 0  # the number of the next item that is more than put
+        self.ended: bool = False
+        self.more: bool = False  # another epoch will follow: only an error ends it
+        self.error: BaseException | None = None  # why it ended
+        self.for_items: WaitQueue = WaitQueue()
+        self.for_room: WaitQueue = WaitQueue()
+        self.wanted: int = 1  # for how many items the taker waits, while it does; read on any thread
+        self._dropped: list[Span] = []
+        self._many = MANY  # so many spans are joined
+
+    def try_reserve(self) -> bool:
+        """Take room for an item, if there is any."""
+        if self.room > 0:
+            self.room -= 1
+            return True
+        return False
+
+    async def reserve(self) -> None:
+        """Wait for room for an item, and take it."""
+        while not self.try_reserve():
+            await self.for_room.wait()
+
+    def reserve_some(self, most: int) -> int:
+        """Take room for so many items, or as many as there is room for. Returns for how many."""
+        room = max(0, min(most, self.room))
+        self.room -= room
+        return room
+
+    def unreserve(self) -> None:
+        """Give back room that was reserved, since no item came. Another worker may wait for room, and has to see that
+        too."""
+        self.room += 1
+        self.for_room.wake()
+
+    def lift_bound(self) -> None:
+        """Wake all that wait for room, now or later, to put nothing: the stage has failed."""
+        self.room = sys.maxsize
+        self.for_room.wake_all()
+
+    def put(self, origin: Origin, item: Any) -> None:
+        """Add an item whose room was reserved, or give its room back if it was dropped."""
+        if item is DROPPED:
+            if self.fitted:
+                self._measure(item)
+            self.drop(origin)
+            self.room += 1
+            if self.for_room.waiters and (self.for_items.waiters or self.room * 2 >= self.capacity):
+                self.for_room.wake()
+            return
+        if self.count >= self._look_at:
+            origin = self._look(origin, item)
+        self.items.append((origin, item))
+        self.count += 1
+        if self.for_items.waiters and len(self.items) >= self.wanted:
+            self.for_items.wake()
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all items ever put, by those that were weighed."""
+        return self.count * self._weight / max(self._weighed, 1)
+
+    def _look(self, origin: Origin, item: Any) -> Origin:
+        """Measure an item, if items have to fit, and weigh some. Returns its origin, with those dropped before it."""
+        if self.fitted:
+            self._measure(item)
+        if self.count % WEIGHED == 0:
+            with suppress(Exception):  # it cannot tell its size, which nobody has asked for
+                self._weight += _about(item)
+                self._weighed += 1
+        self._look_at = 0 if self.fitted else self.count + WEIGHED - self.count % WEIGHED
+        return self.dropped(origin) if self._dropped else origin
+
+    def _offer_room(self) -> None:
+        for _ in range(min(self.room, len(self.for_room.waiters))):
+            self.for_room.wake()
+
+    def _measure(self, item: Any) -> None:
+        """Fit the links that are bounded in bytes to an item that is put here. Only a link's own item makes it larger,
+        and only the first does."""
+        nbytes = size_of(item)
+        for link in self.fitted:
+            link._largest = max(link._largest, nbytes)
+            most = link._most_items if link is self else link.capacity
+            capacity = max(1, min(most, link._most_bytes // link._largest))
+            link.room += capacity - link.capacity
+            link.capacity = capacity
+            link.wanted = min(link.wanted, capacity // 2 or 1)
+            link._offer_room()
+
+    def end(self, error: BaseException | None = None) -> None:
+        """No more items will be put: there are none, or an error came."""
+        if self.more and error is None:
+            return
+        self.ended, self.error = True, error
+        self.for_items.wake_all()
+
+    async def arrived(self, count: int = 1) -> bool:
+        """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
+        or for half a row if that is less."""
+        while len(self.items) < (wanted := min(count, self.capacity // 2) or 1):
+            if self.ended:
+                return bool(self.items)
+            self._offer_room()
+            self.wanted = wanted
+            try:
+                await self.for_items.wait()
+            finally:
+                self.wanted = 1
+        return True
+
+    def take(self) -> Numbered:
+        """The first item; there must be one.
+
+        Raises:
+            RuntimeError: if an array in it was written to since it was put. There are no more items then.
+        """
+        self.room += 1
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
+            self.for_room.wake()
+        taken = self.items.popleft()
+        return self._checked(taken) if type(taken[1]) is Marked else taken
+
+    def take_marked(self) -> Numbered:
+        """The same with its mark, for a stage that holds the item, and checks it itself."""
+        self.room += 1
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
+            self.for_room.wake()
+        return self.items.popleft()
+
+    def take_some(self, most: int) -> list[Numbered]:
+        """The first items with their marks: so many, or as many as there are."""
+        items = self.items
+        if most < len(items):
+            found = [items.popleft() for _ in range(most)]
+        else:
+            found = [*items]
+            items.clear()
+        self.room += len(found)
+        if self.for_room.waiters and self.room * 2 >= self.capacity:
+            self._offer_room()
+        return found
+
+    def _checked(self, taken: Numbered) -> Numbered:
+        origin, item = taken
+        try:
+            return origin, item.check(origin)
+        except RuntimeError as error:
+            self.items.clear()
+            self.end(error)
+            raise
+
+    def drop(self, origin: Origin) -> None:
+        """No result will be put for this item."""
+        dropped, self._look_at = self._dropped, 0
+        for span in spans_of(origin):
+            # The gap behind an epoch stays apart: it is passed over, and the numbers around it are those of items.
+            apart = not isinstance(span, Part) and not (span.start % EPOCH and span.stop % EPOCH)
+            if dropped and not apart and (both := beside(dropped[-1], span)) is not None:
+                dropped[-1] = both
+            else:
+                dropped.append(span)
+        if len(dropped) > self._many:  # out of order, behind a shuffle: most spans adjoin each other
+            self._dropped = joined(dropped)
+            self._many = max(MANY, 2 * len(self._dropped))
+
+    def dropped(self, behind: Origin = ()) -> Origin:
+        """An origin, or none, with the numbers that were dropped last. They go with that item."""
+        dropped, self._dropped = self._dropped, []
+        return Behind(behind, tuple(dropped))
+
+    def withdraw(self) -> None:
+        """Drop the items that were put and not taken, as if they had never been put."""
+        self.room += len(self.items)
+        self.count -= len(self.items)
+        self.items.clear()
+
+    def put_back(self, items: Iterable[Numbered]) -> None:
+        """Put items back that were taken, in order: they will be taken again."""
+        before = len(self.items)
+        self.items.extendleft(reversed([*items]))
+        self.room -= len(self.items) - before
+        self.for_items.wake_all()
+
+    def reopen(self) -> None:
+        """Take the items of another epoch from stages that have ended. These had taken room for more than they put."""
+        self.ended = False
+        self.room = self.capacity - len(self.items)
+
+    def close(self) -> None:
+        """Drop the items that are left."""
+        self.items.clear()
+        self.error = None
+
+
+def size_of(item: Any) -> int:
+    """Bytes of an item: of what has `nbytes`, as arrays do, or says its size to Python, as bytes, text and pandas'
+    tables do; also in tuples, lists and dicts."""
+    if type(item) is Marked:
+        return size_of(item.item)
+    if isinstance(item, NESTED):
+        return sum([size_of(leaf) for leaf in leaves(item)])  # `map` would end at a StopIteration
+    nbytes = getattr(item, "nbytes", None)
+    return nbytes if isinstance(nbytes, int) else sys.getsizeof(item, 0)
+
+
+def _about(item: Any) -> float:
+    """The same by some of its parts, where they are many: a million take half a second."""
+    if type(item) is Marked:
+        item = item.item
+    if isinstance(item, dict):
+        item = [*item.values()]
+    if not isinstance(item, list | tuple):
+        return size_of(item)
+    some = item[:: len(item) // WEIGHED + 1]
+    return sum(map(_about, some)) * len(item) / max(len(some), 1)
+
+
+class WaitQueue:
+    """Coroutines that wait for a change, and are woken one at a time. A waiter that wakes looks again.
+
+    Theory of operation. Each waiter has a future of its own, in a deque. A wake-up takes the first future out and gives
+    it its result. So a future in the deque belongs to a waiter that nobody has woken yet, or to one that was cancelled
+    and has not run since: a wake-up passes over it. A waiter that was woken, and then cancelled before it ran, hands
+    its wake-up on. So no wake-up is lost, and each reaches a waiter.
+
+    A wake-up is a hint and gives nothing: before the waiter runs, somebody else may take the item or the room. So a
+    waiter looks again, in a loop.
+
+    Alternatives. `asyncio.Condition` has a lock, which one thread does not need. `asyncio.Semaphore` has a count, which
+    would repeat the length of the deque of items. A memory object stream of anyio, into which a None is sent per
+    wake-up, was used before: it delivers to waiters that were cancelled, so it needed counters beside it.
+    """
+
+    def __init__(self) -> None:
+        self.waiters: deque[asyncio.Future[None]] = deque()  # those that nobody has woken yet
+        self._inside = 0  # with those that were woken and have not run yet
+        self._seconds = 0.0  # for which they have waited, added up, less `_inside` times the present time
+
+    async def wait(self) -> None:
+        """Wait until it is woken. Always passes through the event loop."""
+        future = asyncio.get_running_loop().create_future()
+        self.waiters.append(future)
+        self._inside += 1
+        self._seconds -= perf_counter()
+        try:
+            await future
+        except BaseException:
+            if future.done() and not future.cancelled():
+                self.wake()  # this waiter was woken, and was cancelled: hand it on
+            elif future in self.waiters:
+                self.waiters.remove(future)
+            raise
+        finally:
+            self._inside -= 1
+            self._seconds += perf_counter()
+
+    def wake(self) -> None:
+        """Wake the first, if anybody waits."""
+        while self.waiters:
+            future = self.waiters.popleft()
+            if not future.done():
+                future.set_result(None)
+                return
+
+    def wake_all(self) -> None:
+        """Wake everyone."""
+        while self.waiters:
+            self.wake()
+
+    def seconds(self, now: float) -> float:
+        """Seconds for which coroutines have waited here, added up."""
+        return self._seconds + self._inside * now
 
 
 class Stage:
@@ -59,9 +352,8 @@ class Stage:
         self.ordered = ordered
         self.epoch = 0
         self.skip: Position = Position()  # what counted when the block was opened
-        self.skips: tuple[type[Exception], ...] = ()  # of the function: such an item is left out
-        self.skipped: int = 0
-        self.failures: deque[str] = deque(maxlen=_FAILURES_KEPT)  # of the last of these
+        self.skipped: int = 0  # items that it left out for an error
+        self.failures: deque[str] = deque(maxlen=16)  # of the last of these
         self.held = 0  # items that it keeps besides those that have room in `out`
         self.closing: bool = False  # what it reads
         self.abandoned: bool = False  # what it makes, by anybody
@@ -70,6 +362,7 @@ class Stage:
         self.failed_on: str = ""  # the item there, if it is brief
         self.started: float = perf_counter()
         self.ended: float = inf
+        self.seconds: float | None = None  # of work, where its threads measure it
 
     async def work(self) -> None:
         """Run to the end of the output. Whatever ends it is told to the next stage, which would wait for it."""
@@ -90,17 +383,14 @@ class Stage:
         """
         raise NotImplementedError
 
-    def busy(self, seconds: float, waited: float) -> float:
-        """Seconds of work in the first so many, added up over the workers: all time in which they have not waited."""
-        return max(0.0, self.workers * seconds - waited)
-
-    async def ready(self) -> bool:
-        """Wait for room, and take it, and for an item. False if it takes no more items."""
+    async def ready(self, count: int = 1) -> bool:
+        """Wait for room, and take it, and for an item, or for several as `Link.arrived` does. False if it takes no more
+        items."""
         if self.error is not None:
             return False
         if not self.out.try_reserve():
             await self.out.reserve()
-        if self.source.items or await self.source.arrived():
+        if self.source.items or await self.source.arrived(count):
             return self.error is None
         self.out.unreserve()
         return False
@@ -116,20 +406,6 @@ class Stage:
             self.source.end()
             self.out.lift_bound()
 
-    def leaves_out(self, origin: Origin, error: BaseException, given: str) -> bool:
-        """Whether an item is left out for this error; then it is told of."""
-        if not isinstance(error, self.skips):
-            return False
-        self.skipped += 1
-        told = "".join(TracebackException.from_exception(error).format_exception_only()).strip().replace("\n", " ")
-        failure = f"{describe(origin)}{given and f' ({given})'}: {told[:_MOST_TOLD]}"
-        self.failures.append(failure)
-        if self.skipped == 1:
-            log.warning(
-                "stage %s of a pipeline leaves out %s (others are counted in `statistics()`)", self.name, failure
-            )
-        return True
-
     def pass_on(self, origin: Origin, item: Any) -> None:
         """Put an item that the stage is done with. The next stage may not be able to tell its size."""
         try:
@@ -137,30 +413,16 @@ class Stage:
         except BaseException as error:
             self.fail(origin, error, brief(item))
 
-    async def run_apart(self, work: Callable[[], Coroutine[Any, Any, bool]]) -> None:
-        """Run a function that awaits a user's coroutines. While it returns True, run it again in a new asyncio task.
-
-        If this is cancelled, cancel it once and wait for it, as asyncio does. A cancelled scope of anyio would cancel
-        it again at each `await`, even in a `finally`. A source that is being closed is not cancelled any more.
-        """
-        go_on = True
-        while go_on:
-            task = asyncio.create_task(work())
-            try:
-                await asyncio.wait([task])
-            except asyncio.CancelledError as error:
-                self.fail((), error)  # in case a user's coroutine goes on all the same
-                self.abandoned = True
-                if not self.closing:
-                    task.cancel()
-                await ended(task)
-                raise
-            if task.cancelled():  # by somebody else
-                self.fail((), asyncio.CancelledError())
-                return
-            if (raised := task.exception()) is not None:  # told before the other workers are cancelled for it
-                self.fail((), raised)
-            go_on = task.result()
+    def figures(self, now: float) -> tuple[Any, ...]:
+        """The fields of its `StageStatistics`, in order."""
+        out, seconds = self.out, min(now, self.ended) - self.started
+        waits = self.source.for_items.seconds(now), out.for_room.seconds(now)
+        busy = self.seconds
+        if busy is None:  # all time in which its workers have not waited
+            busy = max(0.0, self.workers * seconds - sum(waits))
+        rate = 1 / seconds if seconds > 0 else 0.0
+        made = out.count, busy, *waits, out.count * rate, int(out.nbytes * rate), busy / max(out.count, 1)
+        return self.name, self.workers, out.capacity + self.held, *made, self.skipped, tuple(self.failures)
 
     def _finish(self) -> None:
         """There will be no more output."""
@@ -188,127 +450,3 @@ def _alone(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-class EntryQueue(Generic[T]):
-    """Delivers on the loop's thread, in order, what any thread appends. Made on the loop's thread.
-
-    Args:
-        deliver: called with the things that are there. It takes them out, one after the other.
-        failed: called with what `deliver` raises.
-
-    Theory of operation. Each `call_soon_threadsafe` costs a system call, and a step of the loop. So threads append to a
-    deque, and wake the loop only if no step that drains it is on its way. No lock is needed: `deque.append` and
-    `popleft` are each one step to other threads, with the GIL and without it, and the order of two steps does the rest.
-    A thread appends first and looks at the flag second. `drain` takes the flag down first and looks at the deque
-    second. So the `drain` that takes the flag down sees all that threads appended while it was up. Two threads may both
-    see it down, and wake the loop twice: the second `drain` finds nothing. A thread that appends without a wake-up has
-    to be sure that another one wakes the loop. (trio's `EntryQueue` is the same for functions to be called.)
-    """
-
-    def __init__(self, deliver: Callable[[deque[T]], None], failed: Callable[[Origin, BaseException], None]) -> None:
-        self._deliver = deliver
-        self._failed = failed
-        self._loop = asyncio.get_running_loop()
-        self.things: deque[T] = deque()  # any thread appends one, which is delivered at the next wake-up
-        self.awake: bool = False  # whether a step of the loop that drains this is on its way
-
-    def wake(self) -> None:
-        """Have all things that were appended delivered soon. From any thread."""
-        if not self.awake:
-            self.awake = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
-                self._loop.call_soon_threadsafe(self.drain)
-
-    def drain(self) -> None:
-        """Deliver all things that are there, now."""
-        self.awake = False
-        while self.things:
-            try:
-                self._deliver(self.things)
-            except BaseException as error:  # say, an item's size: nobody sees what a callback of the loop raises
-                self._failed((), error)
-                if isinstance(error, KeyboardInterrupt | SystemExit):
-                    raise
-
-
-_UNKNOWN = "the length of this pipeline is not known"
-
-
-class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, and how many bytes, and the stages."""
-
-    source: Any
-    buffer: tuple[int, int | None]
-    order: Any = None
-    shards: tuple[Shard, ...] = ()
-    stages: tuple[StagePlan, ...] = ()
-    epochs: int | None = 1  # that are read in one `open()`; None for no end
-    repeated: int = 0  # how many of the stages stand before the `repeat`, and see each epoch end
-    most: int = sys.maxsize  # items that are read in each epoch: enough for each `take`
-    takes: tuple[tuple[int, int], ...] = ()  # behind how many of the stages each `take` stands, and of how many items
-
-    def labels(self) -> list[str]:
-        """The names of its parts, in order."""
-        labels = [stage.label for stage in self.stages]
-        if self.epochs != 1:
-            labels.insert(self.repeated, "repeat" if self.epochs is None else f"repeat {self.epochs}")
-        for place, count in reversed(self.takes):  # they stand before the `repeat`
-            labels.insert(place, f"take {count}")
-        return [f"shard {shard.index} of {shard.count}" for shard in self.shards] + labels
-
-    def read(self, epoch: int) -> Any:
-        """The source and order of an epoch, where they are functions of its number. Raises TypeError if the result
-        cannot be read."""
-        return arranged(of_epoch(self.source, epoch, self.order), self.order, self.shards, epoch)
-
-    def check_position(self, iterable: Any, position: Position) -> None:
-        """Raise ValueError for a position behind the end of a source that is read by index: it is of another
-        pipeline."""
-        now = position.now()
-        received = max([now.taken, *[number + 1 for number in now.ahead if number < EPOCH]])
-        by_index = is_in_memory(iterable) or is_map(iterable)
-        if received and by_index and received > (count := len(iterable)):
-            raise ValueError(
-                f"the loaded position is behind {received} items, and the source has {count}: load the `state_dict()`"
-                " of a pipeline with the same source"
-            )
-
-    def readable(self, epoch: int) -> Any:
-        """As `read`, if that does not take making a source, which may wait. Raises TypeError if it does."""
-        if not is_iterable(self.source):
-            raise TypeError(f"{_UNKNOWN}: a function of the epoch makes its source; in its block `len(items)` may be")
-        return self.read(epoch)
-
-    def length(self, iterable: Any, position: Position) -> int:
-        """How many items this iterable gives from a position on, as if all epochs were as long as this one.
-
-        Raises TypeError if that is not known.
-        """
-        if self.epochs is None:
-            raise TypeError(f"{_UNKNOWN}: `repeat()` goes on for ever; `repeat(epochs)` does not")
-        try:
-            count = len(iterable)
-        except TypeError as error:
-            raise TypeError(f"{_UNKNOWN}: its source has none ({error})") from None
-        count = min(count, self.most)
-        now = position.now()
-        received = Counter(number // EPOCH for number in now.ahead)
-        received[0] += now.taken
-        before, behind = self.stages[: self.repeated], self.stages[self.repeated :]
-        whole = _through(before, count)
-        total = whole * (self.epochs - now.epoch % self.epochs)
-        total -= sum(whole - _through(before, max(0, count - taken)) for taken in received.values())
-        return _through(behind, total)
-
-
-def _through(stages: Iterable[StagePlan], count: int) -> int:
-    """How many items these stages make of `count` items."""
-    for stage in stages:
-        count = stage.length(count)
-    return count
-
-
-def unknown_after(label: str, items: int) -> int:
-    """The length behind a filter."""
-    raise TypeError(f"{_UNKNOWN}: `{label}` decides as it goes which items it keeps")
