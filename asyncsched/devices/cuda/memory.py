@@ -116,7 +116,7 @@ class CUDAMemory(Memory):
     def _noted(self, task: Task) -> bool:
         """Whether the plan says that nothing is compiled for the task."""
         noted = task.plan.compiled_in  # type: ignore[attr-defined]
-        return self._mark in noted or (bool(noted) and self._mark_of(task) in noted)
+        return bool(noted) and self._mark_of(task) in noted
 
     def _mark_of(self, task: Task) -> Hashable:
         """The plan has the whole form of operands without gaps. Of others it lacks the strides."""
@@ -234,7 +234,7 @@ class CUDAMemory(Memory):
         lane: Any = task.lane
         if not plan.shares_event or task.move is not None or lane.copies:
             return False
-        return self._noted(task)
+        return self._mark in plan.compiled_in or self._noted(task)
 
     def _form(self, task: Task) -> Hashable:
         """The key of a compiled kernel: the operation, its options, and shape, dtype and strides of each operand.
