@@ -151,9 +151,9 @@ class CUDAStream:
         get, completions = self._queue.get, self._memory.completions
         with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread(), self.cuda:
             while (item := get()) is not None:
-                if type(item) is Task:
+                if isinstance(item, Task):
                     self._issue(item)
-                elif type(item) is tuple:
+                elif isinstance(item, tuple):
                     self._issue(*item)
                 else:
                     self._end_burst()
