@@ -74,8 +74,9 @@ def issue(
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = _new(Task)  # without calling the class, which takes longer
     _set_up(task, scope, plan, value, op, reads, template, options, streams, cost, after, takes)
-    for _, taken in takes:
-        taken.task = task
+    if takes:
+        for _, taken in takes:
+            taken.task = task
     runtime.submit(task, hold=hold)
     return value
 

@@ -209,8 +209,7 @@ class CUDAMemory(Memory):
         return array
 
     def needs(self, plan: Plan) -> tuple[int, int]:
-        nbytes = plan.nbytes + -plan.nbytes % GRANULE  # `footprint`, written out: each operation comes here
-        return nbytes, nbytes + plan.on_card
+        return plan.needs_on_card
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
@@ -408,9 +407,9 @@ class CUDAMemory(Memory):
 
 def _operands(task: Task) -> Sequence[Value]:
     """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
+    if type(task.reads) is Value:
+        return (task.reads,)
     reads, args = task.reads, task.args
-    if type(reads) is Value:
-        return (reads,)
     return reads if args is None else [reads[arg.slot] for arg in args if type(arg) is Ref]
 
 
