@@ -192,10 +192,10 @@ class CUDAStream:
             context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
         burst, errors = self._burst, memory.deferred_errors
-        if waits or times is not None or errors.any:
-            # Before the task counts as issued, since from then on others take over its deferred errors. Not in a
-            # commit: its gate has waited until those were settled, and its members never fail.
-            deferred = errors.taken_over(task) if task.move is None else ()
+        # Before the task counts as issued, since from then on others take over its deferred errors. Not in a commit:
+        # its gate has waited until those were settled, and its members never fail.
+        deferred = errors.taken_over(task) if errors.any and task.move is None else ()
+        if waits or deferred or times is not None:
             burst.details[task] = waits, self.issued.count + 1, times, deferred
         burst.tasks.append(task)
         burst.seconds += task.plan.on_card_seconds
