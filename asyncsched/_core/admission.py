@@ -24,7 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from math import inf
 from operator import attrgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
@@ -276,14 +276,14 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
     """Give a task its lane. Returns the points in other streams after which it begins: each stream, and the number of
     a task there."""
     lane, reads = task.lanes[0], task.reads
-    before: list[tuple[Lane, Task]] = []  # what it begins after, as far as that is unfinished
+    before: list[Any] = []  # the tasks it begins after, as far as they are unfinished; each has its lane
     for value in (reads,) if type(reads) is Value else reads:
         producer = value.task
-        if producer is not None and producer.state == LAUNCHED and producer.lane is not None:
-            before.append((producer.lane, producer))
+        if producer is not None and producer.state == LAUNCHED:
+            before.append(producer)
     for reader in task.after or ():
-        if reader.state == LAUNCHED and reader.lane is not None:
-            before.append((reader.lane, reader))
+        if reader.state == LAUNCHED:
+            before.append(reader)
     if lane.hop:
         lane = _soonest(task, before, clock())
     elif len(task.lanes) > 1:
@@ -292,27 +292,27 @@ def place(task: Task, clock: Callable[[], float]) -> Sequence[tuple[Any, int]]:
     lane.load += 1
     lane.tail = task
     points = []  # by loops, since a comprehension is one more call
-    for other, one in before:
-        if other is not lane:
-            points.append((other.stream, one.number))
+    for one in before:
+        if one.lane is not lane:
+            points.append((one.lane.stream, one.number))
     return points
 
 
-def _choose(task: Task, before: Sequence[tuple[Lane, Task]]) -> Lane:
+def _choose(task: Task, before: Sequence[Any]) -> Lane:
     """Follow a task that is the last of its lane (order is free there), else take the least loaded lane.
 
     A device for which it matters where data is makes the second choice itself.
     """
     lanes = task.lanes
-    for lane, one in before:
-        if lane.tail is one and lane in lanes:
-            return lane
+    for one in before:
+        if one.lane.tail is one and one.lane in lanes:
+            return cast(Lane, one.lane)
     if lanes[0].place is not None:
         return lanes[0].place(task)
     return min(lanes, key=_load)
 
 
-def _soonest(task: Task, before: Sequence[tuple[Lane, Task]], now: float) -> Lane:
+def _soonest(task: Task, before: Sequence[Any], now: float) -> Lane:
     """The lane on which a task begins first, by estimate. For lanes whose hop takes longer than many a task.
 
     A hop is the time to wake a lane that is idle or must wait for another. A task shorter than a hop stays where its
@@ -332,8 +332,8 @@ def _soonest(task: Task, before: Sequence[tuple[Lane, Task]], now: float) -> Lan
         best.done_at = now
         return best
     waits = []
-    for other, one in before:
-        waits.append((other, _ends(one.due, other, now)))
+    for one in before:
+        waits.append((one.lane, _ends(one.due, one.lane, now)))
     first, begins = -1.0, 0.0
     for lane in task.lanes:
         begin = lane.booked_until - lane.done_until

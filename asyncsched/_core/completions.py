@@ -96,14 +96,16 @@ class Completions:
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
 
     def all_completed(self, tasks: Sequence[Any], dry: bool) -> bool:
-        """Report tasks that ended together, as `completed` would one by one."""
+        """Report tasks that ended together, as `completed` does one."""
         self.items.extend(tasks)
         self.ending, wake = False, self.fatal is not None
         for task in tasks:
             if task.waiters or (task.failure is not None and not self.wants_slots):
                 wake = True
-            if self.wants_bytes > 0:
-                self.wants_bytes = self.wants_bytes - task.refund or -1
+        if self.wants_bytes > 0:
+            refund = sum([task.refund for task in tasks])
+            if self.wants_bytes > 0:  # other threads count down, too
+                self.wants_bytes = self.wants_bytes - refund or -1
         return wake or (self.wants_slots and (dry or self.wants_bytes < 0 or len(self.items) >= self.threshold))
 
     def dropped(self, held: Any) -> None:

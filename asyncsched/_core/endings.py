@@ -25,7 +25,6 @@ the number of edges grows with the square of the number of parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,8 +93,7 @@ class Endings:
         """Take in a task that physically ended on its stream. Its `refund` and `failure` are set."""
         if task.state != LAUNCHED:  # it was abandoned before
             return
-        lane = task.lane
-        assert lane is not None
+        lane: Any = task.lane
         lane.load -= 1
         if lane.hop:
             lane.done_until, lane.done_at = task.due, self._host.clock()
@@ -106,19 +104,18 @@ class Endings:
     def ended(self, task: Task) -> None:
         """Take in a launched task that physically ended, on its stream or on the event loop's thread."""
         failure, site = task.failure, None if task.refund >= 0 else task.site
-        dependents: Sequence[Task] = ()
         if failure is None and not task.cancelled:
             self.end(task, DONE)
         else:
             dependents = task.dependents
             self.end(task, CANCELLED if task.cancelled or (failure is not None and failure.cancelled) else FAILED)
+            for dependent in dependents:
+                if failure is not None and dependent.state == PENDING and not dependent.only_follows(task):
+                    self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
         if site is not None:  # else nobody could be told where
             account = task.scope.account.open
             if account.limit is not None and account.used > account.limit:
                 self._host.on_overrun(task, site)
-        for dependent in dependents:
-            if failure is not None and dependent.state == PENDING and not dependent.only_follows(task):
-                self.settle(dependent, failure.passed_to(dependent.name, dependent.site))
 
     def end(self, task: Task, state: int) -> None:
         """Put a task into its final state. Every task that ends comes here."""

@@ -293,7 +293,7 @@ class Engine:
             else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
         ledger = self.ledger
-        if not (ledger.unfinished or ledger.drop_observer or ledger.abandoned):
+        if not (ledger.in_flight or ledger.pending or ledger.drop_observer or ledger.abandoned):
             self.completions.immediate_thread = get_ident()
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
@@ -358,8 +358,8 @@ class Engine:
             points = place(task, self._host.clock)
             if observer is not None:
                 observer.task_launched(task)
-            assert task.lane is not None
-            task.number = task.lane.stream.launch(task, points)
+            lane: Any = task.lane
+            task.number = lane.stream.launch(task, points)
         else:  # a claim is done when admitted: its value is charged the bytes
             assert task.value is not None
             if observer is not None:

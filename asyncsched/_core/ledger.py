@@ -50,9 +50,9 @@ class Ledger:
 
     __slots__ = (  # CPython is slower with more than 30 attributes in a `__dict__`
         "_clock", "abandoned", "account", "began", "busy", "claim_bytes", "claims", "completions", "drop_observer",
-        "ended", "ended_bytes", "ended_tasks", "growths", "in_flight", "limits", "numbers", "observer",
-        "op_observer", "peak_bytes", "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once",
-        "reserved", "reserves", "scope_observer", "sequence", "slots", "submitted", "unfinished", "waiting",
+        "ended", "ended_bytes", "growths", "in_flight", "limits", "numbers", "observer", "op_observer", "peak_bytes",
+        "peak_in_flight", "pending", "pending_bytes", "preempted", "ran_at_once", "reserved", "reserves",
+        "scope_observer", "sequence", "slots", "unlaunched", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -72,11 +72,10 @@ class Ledger:
         self.drop_observer: Instrument | None = None
         self.numbers: bool = False
         self.sequence: int = 0  # the number of the next task
-        self.submitted: int = 0
         self.ended: dict[int, int] = {DONE: 0, FAILED: 0, CANCELLED: 0}  # tasks with a stream, by how they ended
+        self.unlaunched: int = 0  # those of them that never had a slot
+        self.ended_bytes: int = 0  # the sum of the costs of the others
         self.ran_at_once: int = 0  # operations that never were tasks; in no other count
-        self.ended_tasks: int = 0  # of tasks with a slot
-        self.ended_bytes: int = 0  # the sum of their costs
         self.growths: int = 0  # growths so far
         self.preempted: int = 0  # scopes told to give back their reserve
         self.peak_in_flight: int = 0
@@ -88,7 +87,6 @@ class Ledger:
 
     def clear(self) -> None:
         """Reset the counts: nothing is unfinished."""
-        self.unfinished: int = 0
         self.pending: int = 0
         self.pending_bytes: int = 0  # the sum of their costs
         self.claims: int = 0  # pending tasks that need no slot
@@ -107,7 +105,8 @@ class Ledger:
         self.numbers = not _NUMBERED.isdisjoint(events)
 
     def abandon(self) -> None:
-        """Reset the counts, and charge nothing from now on."""
+        """Reset the counts, and charge nothing from now on. All that is unfinished fails."""
+        self.ended[FAILED] = self.submitted - self.ended[DONE] - self.ended[CANCELLED]
         self.clear()
         self.abandoned, self.account.used, self.completions.immediate_thread = True, 0, 0
 
@@ -129,15 +128,27 @@ class Ledger:
         """Whether no slot is free."""
         return self.in_flight >= self.slots
 
+    @property
+    def unfinished(self) -> int:
+        """How many tasks are pending or in flight."""
+        return self.pending + self.in_flight
+
+    @property
+    def submitted(self) -> int:
+        """How many tasks with a stream there have been."""
+        return sum(self.ended.values()) + self.unfinished - self.claims
+
+    @property
+    def ended_tasks(self) -> int:
+        """How many tasks with a slot have ended."""
+        return sum(self.ended.values()) - self.unlaunched
+
     # -- the life of a task ---------------------------------------------------------------------------------------
 
     def join(self, task: Task, passes: bool) -> None:
         """Count a submitted task, and give it its number. If it goes past the queues, it is charged now."""
         task.seq = self.sequence
         self.sequence += 1
-        self.unfinished += 1
-        if task.lanes:
-            self.submitted += 1
         task.scope.tasks[task] = None
         if self.observer is not None:
             assert task.value is not None
@@ -291,12 +302,12 @@ class Ledger:
             account.used -= refund - task.returned
             account.changed = True
             self.in_flight -= 1
-            self.ended_tasks += 1
             self.ended_bytes += task.cost
             if refund < 0:
                 self.note_peak(0)
+        elif task.lanes:
+            self.unlaunched += 1
         del scope.tasks[task]
-        self.unfinished -= 1
         if task.lanes:  # a claim is no work
             self.ended[task.state] += 1
         if self.observer is not None:

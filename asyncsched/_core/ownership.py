@@ -66,11 +66,10 @@ class Entry:
         else:
             self.out = True
             holders.pop()  # `take_out`, written out: every handle ends here
-            if len(holders) <= _FEW:
-                for first in holders:
-                    if first is not None:
-                        _report(first)
-                    return
+            for first in holders:
+                if first is not None and len(holders) <= _FEW:
+                    _report(first)
+                return
 
 
 _new_entry = merged_at_birth(Entry)
@@ -87,11 +86,10 @@ def enter(holders: list[Any]) -> Entry:
 def take_out(holders: list[Any]) -> None:
     """Take one entry out of a list of holders. Which one does not matter, but the first goes last."""
     holders.pop()
-    if len(holders) <= _FEW:
-        for first in holders:
-            if first is not None:
-                _report(first)
-            return
+    for first in holders:
+        if first is not None and len(holders) <= _FEW:
+            _report(first)
+        return
 
 
 def _take_out_again(holders: list[Any]) -> None:

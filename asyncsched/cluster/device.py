@@ -12,10 +12,11 @@ from .._arguments import check_int
 from .._core.completions import Completions
 from .._core.model import Lane, Task
 from ..devices.contract import RemoteDevice
+from ..ops.op import CARD_GRANULE
 from ..ops.program import Program, ref
 from ..runtime.loops import answered, ask_async
 from .connection import Choice, Connection, Workers, load
-from .stream import CARDS_GRANULE, DaskMemory, DaskStream, Remote, standing
+from .stream import DaskMemory, DaskStream, Remote, standing
 from .work import Fused, Work, copied, on_host, view_of
 
 # The share of the workers' memory if no max_bytes is given. The rest is for untracked memory: copies that Dask makes on
@@ -131,7 +132,7 @@ class DaskDevice(RemoteDevice):
         return int(min(found) * SHARE_OF_MEMORY) if found else None
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:
-        self.memory: DaskMemory = DaskMemory(completions, CARDS_GRANULE if self._cards else 1)
+        self.memory: DaskMemory = DaskMemory(completions, CARD_GRANULE if self._cards else 1)
         shared, names = (self.connection, self.memory), list(self._workers)
         self.streams = [
             DaskStream(f"{self.name} worker {name}", *shared, [name], self._most, self._chunksize) for name in names

@@ -355,9 +355,6 @@ def _for_card(found: Any) -> Any:
     return OnCard(found) if isinstance(found, np.ndarray) else found
 
 
-CARDS_GRANULE = 512  # bytes: CuPy's pool gives blocks of multiples of it
-
-
 class Remote:
     """A result on a worker. It stays there while this is held: for Dask the future of its call is the holder.
 

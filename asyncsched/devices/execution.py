@@ -85,7 +85,10 @@ def release(task: Task) -> None:
     Except for a value larger than what was charged: the engine may have to name the line that asked for it. (A version
     written over the one before is not larger, since the charge of that one comes back.)
     """
-    kept = None if task.refund >= 0 or task.move is not None or task.site is None else task.value
+    if task.refund >= 0 or task.move is not None or task.site is None:
+        task.let_go()
+        return
+    kept = task.value
     task.let_go()
     task.value = kept
 

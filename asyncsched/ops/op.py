@@ -27,6 +27,7 @@ NO_OPTIONS: Options = {}
 Kernel = Callable[..., Any]
 
 _PLAN_LIMIT = 4096
+CARD_GRANULE = 512  # bytes: a CUDA card's memory comes in multiples of this, as CuPy's does
 _CARD = 25  # threads of a processor add up arrays as fast as an H200; for products it would take 500
 _NUMBERS = 64  # per plan
 _LARGE = (720_720, 720_721)  # lengths: the first is a multiple of all numbers up to 16
@@ -149,6 +150,7 @@ class Plan:
     on_card_seconds: float = field(init=False)
     shares_event: bool = field(init=False)
     cost: int = field(init=False)  # `nbytes` and `workspace`, where no size is rounded up
+    needs_on_card: tuple[int, int] = field(init=False)  # bytes that the result takes there, and those with `on_card`
     overwrites: bool = field(init=False)  # whether the result may be written over a first operand of its form
     fixed: bool = field(init=False)  # whether its bytes are known, and are the same however many threads share it
 
@@ -158,6 +160,8 @@ class Plan:
         self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
         self.shares_event = quick and not self.op.checks
         self.cost = self.nbytes + self.workspace
+        rounded = self.nbytes + -self.nbytes % CARD_GRANULE
+        self.needs_on_card = rounded, rounded + self.on_card
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
         self.fixed = self.meta.known and not self.helper
 

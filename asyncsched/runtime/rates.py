@@ -132,8 +132,11 @@ class Counts(Protocol):
     """Counts since the beginning, and when the work began that is not metered yet; None at rest."""
 
     began: float | None
-    ended_tasks: int
     ended_bytes: int
+
+    @property
+    def ended_tasks(self) -> int:
+        """Tasks that had a slot, and have ended."""
 
 
 class Meter:

@@ -74,8 +74,9 @@ def issue(
         value.make_view(reads[0] if isinstance(reads, tuple) else reads)
     task = _new(Task)  # without calling the class, which takes longer
     _set_up(task, scope, plan, value, op, reads, template, options, streams, cost, after, takes)
-    for _, taken in takes:
-        taken.task = task
+    if takes:
+        for _, taken in takes:
+            taken.task = task
     runtime.submit(task, hold=hold)
     return value
 
@@ -123,8 +124,7 @@ def run_at_once(
     runtime = first.account.runtime
     if runtime.inline is not _ALWAYS:
         return None
-    ledger, in_flight = runtime.ledger, 1
-    unfinished = ledger.unfinished
+    ledger = runtime.ledger
     if ledger.pending or ledger.busy:  # busy: a finaliser asks, in the middle of a change
         return None
     thread = _get_ident()
@@ -139,10 +139,10 @@ def run_at_once(
             for arg in args:
                 if arg is None:
                     return None
-    if unfinished:
-        if ledger.in_flight >= ledger.slots:
+    in_flight = ledger.in_flight
+    if in_flight:
+        if in_flight >= ledger.slots:
             return None
-        in_flight += ledger.in_flight
     elif runtime.completions.items:
         runtime.engine.drain()  # only drops, since nothing is unfinished
     here = _ambient()  # as in `issue`
@@ -174,8 +174,8 @@ def run_at_once(
         value.make_view(first)
         spare += nbytes
     ledger.ran_at_once += 1
-    if used > ledger.peak_bytes or in_flight > ledger.peak_in_flight:
-        ledger.note_peak(in_flight, spare)
+    if used > ledger.peak_bytes or in_flight >= ledger.peak_in_flight:
+        ledger.note_peak(in_flight + 1, spare)
     if ledger.numbers:
         value.seq = ledger.sequence
         ledger.sequence += 1

@@ -103,7 +103,7 @@ class CUDAMemory(Memory):
     def _noted(self, task: Task) -> bool:
         """Whether the plan says that nothing is compiled for the task: it ran before on operands of this form."""
         noted = task.plan.compiled_in  # type: ignore[attr-defined]
-        return self._mark in noted or (bool(noted) and self._mark_of(task) in noted)
+        return bool(noted) and self._mark_of(task) in noted
 
     def _mark_of(self, task: Task) -> Hashable:
         """The plan has the whole form of operands without gaps. Of others it lacks the strides."""
@@ -196,8 +196,7 @@ class CUDAMemory(Memory):
         return array
 
     def needs(self, plan: Plan) -> tuple[int, int]:
-        nbytes = plan.nbytes + -plan.nbytes % GRANULE  # `footprint`, written out: each operation comes here
-        return nbytes, nbytes + plan.on_card
+        return plan.needs_on_card
 
     def certain(self, values: Sequence[Value]) -> Failure | None:
         return failure_above(values) or (certain(values) if self.deferred_errors.any else None)
@@ -221,7 +220,7 @@ class CUDAMemory(Memory):
         lane: Any = task.lane
         if not plan.shares_event or task.move is not None or lane.copies:
             return False
-        return self._noted(task)
+        return self._mark in plan.compiled_in or self._noted(task)
 
     def _kernel(self, task: Task) -> Hashable:
         """The operation and dtypes and numbers of axes of its operands: most often a kernel serves all such forms."""
@@ -383,7 +382,7 @@ class CUDAMemory(Memory):
 
 def _operands(task: Task) -> Sequence[Value]:
     """The values among an operation's arguments. (A task of a commit also reads its gate's.)"""
+    if type(task.reads) is Value:
+        return (task.reads,)
     reads, args = task.reads, task.args
-    if type(reads) is Value:
-        return (reads,)
     return reads if args is None else [reads[arg.slot] for arg in args if type(arg) is Ref]

@@ -36,13 +36,14 @@ from contextlib import suppress
 from typing import Any
 
 from ..._interrupts import Lock, finaliser
+from ...ops.op import CARD_GRANULE
 from .. import guests
 from ..untracked import untracked
 from .compiling import end_turn
 from .driver import capturing
 from .heap import Bin, Heap, Piece, Slab
 
-GRANULE = 512  # blocks are multiples of this, as CuPy's are
+GRANULE = CARD_GRANULE  # blocks are multiples of this
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses
 # The pool leaves so many bytes of the memory that was free when the scheduler opened, or an eighth of it if that is
 # less. They are for modules and libraries that are loaded late, and for their workspace. Guesses: PyTorch's own context

@@ -151,7 +151,6 @@ class CUDAStream:
         get, completions = self._queue.get, self._memory.completions
         with stream_thread(self.name, completions, self.issued, self.finished), self.context.on_own_thread(), self.cuda:
             while (item := get()) is not None:
-                wake = False
                 if isinstance(item, Task):
                     self._issue(item)
                 elif isinstance(item, tuple):
@@ -159,10 +158,10 @@ class CUDAStream:
                 else:
                     self._end_burst()
                     item.run()
-                    wake = completions.completed(item, True)
+                    if completions.completed(item, True):
+                        item = None
+                        completions.notify()
                 item = None
-                if wake:
-                    completions.notify()
             self._end_burst()
             if self.context.fault is None:  # also users' plans: the thread lives on, the pool does not
                 with capturing:
@@ -193,19 +192,16 @@ class CUDAStream:
             context.explain(error)
             execution.fail(task, Failure.of(error, task.name, task.site, frames=False))
         burst, errors = self._burst, memory.deferred_errors
-        deferred: Sequence[DeferredError] = ()
-        if errors.any and task.move is None:
-            # Before the task counts as issued, since from then on others take over its deferred errors. Not in a
-            # commit: its gate has waited until those were settled, and its members never fail.
-            deferred = errors.taken_over(task)
+        # Before the task counts as issued, since from then on others take over its deferred errors. Not in a commit:
+        # its gate has waited until those were settled, and its members never fail.
+        deferred = errors.taken_over(task) if errors.any and task.move is None else ()
         if waits or deferred or times is not None:
             burst.details[task] = waits, self.issued.count + 1, times, deferred
         burst.tasks.append(task)
         burst.seconds += task.plan.on_card_seconds
-        if not small or task.waiters or self._queue.empty():
+        full = len(burst.tasks) >= BURST or burst.seconds > BURST_SECONDS
+        if full or not small or task.waiters or self._queue.empty():
             self._end_burst(issued)
-        elif len(burst.tasks) >= BURST or burst.seconds > BURST_SECONDS:
-            self._end_burst()
         self.issued.step()
         del task  # as in `execution.run`
 
