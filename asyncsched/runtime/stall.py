@@ -271,7 +271,8 @@ class StallWatch:
             lasted = stall.seconds(perf_counter())
             probable = finding.deadlock and stall.is_probable(lasted) and may_end.isdisjoint(finding.waiting)
             if (certain or probable) and self._stuck.get(account) == states.get(account):
-                self._may_search = 0.0
+                # At once, but a caller leaves first
+                self._may_search = 0.0 if finding.caller is None else perf_counter() + FIRST_LOOK
                 if not certain and task.seq >= stall.under:
                     stall.under = self._runtime.engine.ledger.sequence
                 if finding.caller is None:

@@ -142,7 +142,7 @@ async def test_random_programs(seed: int, plain: bool) -> None:
         assert (found.members, found.stepping, found.waiting, found.paused, found.admitting) == (0, 0, 0, 0, 0)
         assert len(engine_of(s).root.children) == 1
         assert own._core().children == {}
-        assert used(s) == s.statistics().bytes_reserved == 1000
+        await until(lambda: used(s) == s.statistics().bytes_reserved == 1000)  # a search may still hold something
 
 
 @pytest.mark.parametrize("error", [LookupError, Panic, SystemExit, GeneratorExit, asyncio.CancelledError])
