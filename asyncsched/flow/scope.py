@@ -302,7 +302,7 @@ class Timeout:
         self.passed: bool = False
         self.generator: int | None = None
         self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
-        self.timer = task.get_loop().call_later(seconds, self._pass)
+        self.timer: asyncio.TimerHandle = task.get_loop().call_later(seconds, self._pass)
 
     def end(self) -> bool:
         """The block is left. Returns whether its body was cancelled, by nobody else."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,11 +27,11 @@ def operation(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, na
 
 
 # An operation whose kernel takes `out=`.
-with_out = partial(operation, out=True)
+with_out: Callable[..., Op] = partial(operation, out=True)
 # The same, with BLAS at work on small products inside.
-with_products = partial(with_out, blas=Blas.INSIDE)
+with_products: Callable[..., Op] = partial(with_out, blas=Blas.INSIDE)
 # An elementwise operation: each result depends only on the elements at its place, and may be written over one.
-elementwise = partial(with_out, inplace=True, cut=Cut.BY_ELEMENTS, launches=1)
+elementwise: Callable[..., Op] = partial(with_out, inplace=True, cut=Cut.BY_ELEMENTS, launches=1)
 
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:

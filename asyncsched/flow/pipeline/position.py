@@ -342,7 +342,7 @@ class Progress:
         self.open: bool = False
         self.unread: bool = False  # the epoch has begun, was not read to its end, and `load` has not set it back
         self._opener = self._receiver = _Consumer(None)
-        self.began = Position()  # where the epoch did
+        self.began: Position = Position()  # where the epoch did
         # Once the consumer has stepped an optimiser: what counts without the last commits, and with each of these.
         self._moved: Position | None = None
         self._commits: deque[tuple[Position, Commit]] = deque()
