@@ -22,6 +22,7 @@ import asyncio
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from threading import get_ident
 from time import perf_counter
 from typing import Any, Self
 
@@ -81,10 +82,11 @@ class Window(OnlyAsync):
 
     async def __aenter__(self) -> Self:
         runtime = self._runtime
+        if runtime.thread != get_ident() or not runtime.loop.is_running():  # type: ignore[union-attr]  # it has a thread
+            runtime.check()
         task = asyncio.current_task()
         assert task is not None
         if self._owner is None:
-            runtime.check()
             self._owner = weakref.ref(task)
         if self._current is not None and self._current.left_early:
             self._end(self._current)
