@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from .._interrupts import finaliser
 from ..devices.cuda import requirements
-from ..devices.cuda.pool import GRANULE, PrivatePool, Spare
+from ..devices.cuda.pool import PrivatePool, Spare
 from ..devices.untracked import untracked
+from ..ops.op import CARD_GRANULE
 from .entries import NotHere
 
 _DELAY: Final = """
@@ -55,7 +56,7 @@ def one_for_each() -> None:
     delay.compile()
 
     def malloc(self: PrivatePool, nbytes: int) -> Any:
-        nbytes, device = -(-nbytes // GRANULE) * GRANULE, cupy.cuda.runtime.getDevice()
+        nbytes, device = -(-nbytes // CARD_GRANULE) * CARD_GRANULE, cupy.cuda.runtime.getDevice()
         if not nbytes:
             return cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(0, 0, None, device), 0)
         if rng.random() < _HELD_UP:

@@ -18,7 +18,6 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
 from threading import get_ident
 from time import thread_time
@@ -198,9 +197,9 @@ def _finds_room(task: Task, free: Mapping[Account, float]) -> bool:
 
 def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any], list[Held]]:
     """What is charged to accounts: values, and owners of arrays that left, as objects; and all of it described."""
-    line, everything = cache(line_of), gc.get_objects() if sys.getallocatedblocks() < _VAST else []
+    everything = gc.get_objects() if sys.getallocatedblocks() < _VAST else []
     things: list[Any] = [v for v in everything if type(v) is Value and v.charge and v.account.open in accounts]
-    held = [Held(v.account.open, v.charge, f"created at {line(v.site)}", n) for n, v in enumerate(things)]
+    held = [Held(v.account.open, v.charge, f"created at {line_of(v.site)}", n) for n, v in enumerate(things)]
     for one, array in known(runtime, accounts):
         if array is not None:
             one.number = len(things)
@@ -212,7 +211,6 @@ def _charged(runtime: Runtime, accounts: Collection[Account]) -> tuple[list[Any]
 def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Held, Any]]:
     """What the ledger alone knows: the reserves of open scopes, and arrays that left, each with the object that others
     hold."""
-    line = cache(line_of)
     for scope in runtime.engine.root.tree():
         if (account := scope.account_around) is not None and account in accounts:
             owner = scope.entered_by() if scope.entered_by else None
@@ -220,7 +218,7 @@ def known(runtime: Runtime, accounts: Collection[Account]) -> Iterator[tuple[Hel
     for device in runtime.devices:
         for escape in list(device.memory.escapes.values()):
             if (account := escape.account.open) in accounts:
-                place = f"in awaited arrays, created at {line(escape.site)}"
+                place = f"in awaited arrays, created at {line_of(escape.site)}"
                 yield Held(account, escape.charge, place), escape.visible()
 
 

@@ -15,7 +15,6 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from functools import cache
 from itertools import islice, takewhile
 from operator import attrgetter
 from typing import Final
@@ -99,7 +98,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
     tasks = sorted([thing for thing in reads if isinstance(thing, Task)], key=_age)
     things = dict.fromkeys([thing for task in tasks for thing in (*reads[task], task)] + asked)
     places = {thing: place for place, thing in enumerate(things)}
-    line, found = cache(line_of), []
+    found = []
     for thing in things:
         task, value = (thing, thing.value) if isinstance(thing, Task) else (thing.task, thing)
         kind = "result" if value is None or value.base is None else "view"
@@ -108,7 +107,7 @@ def unfinished(runtime: Runtime, values: Sequence[Value] | None) -> TaskGraph:
             state = "cancelled" if task.failure.cancelled else "failed"
         meta, device = getattr(value, "meta", None), getattr(value, "device", None)
         shape, dtype = (None, "") if meta is None else (meta.shape, str(meta.dtype))
-        where = "" if value is None or value.site is None else line(value.site)
+        where = "" if value is None or value.site is None else line_of(value.site)
         inputs = tuple([places[made] for made in reads[thing]])
         found.append(Node(name, shape, dtype, state, device.name if device else "", inputs, where))
     return TaskGraph(found)

@@ -178,9 +178,10 @@ class Limiter(Instrument):
         if exchange.route is None:
             exchange.route = route_of(exchange.scope)
         measured = self._route(exchange, inside) if spent or exchange.complete else None
-        self.adopted += 1
-        if not adopted:
-            self.release(exchange)
+        if adopted:
+            self.adopted += 1
+        else:
+            self._free_place(exchange)
         self._taken.add(1, now - inside.since)
         if measured is not None:
             measured.tried = now
@@ -202,6 +203,9 @@ class Limiter(Instrument):
     def release(self, exchange: Exchange) -> None:
         """All work of a request that was adopted has ended."""
         self.adopted -= 1
+        self._free_place(exchange)
+
+    def _free_place(self, exchange: Exchange) -> None:
         self._of_tenant[exchange.tenant] -= 1
         if not self._of_tenant[exchange.tenant]:
             del self._of_tenant[exchange.tenant]

@@ -15,7 +15,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.devices.cuda.heap import Heap
-from asyncsched.devices.cuda.pool import GRANULE, PrivatePool
+from asyncsched.devices.cuda.pool import PrivatePool
+from asyncsched.ops.op import CARD_GRANULE
 from tests.fake_cupy import Fake, fake_cupy
 from tests.fake_cupy.errors import CUDARuntimeError
 from tests.ledger import lane_of
@@ -199,16 +200,16 @@ async def _full(s: asc.Scheduler, x: asc.Tensor) -> None:
 
 
 async def test_arrays_are_counted_in_the_pools_granules(fake: Fake) -> None:
-    async with opened(2, max_bytes=8 * GRANULE) as s:
+    async with opened(2, max_bytes=8 * CARD_GRANULE) as s:
         kept = [await s.put(np.ones(1, np.uint8)) for _ in range(7)]
-        assert s.statistics().bytes_retained == 7 * GRANULE
-        assert in_use(s.devices[0].memory.pool) == 7 * GRANULE
+        assert s.statistics().bytes_retained == 7 * CARD_GRANULE
+        assert in_use(s.devices[0].memory.pool) == 7 * CARD_GRANULE
         with pytest.raises(asc.QueueFull):
-            s.put_nowait(np.ones(GRANULE + 1, np.uint8))
+            s.put_nowait(np.ones(CARD_GRANULE + 1, np.uint8))
         del kept
         with pytest.raises(asc.TaskTooLarge):
-            await s.put(np.ones(8 * GRANULE + 1, np.uint8))
-        assert s.statistics().peak_bytes <= 8 * GRANULE
+            await s.put(np.ones(8 * CARD_GRANULE + 1, np.uint8))
+        assert s.statistics().peak_bytes <= 8 * CARD_GRANULE
     assert_ledgers_zero(s)
 
 
@@ -256,7 +257,7 @@ async def test_at_the_limit_a_free_block_changes_hands(fake: Fake) -> None:
         waits = fake.statistics["waits"]
         with fake.hold(first):
             _, _, places = await hands.take(first, SIZE, SIZE, SIZE, SIZE)
-            frees, mallocs, taken = await hands.take(second, SIZE, SIZE - GRANULE)
+            frees, mallocs, taken = await hands.take(second, SIZE, SIZE - CARD_GRANULE)
         assert (frees, mallocs) == (0, 0)
         assert set(taken) < set(places)
         assert fake.statistics["waits"] == waits + 2
@@ -420,13 +421,13 @@ async def test_a_finaliser_may_take_memory_while_memory_is_looked_for(
     def takes(*args: Any, **options: Any) -> Any:
         if not made:  # where the collector may run
             made.append(None)
-            made.append(cupy.full(GRANULE, 1, np.uint8))
+            made.append(cupy.full(CARD_GRANULE, 1, np.uint8))
         return take(*args, **options)
 
     async with opened(1) as s:
-        x = await s.put(np.ones(GRANULE, np.uint8))
+        x = await s.put(np.ones(CARD_GRANULE, np.uint8))
         monkeypatch.setattr(Heap, "take", takes)
-        y = await s.submit(lambda: cupy.full(GRANULE, 2, np.uint8), shape=(GRANULE,), dtype=np.uint8)
+        y = await s.submit(lambda: cupy.full(CARD_GRANULE, 2, np.uint8), shape=(CARD_GRANULE,), dtype=np.uint8)
         assert [set(found.tolist()) for found in (await x.numpy(), await y.numpy())] == [{1}, {2}]
         assert made[1].data.ptr != pointer(y)
         made.clear()
@@ -500,13 +501,13 @@ async def test_views_are_free_and_hold_what_they_show(fake: Fake) -> None:
         x = await s.put(np.arange(12.0).reshape(3, 4))
         views = [x[1:], x.mT, x[:, ::-1], asc.broadcast_to(x[:1], (5, 4)), asc.reshape(x, (2, 6))]
         await s.barrier()
-        assert s.statistics().bytes_retained == GRANULE
+        assert s.statistics().bytes_retained == CARD_GRANULE
         del x
         expected = np.arange(12.0).reshape(3, 4)
         shown = [expected[1:], expected.T, expected[:, ::-1], np.broadcast_to(expected[:1], (5, 4))]
         for view, array in zip(views, [*shown, expected.reshape(2, 6)], strict=True):
             assert (await view.numpy()).tobytes() == array.tobytes()
-        assert s.statistics().bytes_retained == GRANULE
+        assert s.statistics().bytes_retained == CARD_GRANULE
         del views, view
     assert_ledgers_zero(s)
 

@@ -123,7 +123,7 @@ def test_the_constants(cupy: Any) -> None:
     assert cupy.cuda.runtime.memcpyDeviceToHost == 2
     assert cupy.cuda.runtime.memoryTypeHost == 1
     assert str(cupy.cuda.runtime.CUDARuntimeError(context._NOT_READY)).startswith("cudaErrorNotReady")
-    assert pool.GRANULE == 512  # `ALLOCATION_UNIT_SIZE`, which only Cython sees
+    assert pool.CARD_GRANULE == 512  # `ALLOCATION_UNIT_SIZE`, which only Cython sees
     assert str(cupy.cuda.runtime.CUDARuntimeError(pool._FULL)).startswith("cudaErrorMemoryAllocation")
 
 

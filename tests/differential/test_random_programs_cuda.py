@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.devices.cuda.pool import GRANULE
+from asyncsched.ops.op import CARD_GRANULE
 from tests.devices.conftest import CrossingDevice
 from tests.fake_cupy import fake_cupy
 from tests.oracle import watching
@@ -42,7 +42,7 @@ async def _limit(program: Program, rng: random.Random) -> int | None:
 
 
 def _footprint(nbytes: int) -> int:
-    return -(-nbytes // GRANULE) * GRANULE
+    return -(-nbytes // CARD_GRANULE) * CARD_GRANULE
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from ..._core.failure import Failure
 from ..._core.model import Lease, Task, Value, failure_above
 from ..._log import Log
 from ...ops.kernels import checks
-from ...ops.op import Plan, resolve
+from ...ops.op import CARD_GRANULE, Plan, resolve
 from ...ops.program import Ref
 from .. import execution, guests
 from ..guests import cached, call, is_guest
@@ -27,7 +27,7 @@ from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
-from .pool import GRANULE, PrivatePool, Spare
+from .pool import PrivatePool, Spare
 from .staging import Staging, without_gaps
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
@@ -52,7 +52,7 @@ pending_on: ContextVar[dict[int, Any]] = ContextVar("pending_on")
 class CUDAMemory(Memory):
     """CuPy's arrays, in the device's private pool."""
 
-    granule = GRANULE
+    granule = CARD_GRANULE
 
     def __init__(self, context: CUDAContext, janitor: Janitor, completions: Completions) -> None:
         super().__init__(completions)

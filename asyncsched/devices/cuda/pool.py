@@ -43,7 +43,6 @@ from .compiling import end_turn
 from .driver import capturing
 from .heap import Bin, Heap, Piece, Slab
 
-GRANULE = CARD_GRANULE  # blocks are multiples of this
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses
 # The pool leaves so many bytes of the memory that was free when the scheduler opened, or an eighth of it if that is
 # less. They are for modules and libraries that are loaded late, and for their workspace. Guesses: PyTorch's own context
@@ -132,7 +131,7 @@ class PrivatePool:
         Raises:
             MemoryError: if there is none.
         """
-        size = -(-nbytes // GRANULE) * GRANULE
+        size = -(-nbytes // CARD_GRANULE) * CARD_GRANULE
         if not size:
             return self._pointer(self._unowned(0, 0, None, self._number), 0)
         stream = self._stream()
@@ -307,7 +306,7 @@ class PrivatePool:
         if self._limit:
             room = self._limit - self._reserved
             wanted = min(wanted, self._limit // 4, room) if room > 0 else self._limit // 16
-        return max(size, min(wanted, _LARGEST_SLAB) // GRANULE * GRANULE)
+        return max(size, min(wanted, _LARGEST_SLAB) // CARD_GRANULE * CARD_GRANULE)
 
     def _slab(self, size: int) -> Slab | None:
         """Memory from the device. None if the device is full, or if this would go too far above the limit."""
