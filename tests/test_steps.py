@@ -340,6 +340,25 @@ async def test_a_gradient_that_failed_skips_steps_until_it_is_dropped(s):
     assert await optimizer.state[0]["step"].item() == 1
 
 
+async def test_a_step_that_is_skipped_takes_nothing_from_the_reserve_it_was_issued_in(s):
+    n = 100_000
+    p = await s.put(np.ones(n))
+    p.requires_grad = True
+    optimizer = optim.SGD([p], lr=0.5)
+
+    def broken() -> np.ndarray:
+        raise Injected
+
+    async with s.scope(name="tuning", reserve=3 * p.nbytes) as tuning:
+        p.grad = s.submit_nowait(broken, shape=(n,), dtype="f8")
+        optimizer.step()
+        with pytest.raises(ExceptionGroup):
+            await tuning.barrier()
+        optimizer.zero_grad()
+        assert (await (await tuning.put(np.ones(3 * n))).numpy()).sum() == 3 * n
+    assert (await p.numpy()).sum() == n
+
+
 async def test_without_room_a_step_is_skipped_and_that_is_told():
     n = 100_000
     async with asc.Scheduler("cpu", streams=1, max_bytes=int(5.5 * 8 * n)) as s:

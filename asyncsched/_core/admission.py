@@ -29,7 +29,7 @@ from typing import Any, Final, Protocol, cast
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
-from .tenants import QUANTUM, Priority, Queue, Share, Tenant, Tenants
+from .tenants import Priority, Queue, Share, Tenant, Tenants
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -127,8 +127,8 @@ class Admission:
             return self._next_in_turn(full)
         if head.blockers or (full and head.lanes) or not account.make_fit(head):
             return None
-        queue.tenant.went(queue)
-        self._went(head, queue.tenant)
+        queue.tenant.charge(queue, head)
+        self._count_passed(queue.tenant)
         return head
 
     def _next_in_turn(self, full: bool) -> Task | None:
@@ -138,13 +138,12 @@ class Admission:
                 task: Task | None = tenant.next(full, blocked)
                 if task is not None:
                     self._age(blocked, task.scope.account)
-                    self._went(task, tenant)
+                    self._count_passed(tenant)
                     return task
         return None
 
-    def _went(self, task: Task, tenant: Tenant) -> None:
-        """Charge the tenant, and count for the other classes that they were passed over."""
-        tenant.priority.tenants.charge(tenant, 1 + task.cost / QUANTUM)
+    def _count_passed(self, tenant: Tenant) -> None:
+        """Count for the classes of other tenants that they were passed over."""
         for group in self._classes:
             group.passed += 1
         tenant.priority.passed = 0

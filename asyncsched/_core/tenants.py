@@ -251,7 +251,7 @@ class Tenant(Member):
             self.priority.tenants.leave(self)
 
     def next(self, full: bool, blocked: list[Task]) -> Task | None:
-        """The head of the next of its queues that can go; None if none can.
+        """The head of the next of its queues that can go, for which it is charged; None if none can.
 
         Heads before it that lack bytes are added to `blocked`.
         """
@@ -270,18 +270,19 @@ class Tenant(Member):
             if earmark is not None and not account.grace and earmark.scope.queue is not queue:
                 continue
             if account.make_fit(head):
-                self.went(queue)
+                self.charge(queue, head)
                 return head
             blocked.append(head)
         return None
 
-    def went(self, queue: Queue) -> None:
-        """The head of a queue goes. Next time the queue is asked last."""
+    def charge(self, queue: Queue, head: Task) -> None:
+        """The head of a queue goes, and its tenant is charged. Next time the queue is asked last."""
         del self.queues[queue]
         self.queues[queue] = None
         if queue.born < inf:
             self._take_out(queue)
             insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
+        self.priority.tenants.charge(self, 1 + head.cost / QUANTUM)
 
     def _take_out(self, queue: Queue) -> None:
         by_age = self.by_age

@@ -154,7 +154,8 @@ def moves(task: Task, move: Move, memory: Memory) -> bool:
 
 
 def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> None:
-    """Give a value the version before it: the buffer if nobody else holds it, else a view of it."""
+    """Give a value the version before it: the buffer if nobody else holds it, else a view of it. A view, too, of one
+    that is charged elsewhere: a scope's reserve may have no room for it."""
     if place is None:
         form = value.meta  # zeros in the memory of one number: not contiguous, whatever the form says
         finish(task, value, memory.xp.broadcast_to(memory.xp.zeros((), form.dtype), form.shape), 0)
@@ -163,7 +164,8 @@ def _hand_on(task: Task, value: Value, place: int | None, memory: Memory) -> Non
     if old.failure is not None:  # there is no version before to hand on
         fail(task, old.failure.passed_to(task.name, task.site))
         return
-    if sole(old, task.inputs.count(old)) and not old.escaped and old.base is None:
+    own = old.base is None and old.account.open is value.account.open
+    if own and sole(old, task.inputs.count(old)) and not old.escaped:
         value.block, old.block = old.block, None
         finish(task, value, old.array, old.charge)
         return

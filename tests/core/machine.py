@@ -315,6 +315,7 @@ class EngineMachine(Promises):
         if len(rooms) > 6:
             return
         self.quiet, self.owed = False, True
+        own_queue = own_queue or reserve is not None  # so the tasks of a queue have one account
         outer = rooms[parent % len(rooms)]
         core = self.engine.scopes.open(
             f"scope {len(self.rooms)}",
