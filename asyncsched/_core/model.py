@@ -178,6 +178,7 @@ class Plan(Protocol):
     small: bool  # whether it is quick: it may run on the event loop's thread
     seconds: float  # for which it would hold that thread, beyond the usual cost of a task
     overwrites: bool  # whether its result may be written over a first input of the same form
+    alone: float  # seconds on one thread, where these alone say whether other threads share it; else infinite
 
 
 @dataclass(slots=True, eq=False)
@@ -191,6 +192,7 @@ class CallPlan:
     small: bool = False
     seconds: float = 0.0
     overwrites: bool = False
+    alone: float = inf
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial, reduce
-from math import prod
+from math import inf, prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from .._blocks import contextmanager
 from .._generators import Mark, holds
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
+from .parallel import seconds_of
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
@@ -139,6 +140,8 @@ class Plan:
     pair: bool = False  # whether it takes two operands and no options
     int_bounds: tuple[int, int] | None = None  # the range for Python integers among the operands
     numbers: Numbers | None = None
+    # Estimated seconds on one thread, where these alone say whether other threads share it; else infinite. See `cut`.
+    alone: float = inf
     on_card: int = 0  # the workspace on a CUDA card
     # Bytes of temporary memory for each thread more that shares the work on the host, and how many more may.
     helper: int = 0
@@ -299,9 +302,11 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
     if owned is None:
         owned = 0 if op.view else result.nbytes
     seconds: float | None = 0.0
-    estimate = 0.0
+    estimate, alone = 0.0, inf
     if not op.view or owned or not result.known:
         metas = [operand for operand in operands if isinstance(operand, Meta)]
+        if op.cut not in PRODUCTS and result.known and all(one.shape in (result.shape, ()) for one in metas):
+            alone = seconds_of(prod(result.bound), result.dtype.itemsize, op.element_seconds)
         seconds = inline_seconds(op.element_seconds, result, metas, workspace, found.work)
         estimate = stream_seconds(op.element_seconds, result, metas, found.work)
     return Plan(
@@ -312,6 +317,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         pair=len(operands) == 2 and not options,
         int_bounds=found.int_bounds,
         numbers=None if found.number is None else Numbers(found.number),
+        alone=alone,
         on_card=workspace if found.on_card is None else found.on_card,
         helper=found.shared.each,
         helpers=found.shared.most - 1 if found.shared.each else 0,

@@ -21,7 +21,7 @@ PART_SECONDS: Final = 1e-4
 # The most time of a part, if shorter parts cost nothing: a helper looks after its own tasks in between.
 LONGEST_SECONDS: Final = 1e-3
 # Work of fewer `PART_SECONDS` stays whole: waking a thread costs as much as two threads would gain.
-_WHOLE: Final = 4
+WHOLE: Final = 4
 
 
 class _Here(threading.local):
@@ -66,7 +66,7 @@ def number(seconds: float, each: int = 1, least: int = 1) -> int:
     Args:
         least: each part takes at least this many `PART_SECONDS`.
     """
-    if here.threads < 2 or seconds < _WHOLE * PART_SECONDS:
+    if here.threads < 2 or seconds < WHOLE * PART_SECONDS:
         return 1
     return max(1, min(each * here.threads, int(seconds / (least * PART_SECONDS))))
 

@@ -406,9 +406,11 @@ class Runtime(OnOneLoop, Host):
         """Take in completions. A wake-up schedules this; `done()` and others call it directly."""
         self.completions.awake = False
         self.dispatch()  # also when closed: somebody may wait for a body that aclose(timeout=) left running
-        if self.ledger.began is not None:
-            self.meter.sample(self.ledger.unfinished > 0)
-            self._rest()
+        ledger = self.ledger
+        if ledger.began is not None:
+            self.meter.sample(ledger.pending > 0 or ledger.in_flight > 0)
+            if self.completions.at_rest:
+                self._rest()
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         if FREE_THREADED and self.completions.wants_bytes and not self._looks_up and self.life is not Life.CLOSED:

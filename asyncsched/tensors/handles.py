@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from .._core.callsite import CallSite, line_of
 from .._core.model import DONE, Lease, Value
-from .._core.ownership import enter
 from .._instead import TASK, no_attribute
 from .._interrupts import Lock
 from ..devices.contract import Job
@@ -67,8 +66,8 @@ class Handle(Lease, Generic[T]):
 
         Raises the task's exception, or TaskCancelled. Cancelling the waiter leaves the task alone.
         """
-        value = self._value  # `t[i] = v` may move the handle to another value meanwhile
-        kept, task = None if value.holders is None else enter(value.holders), value.task
+        kept, value = self._entry, self._value  # `t[i] = v` may move the handle to another value meanwhile
+        task = value.task
         try:
             # `reach`, written out: one frame less in the most frequent wait
             if task is None or task.state >= DONE or task.failure is not None:

@@ -14,7 +14,7 @@ import numpy as np
 from ..._core.completions import Completions
 from ..._core.free_threading import FREE_THREADED, merge, merged_at_birth
 from ..._core.model import Lease, Task, Value
-from ...ops import cut
+from ...ops import cut, parallel
 from ...ops.fused import FusedProgram
 from ...ops.op import NO_OPTIONS, Op, Plan, resolve
 from ...ops.program import Program, ref
@@ -161,7 +161,10 @@ class HostMemory(Memory):
             block, reused.block = reused.block, None
         try:
             out = _array_on(form.shape, form.dtype, buffer=block) if reused is None else reused.array
-            made = cut.run(op, kernel, args, out, options)
+            if task.plan.alone < parallel.WHOLE * parallel.PART_SECONDS:  # as most are: nothing else is asked
+                made = kernel(*args, out=out, **options)
+            else:
+                made = cut.run(op, kernel, args, out, options)
             if task.failure is not None:  # cancelled meanwhile
                 self.pool.give(block)
             else:
