@@ -434,6 +434,22 @@ async def test_a_finaliser_may_take_memory_while_memory_is_looked_for(
     assert fake.races == []
 
 
+async def test_a_replay_without_a_graph_of_its_own_is_charged_what_it_makes_on_the_way(fake: Fake) -> None:
+    def step(cache: asc.Tensor, row: asc.Tensor) -> asc.Tensor:
+        cache[0] = asc.cumulative_sum(asc.cumulative_sum(row, axis=0), axis=0)
+        return cache
+
+    async with opened(1) as s:
+        cache, row = await s.put(np.zeros((2, *BLOCK.shape))), await s.put(BLOCK)
+        replay = await s.capture(step, cache, row, donate=0)
+        await s.barrier()
+        with fake.pause():
+            cache = replay(cache, row)
+            charged = s.statistics().bytes_in_flight
+        assert np.array_equal((await cache.numpy())[0], BLOCK.cumsum(0).cumsum(0))
+    assert charged == (2 + 2 + 2) * SIZE  # the old version and the new one, and two rows on the way
+
+
 async def test_nothing_comes_from_the_default_pool(fake: Fake) -> None:
     before = fake.statistics["default_pool"]
     async with opened(2) as s:
