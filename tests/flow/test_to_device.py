@@ -60,15 +60,19 @@ async def test_digits_all_the_way(s: asc.Scheduler) -> None:
     assert total == sum(range(100))
 
 
-@pytest.mark.parametrize("depth", [1, 2, 4])
-async def test_at_most_depth_batches_are_ahead(s: asc.Scheduler, depth: int) -> None:
-    async with s.pipeline([BLOCK] * 20).to_device(depth=depth).open() as items:
+@pytest.mark.parametrize("depth", [1, 2, 3, 4])
+@pytest.mark.parametrize("block", [BLOCK, BLOCK[0].copy()])
+async def test_depth_batches_are_ahead_and_no_more(s: asc.Scheduler, depth: int, block: np.ndarray) -> None:
+    left = 20
+    async with s.pipeline([block] * left).to_device(depth=depth).open() as items:
         async for _ in items:
             del _
-            await until(lambda: s.statistics().peak_bytes >= depth * BLOCK.nbytes)  # however long that takes
+            left -= 1
+            ahead = min(left, depth) * block.nbytes
+            await until(lambda ahead=ahead: s.statistics().bytes_retained >= ahead)
             await turns()
-            assert s.statistics().bytes_retained <= depth * BLOCK.nbytes
-    assert (s.statistics().peak_bytes, s.statistics().bytes_retained) == (depth * BLOCK.nbytes, 0)
+            assert s.statistics().bytes_retained == ahead
+    assert (s.statistics().peak_bytes, s.statistics().bytes_retained) == (depth * block.nbytes, 0)
 
 
 async def consume(s: asc.Scheduler, depth: int, *, pause: bool = False, hold: bool = False) -> int:

@@ -52,6 +52,7 @@ class DeviceStage(Stage):
 
     def __init__(self, submitter: Submitter, runtime: Runtime, device: object, *args: Any) -> None:
         super().__init__(*args)
+        self.out.shares = self.out.capacity  # each batch taken is worth a step
         self._submitter = submitter
         self._runtime = runtime
         self._device = device

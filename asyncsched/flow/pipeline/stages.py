@@ -17,7 +17,8 @@ never holds more than the sum of its links. Each room goes round:
 The items are in a deque, and nothing is sent per item: only waiters are woken. A burst costs one step of the event
 loop. A single item does not wait for others to join it, except in front of a stage that makes batches: that stage says
 for how many items it waits (`wanted`), and is woken for half a row of them at a time. A waiter for room is woken when
-half of the row is free, since then it is worth a step, or when the next stage has nothing left to take.
+half of the row is free, since then it is worth a step, or when the next stage has nothing left to take; of a row of
+batches on a device, when one place is free.
 
 A link may be bounded in bytes, too. Room is reserved before an item is there to be measured. So the link has room for
 as many items as fit by the largest so far: of its own, and of those in front, which a stage holds while it works on
@@ -73,6 +74,7 @@ class Link:
         self.error: BaseException | None = None  # why it ended
         self.for_items: WaitQueue = WaitQueue()
         self.for_room: WaitQueue = WaitQueue()
+        self.shares: int = 2  # of the row: when one of them is free, a waiter for room is woken
         self.wanted: int = 1  # for how many items the taker waits, while it does; read on any thread
         self._dropped: list[Span] = []
         self._many = MANY  # so many spans are joined
@@ -113,7 +115,7 @@ class Link:
                 self._measure(item)
             self.drop(origin)
             self.room += 1
-            if self.for_room.waiters and (self.for_items.waiters or self.room * 2 >= self.capacity):
+            if self.for_room.waiters and (self.for_items.waiters or self.room * self.shares >= self.capacity):
                 self.for_room.wake()
             return
         if self.count >= self._look_at:
@@ -184,7 +186,7 @@ class Link:
             RuntimeError: if an array in it was written to since it was put. There are no more items then.
         """
         self.room += 1
-        if self.for_room.waiters and self.room * 2 >= self.capacity:
+        if self.for_room.waiters and self.room * self.shares >= self.capacity:
             self.for_room.wake()
         taken = self.items.popleft()
         return self._checked(taken) if type(taken[1]) is Marked else taken
@@ -192,7 +194,7 @@ class Link:
     def take_marked(self) -> Numbered:
         """The same with its mark, for a stage that holds the item, and checks it itself."""
         self.room += 1
-        if self.for_room.waiters and self.room * 2 >= self.capacity:
+        if self.for_room.waiters and self.room * self.shares >= self.capacity:
             self.for_room.wake()
         return self.items.popleft()
 
@@ -205,7 +207,7 @@ class Link:
             found = [*items]
             items.clear()
         self.room += len(found)
-        if self.for_room.waiters and self.room * 2 >= self.capacity:
+        if self.for_room.waiters and self.room * self.shares >= self.capacity:
             self._offer_room()
         return found
 
