@@ -26,7 +26,7 @@ Block = NDArray[np.uint8]
 UNBOUNDED_FREE = 256 * 2**20
 _LINE = 64
 _POISON = 0xA5
-_new_array = merged_at_birth(np.empty)
+_new_array, _ndarray = merged_at_birth(np.empty), np.ndarray
 
 
 class Pool:
@@ -53,6 +53,10 @@ class Pool:
         size = -(-nbytes // _LINE) * _LINE
         with self._lock:
             if self._returned:
+                last = self._returned.pop()
+                if type(last) is _ndarray and last.nbytes == size:  # mostly, in a chain of operations
+                    return last
+                self._returned.append(last)
                 self._collect()
             self.live += size
             try:
