@@ -44,7 +44,7 @@ def grown(*arguments: object) -> list[tuple[str, int, int, str]]:
     told = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "OPENBLAS_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-m", "tests.ops.growth", *map(str, arguments)], cwd=ROOT, env={**os.environ, **told},
-        capture_output=True, text=True, timeout=280, check=False,
+        capture_output=True, text=True, timeout=580, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     return [tuple(json.loads(line)) for line in done.stdout.splitlines()]
@@ -68,7 +68,7 @@ def _whole(what: str) -> bool:
     return not any(layout in what for layout in ("turned", "spaced", "flipped"))
 
 
-@pytest.mark.timeout(300)  # on a machine that may be busy
+@pytest.mark.timeout(600)  # on a machine that may be busy
 @pytest.mark.parametrize("part", range(PARTS))
 def test_a_process_grows_by_what_is_charged(part):
     found = grown(part, PARTS, usually(10, 100))
@@ -76,7 +76,7 @@ def test_a_process_grows_by_what_is_charged(part):
     assert not beyond(found)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("names", "streams"),
     [
