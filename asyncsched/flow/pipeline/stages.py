@@ -154,6 +154,8 @@ class Link:
             link.room += capacity - link.capacity
             link.capacity = capacity
             link.wanted = min(link.wanted, capacity // 2 or 1)
+            if len(link.items) >= link.wanted:
+                link.for_items.wake()
             link._offer_room()
 
     def end(self, error: BaseException | None = None) -> None:
