@@ -241,6 +241,24 @@ class ClosesBadly:
         raise LookupError("closing failed")
 
 
+async def broken(item: int) -> int:
+    raise LookupError(item)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("fn", [broken, lambda item: [][item]], ids=["loop", "thread"])
+async def test_an_error_right_behind_it_waits_for_no_other_item(s: asc.Scheduler, fn: Any, ordered: bool) -> None:
+    async def read() -> Any:
+        yield 1
+        await asyncio.Event().wait()
+
+    pipe = s.pipeline(lambda epoch: read()).repeat(2).map(fn, workers=3, ordered=ordered)
+    with pytest.raises(LookupError) as raised:
+        await drain(pipe)
+    assert "stage 1 (map" in raised.value.__notes__[0]
+    assert "at item 0 of the source: 1" in raised.value.__notes__[0]
+
+
 async def test_an_error_of_closing_an_earlier_source_is_not_lost(s: asc.Scheduler) -> None:
     pipe = s.pipeline(lambda epoch: [epoch] if epoch else ClosesBadly()).repeat(3)
     received = []

@@ -405,7 +405,7 @@ class Stage:
         """Take no more items. The first error counts."""
         if self.error is None:
             self.error, self.failed_at, self.failed_on = error, origin, given
-            self.source.end()
+            self.source.end(error)  # also where another epoch would follow
             self.out.lift_bound()
 
     def pass_on(self, origin: Origin, item: Any) -> None:
