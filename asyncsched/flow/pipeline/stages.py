@@ -151,6 +151,8 @@ class Link:
             link._largest = max(link._largest, nbytes)
             most = link._most_items if link is self else link.capacity
             capacity = max(1, min(most, link._most_bytes // link._largest))
+            if capacity == link.capacity:
+                continue
             link.room += capacity - link.capacity
             link.capacity = capacity
             link.wanted = min(link.wanted, capacity // 2 or 1)
