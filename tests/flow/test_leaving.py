@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.flow.pipeline import epoch
 from tests.processes import fresh
 from tests.waiting import no_collector, outlasts_cancellations, turns, until
 
@@ -53,6 +54,22 @@ async def test_no_item_of_a_batch_that_is_not_full_outlives_the_block(s: asc.Sch
             await turns()
         del items
         await until(lambda: not things.alive)  # threads let go of them when they get to it
+
+
+async def test_stages_that_outlast_an_interrupted_exit_tell_nobody(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(task: asyncio.Task[Any]) -> None:
+        stages.append(task)
+        raise KeyboardInterrupt
+
+    stages: list[asyncio.Task[Any]] = []
+    monkeypatch.setattr(epoch, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        async with s.pipeline(range(100)).map(same).open() as items:
+            await anext(items)
+    await asyncio.wait(stages)
+    assert items._out.error is None  # the link of all epochs that are closed
 
 
 class Closes:
