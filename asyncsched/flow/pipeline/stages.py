@@ -151,14 +151,14 @@ class Link:
             link._largest = max(link._largest, nbytes)
             most = link._most_items if link is self else link.capacity
             capacity = max(1, min(most, link._most_bytes // link._largest))
-            if capacity == link.capacity:
-                continue
-            link.room += capacity - link.capacity
-            link.capacity = capacity
-            link.wanted = min(link.wanted, capacity // 2 or 1)
-            if len(link.items) >= link.wanted:
-                link.for_items.wake()
-            link._offer_room()
+            if capacity != link.capacity:
+                link.room += capacity - link.capacity
+                link.capacity = capacity
+                link.wanted = min(link.wanted, capacity // 2 or 1)
+                if len(link.items) >= link.wanted:
+                    link.for_items.wake()
+            if link.for_room.waiters:
+                link._offer_room()
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put: there are none, or an error came."""
