@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,14 @@ async def test_what_unordered_stages_have_of_two_epochs_comes_once(s: asc.Schedu
         held.set()
     pipe.load_state_dict(state)
     assert sorted(await drain(pipe)) == [0, 12, 13, 14, *of_epoch(2)]
+
+
+async def test_each_epoch_may_have_a_source_of_another_kind(s: asc.Scheduler) -> None:
+    pairs = list(product(SOURCES.values(), repeat=2))
+    pipe = s.pipeline(lambda epoch: pairs[epoch // 2][epoch % 2](epoch)).repeat(2)
+    for number in range(len(pairs)):
+        assert await drain(pipe) == of_epoch(2 * number) + of_epoch(2 * number + 1)
+        assert pipe.statistics().stages[0].busy_seconds > 0
 
 
 async def test_statistics_add_up(s: asc.Scheduler) -> None:

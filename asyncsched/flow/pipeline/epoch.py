@@ -215,7 +215,9 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._source = self._stages[0] = new
         if self._enough:
             new.read_no_more()
-        new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error
+        new.started, new.epoch, new.closing_error = old.started, old.epoch, old.closing_error
+        if new.seconds is not None:
+            new.seconds += old.seconds or 0.0  # none, where the last one was of another kind
         return new
 
     def _end(self, error: BaseException) -> None:
