@@ -63,6 +63,10 @@ class Things:
         return found
 
     @property
+    def made(self) -> int:
+        return len(self._made)
+
+    @property
     def alive(self) -> int:
         return sum(ref() is not None for ref in self._made)
 

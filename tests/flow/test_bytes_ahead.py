@@ -119,6 +119,23 @@ async def test_nor_if_the_room_shrinks_while_it_waits(s: asc.Scheduler, fn: Any)
     assert await drain(pipe) == [16, 16, 16, 12]
 
 
+async def is_short(text: str) -> bool:
+    return len(text) < 1000
+
+
+@pytest.mark.parametrize("fn", [lambda text: len(text) < 1000, is_short], ids=["thread", "loop"])
+async def test_nor_if_the_item_for_which_the_room_shrinks_is_left_out(s: asc.Scheduler, fn: Any) -> None:
+    async def read() -> Any:
+        yield "short"
+        await until(lambda: any(stage.items for stage in pipe.statistics().stages[1:]))
+        await turns()  # the batch waits for more
+        yield "long" * 1000
+        yield "short"
+
+    pipe = s.pipeline(read()).filter(fn, buffer="2 kB").batch(16)
+    assert await drain(pipe) == [["short", "short"]]
+
+
 @pytest.mark.drops_at_once
 async def test_one_that_is_larger_than_all_room_goes_alone(s: asc.Scheduler) -> None:
     arrays = Arrays(10_000)

@@ -18,10 +18,11 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.flow.pipeline import epoch
 from tests.processes import fresh
-from tests.waiting import outlasts_cancellations, turns, until
+from tests.waiting import no_collector, outlasts_cancellations, turns, until
 
-from .rig import AsyncCounted, Counted, drain, same, same_in_thread
+from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread
 
 
 @pytest.mark.parametrize("kind", [Counted, AsyncCounted])
@@ -35,6 +36,40 @@ async def test_leaving_early_closes_the_source(s: asc.Scheduler, kind: type[Coun
             await anext(items)
     assert source.closed == 1
     assert source.asked < 200
+
+
+@pytest.mark.drops_at_once
+async def test_no_item_of_a_batch_that_is_not_full_outlives_the_block(s: asc.Scheduler) -> None:
+    things = Things()
+
+    async def read() -> AsyncIterator[int]:
+        for i in range(16):
+            yield i
+        await asyncio.Event().wait()
+
+    with no_collector():
+        async with s.pipeline(read()).map(things).batch(10).open() as items:
+            await anext(items)
+            await until(lambda: things.made == 16)
+            await turns()
+        del items
+        await until(lambda: not things.alive)  # threads let go of them when they get to it
+
+
+async def test_stages_that_outlast_an_interrupted_exit_tell_nobody(
+    s: asc.Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def interrupted(task: asyncio.Task[Any]) -> None:
+        stages.append(task)
+        raise KeyboardInterrupt
+
+    stages: list[asyncio.Task[Any]] = []
+    monkeypatch.setattr(epoch, "ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        async with s.pipeline(range(100)).map(same).open() as items:
+            await anext(items)
+    await asyncio.wait(stages)
+    assert items._out.error is None  # the link of all epochs that are closed
 
 
 class Closes:

@@ -176,6 +176,22 @@ async def test_batches(s: asc.Scheduler) -> None:
     assert [batch.tolist() for batch in nested] == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
+async def test_items_that_wait_to_be_a_batch_keep_no_worker_from_the_next(s: asc.Scheduler) -> None:
+    gates = [asyncio.Event() for _ in range(8)]
+    begun: list[int] = []
+
+    async def fn(item: int) -> int:
+        begun.append(item)
+        await gates[item].wait()
+        return item
+
+    async with s.pipeline(range(8)).map(fn, workers=4, buffer=0).batch(8).open() as items:
+        for gate in gates:
+            await until(lambda: len(begun) == min(8, 4 + sum(gate.is_set() for gate in gates)))
+            gate.set()
+        assert (await anext(items)).tolist() == list(range(8))
+
+
 async def test_threads_tell_of_a_batch_in_bursts(
     s: asc.Scheduler, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:

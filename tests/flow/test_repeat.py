@@ -7,6 +7,7 @@ import gc
 import sys
 import threading
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -156,6 +157,14 @@ async def test_what_unordered_stages_have_of_two_epochs_comes_once(s: asc.Schedu
     assert sorted(await drain(pipe)) == [0, 12, 13, 14, *of_epoch(2)]
 
 
+async def test_each_epoch_may_have_a_source_of_another_kind(s: asc.Scheduler) -> None:
+    pairs = list(product(SOURCES.values(), repeat=2))
+    pipe = s.pipeline(lambda epoch: pairs[epoch // 2][epoch % 2](epoch)).repeat(2)
+    for number in range(len(pairs)):
+        assert await drain(pipe) == of_epoch(2 * number) + of_epoch(2 * number + 1)
+        assert pipe.statistics().stages[0].busy_seconds > 0
+
+
 async def test_statistics_add_up(s: asc.Scheduler) -> None:
     pipe = s.pipeline(Counted(50)).map(same_in_thread, workers=2).batch(20).repeat(4).map(same)
     assert len(await drain(pipe)) == 12
@@ -239,6 +248,24 @@ class ClosesBadly:
 
     def close(self) -> None:
         raise LookupError("closing failed")
+
+
+async def broken(item: int) -> int:
+    raise LookupError(item)
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("fn", [broken, lambda item: [][item]], ids=["loop", "thread"])
+async def test_an_error_right_behind_it_waits_for_no_other_item(s: asc.Scheduler, fn: Any, ordered: bool) -> None:
+    async def read() -> Any:
+        yield 1
+        await asyncio.Event().wait()
+
+    pipe = s.pipeline(lambda epoch: read()).repeat(2).map(fn, workers=3, ordered=ordered)
+    with pytest.raises(LookupError) as raised:
+        await drain(pipe)
+    assert "stage 1 (map" in raised.value.__notes__[0]
+    assert "at item 0 of the source: 1" in raised.value.__notes__[0]
 
 
 async def test_an_error_of_closing_an_earlier_source_is_not_lost(s: asc.Scheduler) -> None:

@@ -133,12 +133,20 @@ async def test_no_part_comes_behind_one_that_fails(s: asc.Scheduler) -> None:
                 raise OSError("no size")
             return 1
 
-    found = []
-    with pytest.raises(OSError, match="no size"):
-        async with s.pipeline([[Part(i) for i in range(5)]]).unbatch().map(same, buffer="1 kB").open() as items:
-            async for item in items:
-                found.append(item.number)
-    assert found == [0, 1]
+    class Rows(list[Part]):
+        def __getitem__(self, place: Any) -> Any:
+            if place == 2:
+                raise OSError("no row")
+            return super().__getitem__(place)
+
+    for kind, told in (list, "no size"), (Rows, "no row"):
+        found = []
+        with pytest.raises(OSError, match=told) as raised:
+            async with s.pipeline([kind(map(Part, range(5)))]).unbatch().map(same, buffer="1 kB").open() as items:
+                async for item in items:
+                    found.append(item.number)
+        assert found == [0, 1]
+        assert raised.value.__notes__ == ["raised in the pipeline's stage 1 (unbatch), at item 0 of the source"]
 
 
 async def test_it_keeps_no_block_when_it_is_left(s: asc.Scheduler, no_gc: None) -> None:

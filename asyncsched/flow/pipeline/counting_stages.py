@@ -62,7 +62,11 @@ class UnbatchStage(Stage):
                         await out.reserve()
                     if self.error is not None:
                         return
-                    self.pass_on(Part(origin, key, range(place, place + 1), count), marked(part_of(place), self.name))
+                    try:
+                        out.put(Part(origin, key, range(place, place + 1), count), marked(part_of(place), self.name))
+                    except BaseException as error:  # of a class of the user's, or a file that is read by rows
+                        self.fail(origin, error)
+                        return
                     has_room = False
                 part_of = None  # while it waits for an item, it holds none
                 if has_room:

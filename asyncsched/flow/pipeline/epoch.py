@@ -144,7 +144,8 @@ class Items(AsyncIterator[T], OnlyAsync):
             finally:
                 self._close(error)
             raise
-        self._work.add_done_callback(self._ended)
+        # It may be cancelled before it begins
+        self._work.add_done_callback(lambda work: self._end(asyncio.CancelledError()))
         self._state, self._progress.unread = "open", True
         return self
 
@@ -154,9 +155,8 @@ class Items(AsyncIterator[T], OnlyAsync):
                 _start(group, self._stages[self._plan.repeated + 1 :])
                 if not await self._read():
                     group.cancel_scope.cancel()
-        except BaseException as error:  # it was cancelled, or a stage broke: the consumer would wait for it
-            if not self._out.ended:
-                self._out.end(passable(error, "the stages of the pipeline ended by"))
+        except BaseException as error:  # it was cancelled, or a stage broke
+            self._end(error)
 
     async def _read(self) -> bool:
         """Run the source, and the stages before a `repeat`, once for each epoch. False if one was cancelled."""
@@ -215,12 +215,15 @@ class Items(AsyncIterator[T], OnlyAsync):
         self._source = self._stages[0] = new
         if self._enough:
             new.read_no_more()
-        new.started, new.seconds, new.epoch, new.closing_error = old.started, old.seconds, old.epoch, old.closing_error
+        new.started, new.epoch, new.closing_error = old.started, old.epoch, old.closing_error
+        if new.seconds is not None:
+            new.seconds += old.seconds or 0.0  # none, where the last one was of another kind
         return new
 
-    def _ended(self, work: asyncio.Task[Any]) -> None:
-        if self._stages and not self._out.ended:  # it was cancelled before it began
-            self._out.end(passable(asyncio.CancelledError(), "the stages of the pipeline ended by"))
+    def _end(self, error: BaseException) -> None:
+        """The stages have ended. Tell the consumer, who would wait for them, unless the block was left."""
+        if self._stages and not self._out.ended:
+            self._out.end(passable(error, "the stages of the pipeline ended by"))
 
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self._work is not None

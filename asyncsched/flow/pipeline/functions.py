@@ -280,25 +280,29 @@ class BatchStage(ThreadStage):
 
     async def feed(self) -> None:
         source, size = self.source, self._size
-        while await self.ready(size):
-            packed = Packed(size, self._collate, source.items[0][1])
-            part = packed.part
-            while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
-                packed.add(source.take_some(min(size - len(packed), part - len(packed) % part)))
-                if not len(packed) % part and len(packed) < size:
+        packed: Any = None
+        try:
+            while await self.ready(size):
+                packed = Packed(size, self._collate, source.items[0][1])
+                part = packed.part
+                while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
+                    packed.add(source.take_some(min(size - len(packed), part - len(packed) % part)))
+                    if not len(packed) % part and len(packed) < size:
+                        await self._caught_up()
+                        self._behind += 1
+                        self._hand_over([Call((), packed.pack)])
+                if part < size:
                     await self._caught_up()
-                    self._behind += 1
-                    self._hand_over([Call((), packed.pack)])
-            if part < size:
-                await self._caught_up()
-            if self.error is not None:  # of the batch before, for which this has waited
-                return
-            if len(packed) < size and (self._drop_last or source.error is not None):
-                self.out.drop(packed.origins())  # they count as received in the next epoch, if the block has one
-                return
-            self._behind += 1
-            self._hand_over(self._enter([(packed.origins(), packed.collate)]))
-            del packed
+                if self.error is not None:  # of the batch before, for which this has waited
+                    return
+                if len(packed) < size and (self._drop_last or source.error is not None):
+                    self.out.drop(packed.origins())  # they count as received in the next epoch, if the block has one
+                    return
+                self._behind += 1
+                self._hand_over(self._enter([(packed.origins(), packed.collate)]))
+                packed = None
+        finally:
+            packed = None  # a cancellation keeps this frame, until the garbage collector comes
 
     async def _caught_up(self) -> None:
         """Wait until the thread has done all its calls: while it lags, no more items are taken."""

@@ -64,6 +64,7 @@ class Link:
         self._largest = 1  # bytes of an item
         self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
         self.capacity: int = capacity if most_bytes is None else 1
+        self.makers: int = 1  # workers that put
         self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
@@ -153,10 +154,14 @@ class Link:
             link._largest = max(link._largest, nbytes)
             most = link._most_items if link is self else link.capacity
             capacity = max(1, min(most, link._most_bytes // link._largest))
-            link.room += capacity - link.capacity
-            link.capacity = capacity
-            link.wanted = min(link.wanted, capacity // 2 or 1)
-            link._offer_room()
+            if capacity != link.capacity:
+                link.room += capacity - link.capacity
+                link.capacity = capacity
+                link.wanted = min(link.wanted, link._half())
+                if len(link.items) >= link.wanted:
+                    link.for_items.wake()
+            if link.for_room.waiters:
+                link._offer_room()
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put: there are none, or an error came."""
@@ -165,10 +170,14 @@ class Link:
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
+    def _half(self) -> int:
+        """Half a row, or less: while they wait, these items take no room that a worker needs for the next."""
+        return max(1, min(self.capacity // 2, self.capacity - self.makers))
+
     async def arrived(self, count: int = 1) -> bool:
         """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
         or for half a row if that is less."""
-        while len(self.items) < (wanted := min(count, self.capacity // 2) or 1):
+        while len(self.items) < (wanted := min(count, self._half())):
             if self.ended:
                 return bool(self.items)
             self._offer_room()
@@ -350,7 +359,7 @@ class Stage:
         self.name = name
         self.source = source
         self.out = out
-        self.workers = workers
+        self.workers = out.makers = workers
         self.ordered = ordered
         self.epoch = 0
         self.skip: Position = Position()  # what counted when the block was opened
@@ -405,7 +414,7 @@ class Stage:
         """Take no more items. The first error counts."""
         if self.error is None:
             self.error, self.failed_at, self.failed_on = error, origin, given
-            self.source.end()
+            self.source.end(error)  # also where another epoch would follow
             self.out.lift_bound()
 
     def pass_on(self, origin: Origin, item: Any) -> None:
