@@ -157,7 +157,7 @@ class Link:
             if capacity != link.capacity:
                 link.room += capacity - link.capacity
                 link.capacity = capacity
-                link.wanted = min(link.wanted, link._half())
+                link.wanted = max(1, min(link.wanted, capacity // 2, capacity - link.makers))
                 if len(link.items) >= link.wanted:
                     link.for_items.wake()
             if link.for_room.waiters:
@@ -170,14 +170,10 @@ class Link:
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
-    def _half(self) -> int:
-        """Half a row, or less: while they wait, these items take no room that a worker needs for the next."""
-        return max(1, min(self.capacity // 2, self.capacity - self.makers))
-
     async def arrived(self, count: int = 1) -> bool:
         """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
-        or for half a row if that is less."""
-        while len(self.items) < (wanted := min(count, self._half())):
+        or for half a row if that is less; and for so few that they take no room that a worker needs."""
+        while len(self.items) < (wanted := max(1, min(count, self.capacity // 2, self.capacity - self.makers))):
             if self.ended:
                 return bool(self.items)
             self._offer_room()
