@@ -50,6 +50,7 @@ _PATHS: Final = 1024  # the most that are remembered
 _NOTHING: Final = 1e-9  # seconds: sums are rounded
 _BATCHES: Final = object()  # the name of what is no request's own work
 _LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
+_NOTED: Final = 256  # bodies that have ended, at the latest: other work runs while no request comes or leaves
 
 
 class TooLate(Problem):
@@ -126,6 +127,10 @@ class Limiter(Instrument):
         """On a stream's thread."""
         self._running.pop(task, None)
         self._ended.append((task.scope, ended - began))
+
+    def task_ended(self, task: Task) -> None:
+        if len(self._ended) >= _NOTED:
+            self._note(perf_counter())
 
     def admit(self, exchange: Exchange, path: str, seconds: float | None, end: Callable[[Exception], None]) -> Inside:
         """Let a request in, if it can be answered in so many seconds. It must `leave`. `end` ends it before its time.

@@ -273,6 +273,13 @@ async def test_the_oldest_request_goes_first(clock: Clock) -> None:
     assert app.began.index("/f") > max(i for i, path in enumerate(app.began) if path == "/a")
 
 
+async def test_work_that_runs_while_no_request_comes_leaves_nothing_behind() -> None:
+    async with opened(reply, **ONE_STREAM) as server:
+        for _ in range(1000):
+            await server.scheduler.call(int)
+        assert len(server.limiter._ended) < 500
+
+
 async def test_a_kind_is_a_route_where_the_framework_tells_it(clock: Clock) -> None:
     pytest.importorskip("starlette")
     from starlette.applications import Starlette
