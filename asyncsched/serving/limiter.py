@@ -153,7 +153,8 @@ class Limiter(Instrument):
                 route, likely = Route(), 0.0  # as if it had never been measured
             most = self._longest_wait(likely, SAFE * seconds, now)
             if self._inside:
-                wait = self._wait(tenant, self._left.get(tenant, 0.0), route.mean, self._note(now), now)
+                done = _done(self._note(now))
+                wait = self._wait(tenant, self._left.get(tenant, 0.0) - done, route.mean, sum(self._left.values()), now)
                 if wait > most and wait > _NOTHING:
                     raise self._too_late(wait - most)
         self._of_tenant[tenant] += 1  # first, since it raises for a tenant that cannot be hashed
@@ -247,13 +248,13 @@ class Limiter(Instrument):
             self._shortest, self._needed = seconds - likely, now
         return self._shortest
 
-    def _wait(self, tenant: Hashable, before: float, own: float, running: dict[Inside, float], now: float) -> float:
-        """Seconds until a request begins: its tenant has so much work before it. It waits for the work of others that
-        are there, as much of each as its own at most, and gets what streams others leave lately, or its share."""
-        others = [work for other, work in self._left.items() if other != tenant]
-        streams = max(self.streams / (2 + len(others)), self.streams - self._spent.by_others(tenant, now))
-        done = sum([min(inside.left, seconds) for inside, seconds in running.items()])
-        return max(0.0, before - done) / streams + min(sum(others), own * len(others)) / self.streams
+    def _wait(self, tenant: Hashable, before: float, own: float, work: float, now: float) -> float:
+        """Seconds until a request begins: its tenant has so much work before it, of so much of all tenants. It waits
+        for the work of others that are there, as much of each as its own at most, and gets what streams others leave
+        lately, or its share."""
+        others = len(self._left) - (tenant in self._left)
+        streams = max(self.streams / (2 + others), self.streams - self._spent.by_others(tenant, now))
+        return max(0.0, before) / streams + min(work - self._left.get(tenant, 0.0), own * others) / self.streams
 
     def _look(self, now: float) -> None:
         """Charge those inside by the last measurements, and refuse those that can no longer be in time."""
@@ -266,11 +267,12 @@ class Limiter(Instrument):
             if inside.left > _NOTHING:
                 self._left[inside.tenant] += inside.left
         before, last = defaultdict[Hashable, float](float), next(reversed(self._inside))
+        done, work = _done(running), sum(self._left.values())
         for exchange, inside in list(self._inside.items()):
             left, tenant = inside.left, inside.tenant
             begun = inside.seconds > left or inside in running or exchange.status is not None
             if not begun and left > _NOTHING:
-                wait = self._wait(tenant, before[tenant], left, running, now)
+                wait = self._wait(tenant, before[tenant] - done, left, work, now)
                 if wait > _NOTHING:
                     late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
                 else:
@@ -279,6 +281,7 @@ class Limiter(Instrument):
                     inside.end(self._too_late(now + wait + left - inside.until))
                     inside.route, inside.left = Route(), 0.0
                     self._left[tenant] -= left
+                    work -= left
                     continue
             before[tenant] += left
 
@@ -323,6 +326,11 @@ class Limiter(Instrument):
     def _refuse(self, detail: str, status: int = 503, *, close: bool = False) -> NoReturn:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
+
+
+def _done(running: dict[Inside, float]) -> float:
+    """Seconds of the work that is left which the bodies that run have done."""
+    return sum([min(inside.left, seconds) for inside, seconds in running.items()])
 
 
 def _name_of(exchange: Exchange, route: str | None) -> str | None:

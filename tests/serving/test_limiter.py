@@ -264,6 +264,29 @@ async def test_a_tenant_that_asks_for_little_is_let_in_beside_one_that_asks_for_
         await app.finish(100)
 
 
+class Named:
+    """A tenant that counts how often one is compared with another."""
+
+    compared = 0
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Named.compared += 1
+        return self is other
+
+
+async def test_a_request_costs_the_same_beside_many_tenants(clock: Clock) -> None:
+    app = App(clock)
+    async with opened_for(app, tenant=lambda scope: Named()) as server:
+        await ask(server, "a")
+        await app.takes(1)
+        before = Named.compared
+        await ask(server, "a" * 50)
+        await app.finish(1)
+        assert len(app.answered) == 51
+        assert Named.compared - before <= 51  # once each, with that of the scope around
+
+
 async def test_the_oldest_request_goes_first(clock: Clock) -> None:
     app = App(clock, calls=3)
     async with opened_for(app) as server:
