@@ -165,7 +165,7 @@ class Client:
         try:
             while not self._may_read:
                 await self._arrived.wait()
-            if self._body_timeout is not None:
+            if self._body_timeout is not None and (deadline is None or self._body_timeout < deadline):
                 self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
             await self._read()
             await asyncio.wait([work])
