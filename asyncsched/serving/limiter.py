@@ -31,7 +31,7 @@ wait for others. Not to begin what would be late, and nothing else: then most th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
@@ -96,7 +96,7 @@ class Limiter(Instrument):
         self.refused: int = 0
         self.adopted: int = 0  # answered, but they hold their places until all their work has ended
         self._inside: dict[Exchange, Inside] = {}  # those that are not answered yet, the oldest first
-        self._of_tenant: Counter[Hashable] = Counter()
+        self._of_tenant: defaultdict[Hashable, int] = defaultdict(int)
         self._rate, self._taken = Rate(), Rate()
         self._since = 0.0
         self._waited_for: list[tuple[set[Exchange], asyncio.Event]] = []
@@ -143,7 +143,7 @@ class Limiter(Instrument):
             self._refuse("The server is shutting down.", close=True)
         if len(self) >= self.max_requests:
             self._refuse(f"There are {self.max_requests:,} requests in progress, which is the limit.")
-        if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
+        if tenant is not None and quota is not None and self._of_tenant.get(tenant, 0) >= quota:
             self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
         known = self._routes.get(path)
         route = known or self._any
