@@ -39,6 +39,7 @@ from typing import Any, Final
 
 import anyio
 
+from .._generators import current_task
 from ..errors import DeadlineExceeded
 from .http import BodyTooLarge, Exchange, LengthRequired, Message, Problem
 
@@ -153,6 +154,12 @@ class Client:
         """Cut the work short, unless it has ended. `attend` raises the reason."""
         if self._waiting is not None and not self._woken:
             self._reason = reason
+            self._wake()
+
+    def ends(self) -> None:
+        """The work ends in this turn of the loop: called by itself, so that no other turn is needed to wake."""
+        if (work := current_task()) is not None:
+            work.remove_done_callback(self._wake)
             self._wake()
 
     async def _until_woken(self, work: asyncio.Task[None], deadline: float | None) -> None:

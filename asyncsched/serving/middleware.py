@@ -89,19 +89,22 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
             if ambient.get() is not None:  # a server starts a pipelined request within the last one
                 set_variable(ambient, None)
             scope._takes_turn = scope._cancels = False
-            with cancelling:
-                if room:
-                    await bodies.claim(room)
-                try:
-                    async with scope:
-                        limiter.entered(exchange, inside, scope._entered())
-                        if room:
-                            client.begin()
-                        exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-                        await app(exchange.scope, client.receive, exchange.send)
-                finally:
+            try:
+                with cancelling:
                     if room:
-                        bodies.release(room)
+                        await bodies.claim(room)
+                    try:
+                        async with scope:
+                            limiter.entered(exchange, inside, scope._entered())
+                            if room:
+                                client.begin()
+                            exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                            await app(exchange.scope, client.receive, exchange.send)
+                    finally:
+                        if room:
+                            bodies.release(room)
+            finally:
+                client.ends()
 
         work = asyncio.create_task(in_scope())
         await client.attend(work, cancelling, seconds)
