@@ -39,7 +39,6 @@ from typing import Any, Final
 
 import anyio
 
-from .._generators import current_task
 from ..errors import DeadlineExceeded
 from .http import BodyTooLarge, Exchange, LengthRequired, Message, Problem
 
@@ -55,7 +54,7 @@ class Client:
 
     Args:
         max_body: most bytes of the body.
-        max_bodies: most bytes of all bodies together, for which room is claimed.
+        max_bodies: most bytes of all bodies together, for which room is claimed. At least `max_body`.
         body_timeout: seconds for the whole body to arrive.
     """
 
@@ -65,7 +64,7 @@ class Client:
         self._exchange = exchange
         self._receive = exchange.receive
         self._max_body, self._max_bodies = max_body, max_bodies
-        self._most = min([most for most in (max_body, max_bodies) if most is not None], default=None)  # of this body
+        self._most = max_bodies if max_body is None else max_body  # of this body: `max_bodies` holds one at least
         self._may_read = False
         self._body_timeout = body_timeout
         self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
@@ -94,7 +93,7 @@ class Client:
             elif self._max_body is None:
                 raise LengthRequired(sending=sends)
             else:
-                room = min(self._max_body, self._max_bodies)
+                room = self._max_body
             self._most = room
         if not room:
             self.begin()
@@ -158,9 +157,10 @@ class Client:
 
     def ends(self) -> None:
         """The work ends in this turn of the loop: called by itself, so that no other turn is needed to wake."""
-        if (work := current_task()) is not None:
-            work.remove_done_callback(self._wake)
-            self._wake()
+        work = asyncio.current_task()
+        assert work is not None
+        work.remove_done_callback(self._wake)
+        self._wake()
 
     async def _until_woken(self, work: asyncio.Task[None], deadline: float | None) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()

@@ -138,10 +138,10 @@ class Limiter(Instrument):
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
-        now, tenant, quota = perf_counter(), exchange.tenant, self.max_requests_per_tenant
+        now, count, tenant, quota = perf_counter(), len(self), exchange.tenant, self.max_requests_per_tenant
         if self.closed:
             self._refuse("The server is shutting down.", close=True)
-        if len(self) >= self.max_requests:
+        if count >= self.max_requests:
             self._refuse(f"There are {self.max_requests:,} requests in progress, which is the limit.")
         if tenant is not None and quota is not None and self._of_tenant.get(tenant, 0) >= quota:
             self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
@@ -160,7 +160,7 @@ class Limiter(Instrument):
         self._of_tenant[tenant] += 1  # first, since it raises for a tenant that cannot be hashed
         if known is not None:
             known.tried = now
-        if not len(self):
+        if not count:
             self._since = now
         until = inf if seconds is None else now + seconds
         self._inside[exchange] = inside = Inside(path, route, tenant, now, until, end, route.mean)
