@@ -12,7 +12,7 @@ still to come, over the streams, is the *wait* of one more, since the oldest goe
 and its own time fit into its deadline. Requests of batchers and steppers are charged nothing for these, which refuse by
 queues of their own. Five rules:
 
-1. *Nothing is refused without a measurement*, nor while nothing is waited for.
+1. *Nothing is refused without a measurement*, nor while nothing is waited for, nor what keeps no stream busy.
 2. *Long requests do not starve.* One of 1 s fits in only after a short wait, and there never is one while shorter ones
    fill it up. So all hold to the shortest wait that any route has needed in the last minute.
 3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
@@ -147,7 +147,7 @@ class Limiter(Instrument):
             self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
         known = self._routes.get(path)
         route = known or self._any
-        if seconds is not None:
+        if seconds is not None and (known is None or known.mean):
             likely = 0.0 if known is None else known.likely
             if likely > _SLOW * SAFE * seconds and now - route.tried > _REMEMBERED:
                 route, likely = Route(), 0.0  # as if it had never been measured
@@ -244,9 +244,11 @@ class Limiter(Instrument):
         """With which a request is let in that is likely to take so long itself, of so many seconds."""
         if likely > _SLOW * seconds:
             return seconds - likely
-        if seconds - likely <= self._shortest or now - self._needed > _REMEMBERED:
+        if now - self._needed > _REMEMBERED:
+            self._shortest = inf
+        if likely and seconds - likely <= self._shortest:
             self._shortest, self._needed = seconds - likely, now
-        return self._shortest
+        return min(seconds - likely, self._shortest)
 
     def _wait(self, tenant: Hashable, before: float, own: float, work: float, now: float) -> float:
         """Seconds until a request begins: its tenant has so much work before it, of so much of all tenants. It waits

@@ -264,6 +264,22 @@ async def test_a_tenant_that_asks_for_little_is_let_in_beside_one_that_asks_for_
         await app.finish(100)
 
 
+async def test_a_route_that_keeps_no_stream_busy_is_not_refused_and_holds_up_nobody(clock: Clock) -> None:
+    app = App(clock)
+
+    async def mixed(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await (reply(send) if scope["path"] == "/q" else app(scope, receive, send))
+
+    async with opened_for(mixed, deadline=lambda scope: 10 if scope["path"] == "/q" else 1000) as server:
+        await ask(server, "a")
+        await app.takes(100)
+        await ask(server, "q")
+        assert refused(await ask(server, "aaaaa")) == 0
+        assert [(await call.answer())[0] for call in await ask(server, "qq")] == [200, 200]
+        assert refused(await ask(server, "aaaaaa")) == 2
+        await app.finish(100)
+
+
 class Named:
     """A tenant that counts how often one is compared with another."""
 
