@@ -22,6 +22,7 @@ _UNITS = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _NUMBERS = {bool, int, float, complex}
+_REAL = (int, float, np.integer, np.floating)
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*")
 
 
@@ -39,12 +40,14 @@ def check_number(name: str, value: Any, unit: str = "", *, zero: bool = False, n
     """Raise unless `value` is finite and above 0 (or 0 if `zero`), or None if allowed: `none` says what it means."""
     if none and value is None:
         return
+    is_number = isinstance(value, _REAL) and not isinstance(value, bool)
+    if is_number and 0 <= value < inf and (zero or value != 0):
+        return
     what = f"number of {unit}" if unit else "number"
-    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+    if not is_number:
         raise TypeError(f"{name} must be a {what}{' or None' if none else ''}, not {type(value).__name__}")
-    if not 0 <= value < inf or (value == 0 and not zero):
-        least = "of at least 0" if zero else "above 0"
-        raise ValueError(f"{name} must be a finite {what} {least}, not {value!r}{_instead(none)}")
+    least = "of at least 0" if zero else "above 0"
+    raise ValueError(f"{name} must be a finite {what} {least}, not {value!r}{_instead(none)}")
 
 
 def parse_bytes(size: int | str | np.integer, name: str = "size", *, none: str = "") -> int:

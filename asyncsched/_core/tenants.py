@@ -312,16 +312,16 @@ class Tenants:
         """The tenant of a new scope inside a scope of the tenant `parent`: a known one or a new one."""
         name, weight, priority, _ = share
         name = parent.name if name is None else name
-        level = parent.priority.level if priority is None else priority
-        group = self._classes.get(level)
-        if group is None:
-            group = self._classes[level] = Priority(level)
-        tenant = None if name is None else self._named.get((name, level))
+        group = parent.priority
+        if priority is not None and priority != group.level:
+            group = self._classes[priority] = self._classes.get(priority) or Priority(priority)
+        tenant = None if name is None else self._named.get((name, group.level))
         if tenant is None:
             known = 1.0 if name is None or name != parent.name else parent.weight
             tenant = Tenant(known, name=name, priority=group)
+            if name is not None:
+                self._named[name, group.level] = tenant
         if name is not None:
-            self._named[name, level] = tenant
             self._recent.append(tenant)
         if weight is not None:
             tenant.weight = weight

@@ -54,7 +54,7 @@ class Client:
 
     Args:
         max_body: most bytes of the body.
-        max_bodies: most bytes of all bodies together, for which room is claimed.
+        max_bodies: most bytes of all bodies together, for which room is claimed. At least `max_body`.
         body_timeout: seconds for the whole body to arrive.
     """
 
@@ -64,7 +64,7 @@ class Client:
         self._exchange = exchange
         self._receive = exchange.receive
         self._max_body, self._max_bodies = max_body, max_bodies
-        self._most = min([most for most in (max_body, max_bodies) if most is not None], default=None)  # of this body
+        self._most = max_bodies if max_body is None else max_body  # of this body: `max_bodies` holds one at least
         self._may_read = False
         self._body_timeout = body_timeout
         self._waiting: asyncio.Task[Any] | None = None  # the server's task, while it waits to be woken
@@ -93,7 +93,7 @@ class Client:
             elif self._max_body is None:
                 raise LengthRequired(sending=sends)
             else:
-                room = min(self._max_body, self._max_bodies)
+                room = self._max_body
             self._most = room
         if not room:
             self.begin()
@@ -155,6 +155,13 @@ class Client:
             self._reason = reason
             self._wake()
 
+    def ends(self) -> None:
+        """The work ends in this turn of the loop: called by itself, so that no other turn is needed to wake."""
+        work = asyncio.current_task()
+        assert work is not None
+        work.remove_done_callback(self._wake)
+        self._wake()
+
     async def _until_woken(self, work: asyncio.Task[None], deadline: float | None) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
@@ -165,7 +172,7 @@ class Client:
         try:
             while not self._may_read:
                 await self._arrived.wait()
-            if self._body_timeout is not None:
+            if self._body_timeout is not None and (deadline is None or self._body_timeout < deadline):
                 self._late = loop.call_later(self._body_timeout, self._give_up_body, self._body_timeout)
             await self._read()
             await asyncio.wait([work])

@@ -14,9 +14,8 @@ import atexit
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import asdict
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -114,21 +113,8 @@ _MOST_VALUES = 100  # of a label; others are "other"
 _SHARED_EVERY = 1.0  # seconds
 
 
-class _Timed(AbstractContextManager[None]):
-    """Counts and times one request."""
-
-    def __init__(self, metrics: Metrics, exchange: Exchange) -> None:
-        self._metrics, self._exchange, self._started = metrics, exchange, perf_counter()
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._metrics.note(self._exchange, self._started, kind is not None)
-
-
 class Metrics:
-    """An instrument that counts and times requests, and a collector of Prometheus for all else."""
+    """Counts and times requests, and is a collector of Prometheus for all else."""
 
     def __init__(self, service: Service, buckets: Sequence[float] = BUCKETS) -> None:
         from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -146,8 +132,8 @@ class Metrics:
         self._shared = bool(os.environ.get("PROMETHEUS_MULTIPROC_DIR"))
         self._routes, self._tenants = _Values(), _Values()
 
-        def counter(name: str, told: str, *labels: str) -> Counter:
-            return Counter(f"asyncsched_{name}", told, labels, registry=self._registry)
+        def counter(name: str, told: str, *labels: str) -> Callable[..., Counter]:
+            return cache(Counter(f"asyncsched_{name}", told, labels, registry=self._registry).labels)
 
         def histogram(name: str, told: str, *labels: str, buckets: Sequence[float] = bounds) -> Histogram:
             return Histogram(f"asyncsched_{name}", told, labels, buckets=buckets, registry=self._registry)
@@ -160,10 +146,11 @@ class Metrics:
             "tenant_requests", "Requests by tenant, if the server has `tenant=`.", "tenant", "status"
         )
         self._refusals = counter("refusals", "Requests that were answered in the application's place.", "reason")
-        self._seconds = histogram(
+        seconds = histogram(
             "request_duration_seconds",
             "From the begin of the application's work to the last byte of the response. Without refusals.", "route",
         )  # fmt: skip
+        self._seconds: Callable[..., Histogram] = cache(seconds.labels)
         if service.batchers:
             wait = histogram("batcher_wait_seconds", "For how long an item waited for its batch.", "batcher")
             size = histogram("batcher_batch_items", "Items in a batch.", "batcher", buckets=_SIZES)
@@ -184,21 +171,18 @@ class Metrics:
         else:
             self._registry.register(cast(Any, self))  # a Collector only by its method: the class is not imported here
 
-    def __call__(self, exchange: Exchange) -> AbstractContextManager[None]:
-        return _Timed(self, exchange)
-
-    def note(self, exchange: Exchange, started: float, failed: bool) -> None:
+    def count(self, exchange: Exchange, started: float, failed: bool) -> None:
         """Count a request that has ended. If it `failed`, the server answers the exception."""
         status = "500" if failed else "disconnected" if exchange.disconnected else str(exchange.status or 500)
         now, method = perf_counter(), exchange.scope["method"]
         route = self._routes.bounded(exchange.route or "other")
-        self._requests.labels(method if method in _METHODS else "other", route, status).inc()
+        self._requests(method if method in _METHODS else "other", route, status).inc()
         if exchange.tenant is not None:
-            self._of_tenant.labels(self._tenants.bounded(str(exchange.tenant)), status).inc()
+            self._of_tenant(self._tenants.bounded(str(exchange.tenant)), status).inc()
         if exchange.refusal:
-            self._refusals.labels(self._reason_of(exchange)).inc()
+            self._refusals(self._reason_of(exchange)).inc()
         if status not in ("429", "503"):
-            self._seconds.labels(route).observe(now - started)
+            self._seconds(route).observe(now - started)
         if self._shared and now - self._shared_at > _SHARED_EVERY:
             self._share()
 

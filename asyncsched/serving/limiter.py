@@ -12,7 +12,7 @@ still to come, over the streams, is the *wait* of one more, since the oldest goe
 and its own time fit into its deadline. Requests of batchers and steppers are charged nothing for these, which refuse by
 queues of their own. Five rules:
 
-1. *Nothing is refused without a measurement*, nor while nothing is waited for.
+1. *Nothing is refused without a measurement*, nor while nothing is waited for, nor what keeps no stream busy.
 2. *Long requests do not starve.* One of 1 s fits in only after a short wait, and there never is one while shorter ones
    fill it up. So all hold to the shortest wait that any route has needed in the last minute.
 3. *No route is barred for ever.* One that is too slow for its deadline gets in if nothing is waited for, and once a
@@ -31,7 +31,7 @@ wait for others. Not to begin what would be late, and nothing else: then most th
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from math import inf
@@ -50,6 +50,7 @@ _PATHS: Final = 1024  # the most that are remembered
 _NOTHING: Final = 1e-9  # seconds: sums are rounded
 _BATCHES: Final = object()  # the name of what is no request's own work
 _LOOKS: Final = 0.01  # seconds between two looks for requests that will be late
+_NOTED: Final = 256  # bodies that have ended, at the latest: other work runs while no request comes or leaves
 
 
 class TooLate(Problem):
@@ -95,7 +96,7 @@ class Limiter(Instrument):
         self.refused: int = 0
         self.adopted: int = 0  # answered, but they hold their places until all their work has ended
         self._inside: dict[Exchange, Inside] = {}  # those that are not answered yet, the oldest first
-        self._of_tenant: Counter[Hashable] = Counter()
+        self._of_tenant: defaultdict[Hashable, int] = defaultdict(int)
         self._rate, self._taken = Rate(), Rate()
         self._since = 0.0
         self._waited_for: list[tuple[set[Exchange], asyncio.Event]] = []
@@ -127,34 +128,39 @@ class Limiter(Instrument):
         self._running.pop(task, None)
         self._ended.append((task.scope, ended - began))
 
+    def task_ended(self, task: Task) -> None:
+        if len(self._ended) >= _NOTED:
+            self._note(perf_counter())
+
     def admit(self, exchange: Exchange, path: str, seconds: float | None, end: Callable[[Exception], None]) -> Inside:
         """Let a request in, if it can be answered in so many seconds. It must `leave`. `end` ends it before its time.
 
         Raises:
             Problem: 503 or 429, if it is not let in.
         """
-        now, tenant, quota = perf_counter(), exchange.tenant, self.max_requests_per_tenant
+        now, count, tenant, quota = perf_counter(), len(self), exchange.tenant, self.max_requests_per_tenant
         if self.closed:
             self._refuse("The server is shutting down.", close=True)
-        if len(self) >= self.max_requests:
+        if count >= self.max_requests:
             self._refuse(f"There are {self.max_requests:,} requests in progress, which is the limit.")
-        if tenant is not None and quota is not None and self._of_tenant[tenant] >= quota:
+        if tenant is not None and quota is not None and self._of_tenant.get(tenant, 0) >= quota:
             self._refuse(f"There are {quota:,} requests of yours in progress, which is the limit.", 429)
         known = self._routes.get(path)
         route = known or self._any
-        if seconds is not None:
+        if seconds is not None and (known is None or known.mean):
             likely = 0.0 if known is None else known.likely
             if likely > _SLOW * SAFE * seconds and now - route.tried > _REMEMBERED:
                 route, likely = Route(), 0.0  # as if it had never been measured
             most = self._longest_wait(likely, SAFE * seconds, now)
             if self._inside:
-                wait = self._wait(tenant, self._left.get(tenant, 0.0), route.mean, self._note(now), now)
+                done = _done(self._note(now))
+                wait = self._wait(tenant, self._left.get(tenant, 0.0) - done, route.mean, sum(self._left.values()), now)
                 if wait > most and wait > _NOTHING:
                     raise self._too_late(wait - most)
         self._of_tenant[tenant] += 1  # first, since it raises for a tenant that cannot be hashed
         if known is not None:
             known.tried = now
-        if not len(self):
+        if not count:
             self._since = now
         until = inf if seconds is None else now + seconds
         self._inside[exchange] = inside = Inside(path, route, tenant, now, until, end, route.mean)
@@ -238,17 +244,19 @@ class Limiter(Instrument):
         """With which a request is let in that is likely to take so long itself, of so many seconds."""
         if likely > _SLOW * seconds:
             return seconds - likely
-        if seconds - likely <= self._shortest or now - self._needed > _REMEMBERED:
+        if now - self._needed > _REMEMBERED:
+            self._shortest = inf
+        if likely and seconds - likely <= self._shortest:
             self._shortest, self._needed = seconds - likely, now
-        return self._shortest
+        return min(seconds - likely, self._shortest)
 
-    def _wait(self, tenant: Hashable, before: float, own: float, running: dict[Inside, float], now: float) -> float:
-        """Seconds until a request begins: its tenant has so much work before it. It waits for the work of others that
-        are there, as much of each as its own at most, and gets what streams others leave lately, or its share."""
-        others = [work for other, work in self._left.items() if other != tenant]
-        streams = max(self.streams / (2 + len(others)), self.streams - self._spent.by_others(tenant, now))
-        done = sum([min(inside.left, seconds) for inside, seconds in running.items()])
-        return max(0.0, before - done) / streams + min(sum(others), own * len(others)) / self.streams
+    def _wait(self, tenant: Hashable, before: float, own: float, work: float, now: float) -> float:
+        """Seconds until a request begins: its tenant has so much work before it, of so much of all tenants. It waits
+        for the work of others that are there, as much of each as its own at most, and gets what streams others leave
+        lately, or its share."""
+        others = len(self._left) - (tenant in self._left)
+        streams = max(self.streams / (2 + others), self.streams - self._spent.by_others(tenant, now))
+        return max(0.0, before) / streams + min(work - self._left.get(tenant, 0.0), own * others) / self.streams
 
     def _look(self, now: float) -> None:
         """Charge those inside by the last measurements, and refuse those that can no longer be in time."""
@@ -261,11 +269,12 @@ class Limiter(Instrument):
             if inside.left > _NOTHING:
                 self._left[inside.tenant] += inside.left
         before, last = defaultdict[Hashable, float](float), next(reversed(self._inside))
+        done, work = _done(running), sum(self._left.values())
         for exchange, inside in list(self._inside.items()):
             left, tenant = inside.left, inside.tenant
             begun = inside.seconds > left or inside in running or exchange.status is not None
             if not begun and left > _NOTHING:
-                wait = self._wait(tenant, before[tenant], left, running, now)
+                wait = self._wait(tenant, before[tenant] - done, left, work, now)
                 if wait > _NOTHING:
                     late = now + SAFE * (wait + left) > inside.until  # roughly, since it is long until then
                 else:
@@ -274,6 +283,7 @@ class Limiter(Instrument):
                     inside.end(self._too_late(now + wait + left - inside.until))
                     inside.route, inside.left = Route(), 0.0
                     self._left[tenant] -= left
+                    work -= left
                     continue
             before[tenant] += left
 
@@ -318,6 +328,11 @@ class Limiter(Instrument):
     def _refuse(self, detail: str, status: int = 503, *, close: bool = False) -> NoReturn:
         self.refused += 1
         raise Problem(status, detail, retry_after=self.estimated_wait() or 1.0, close=close)
+
+
+def _done(running: dict[Inside, float]) -> float:
+    """Seconds of the work that is left which the bodies that run have done."""
+    return sum([min(inside.left, seconds) for inside, seconds in running.items()])
 
 
 def _name_of(exchange: Exchange, route: str | None) -> str | None:

@@ -12,6 +12,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from time import perf_counter
 from typing import Any, Final
 
 from .._generators import set_variable
@@ -26,19 +27,34 @@ _LINGERS = 2.0  # seconds, for most of what an honest client has still to send
 
 
 async def handle(service: Service, app: App, exchange: Exchange) -> None:
-    """Exceptions of the library become problem details, unless a response has begun. Instruments see them too."""
+    """Answer a request. It is counted, whatever becomes of it."""
+    began, failed = perf_counter(), True
+    try:
+        await (_watched if service.instruments else _answered)(service, app, exchange)
+        failed = False
+    finally:
+        if service.count is not None:
+            service.count(exchange, began, failed)
+
+
+async def _watched(service: Service, app: App, exchange: Exchange) -> None:
     with ExitStack() as instruments:
         for instrument in service.instruments:
             instruments.enter_context(instrument(exchange))
-        try:
-            await _run(service, app, exchange)
-        except Disconnected:
-            pass  # no client is there to be answered
-        except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
-            await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
-        except Exception as error:
-            if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
-                raise
+        await _answered(service, app, exchange)
+
+
+async def _answered(service: Service, app: App, exchange: Exchange) -> None:
+    """Exceptions of the library become problem details, unless a response has begun. Instruments see them too."""
+    try:
+        await _run(service, app, exchange)
+    except Disconnected:
+        pass  # no client is there to be answered
+    except ShuttingDown as problem:  # no bug: raised on, the server would log a traceback for each request
+        await (problem.answer(exchange) if exchange.status is None else exchange.end_events())
+    except Exception as error:
+        if not await (_told if exchange.status is None else _told_in_events)(service, exchange, error):
+            raise
 
 
 async def _run(service: Service, app: App, exchange: Exchange) -> None:
@@ -73,19 +89,22 @@ async def _run(service: Service, app: App, exchange: Exchange) -> None:
             if ambient.get() is not None:  # a server starts a pipelined request within the last one
                 set_variable(ambient, None)
             scope._takes_turn = scope._cancels = False
-            with cancelling:
-                if room:
-                    await bodies.claim(room)
-                try:
-                    async with scope:
-                        limiter.entered(exchange, inside, scope._entered())
-                        if room:
-                            client.begin()
-                        exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
-                        await app(exchange.scope, client.receive, exchange.send)
-                finally:
+            try:
+                with cancelling:
                     if room:
-                        bodies.release(room)
+                        await bodies.claim(room)
+                    try:
+                        async with scope:
+                            limiter.entered(exchange, inside, scope._entered())
+                            if room:
+                                client.begin()
+                            exchange.on_taken, exchange.on_late = scope._lift_deadline, cancelling.check
+                            await app(exchange.scope, client.receive, exchange.send)
+                    finally:
+                        if room:
+                            bodies.release(room)
+            finally:
+                client.ends()
 
         work = asyncio.create_task(in_scope())
         await client.attend(work, cancelling, seconds)

@@ -195,7 +195,7 @@ class Serving(Service):
         if _prometheus():
             metrics = Metrics(self, buckets)
             self.render_metrics: Callable[[], tuple[str, bytes]] | None = metrics.render
-            self.instruments.append(metrics)
+            self.count: Callable[[Exchange, float, bool], None] | None = metrics.count
         self.instruments.extend(instruments)
 
     @asynccontextmanager

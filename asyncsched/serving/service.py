@@ -68,6 +68,7 @@ class Service:
         summary: adds up the work of the open scheduler; None while there is none, or if nothing would show it.
         adopted: work that still runs though its request was cut short and answered, with the scope of each.
         render_metrics: gives their content type and text; None where Prometheus's client is not installed.
+        count: counts a request that has ended in the metrics: when it began, and whether it failed. None likewise.
     """
 
     def __init__(self, make_scheduler: Callable[[], Scheduler], limiter: Limiter, options: Options) -> None:
@@ -79,6 +80,7 @@ class Service:
         self.summary: Summary | None = None
         self.adopted: dict[asyncio.Task[None], Scope] = {}
         self.render_metrics: Callable[[], tuple[str, bytes]] | None = None
+        self.count: Callable[[Exchange, float, bool], None] | None = None
         self.batchers: Mapping[str, Batcher[Any, Any]] = {}
         self.steppers: Mapping[str, Stepper[Any, Any]] = {}
         self._make_scheduler = make_scheduler

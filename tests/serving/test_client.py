@@ -51,6 +51,26 @@ async def test_a_client_that_leaves_cancels_its_work(unread: bool) -> None:
         assert len(server.limiter) == 0
 
 
+async def test_a_request_takes_few_turns_of_the_loop() -> None:
+    async with opened(echo) as server:
+        call, taken = Call(server).feed(), 0
+        while not call.task.done():
+            await asyncio.sleep(0)
+            taken += 1
+    assert taken <= 5  # the server's task begins, the work begins, two messages are sent, the server's task ends
+
+
+async def test_work_that_never_begins_ends_its_request() -> None:
+    async with opened(echo) as server:
+        before = asyncio.all_tasks()
+        call = Call(server).feed()
+        await until(lambda: len(asyncio.all_tasks() - before) == 2)
+        (work,) = asyncio.all_tasks() - before - {call.task}
+        work.cancel()
+        await asyncio.wait([call.task])
+        assert (call.task.cancelled(), len(server.limiter)) == (True, 0)
+
+
 async def test_a_client_that_leaves_while_its_request_waits_for_room() -> None:
     held = Held()
     server = serving(held, lambda: asc.Scheduler("cpu", max_bytes=1000), reserve=600)
@@ -117,15 +137,13 @@ async def test_another_cancellation_is_not_swallowed() -> None:
 @pytest.mark.parametrize("late", [False, True], ids=["before the end", "with the end"])
 async def test_another_cancellation_is_not_swallowed_by_work_that_ends(late: bool) -> None:
     async def app(scope: ASGIScope, receive: Receive, send: Send) -> None:
-        work = asyncio.current_task()
-        assert work is not None
-        if late:
-            work.add_done_callback(lambda _: call.task.cancel())
-        else:
+        if not late:
             call.task.cancel()
             with suppress(asyncio.CancelledError):
                 await asyncio.Event().wait()
         await reply(send)
+        if late:
+            asyncio.get_running_loop().call_soon(call.task.cancel)
 
     async with opened(app) as server:
         call = Call(server).feed()

@@ -264,6 +264,45 @@ async def test_a_tenant_that_asks_for_little_is_let_in_beside_one_that_asks_for_
         await app.finish(100)
 
 
+async def test_a_route_that_keeps_no_stream_busy_is_not_refused_and_holds_up_nobody(clock: Clock) -> None:
+    app = App(clock)
+
+    async def mixed(scope: ASGIScope, receive: Receive, send: Send) -> None:
+        await (reply(send) if scope["path"] == "/q" else app(scope, receive, send))
+
+    async with opened_for(mixed, deadline=lambda scope: 10 if scope["path"] == "/q" else 1000) as server:
+        await ask(server, "a")
+        await app.takes(100)
+        await ask(server, "q")
+        assert refused(await ask(server, "aaaaa")) == 0
+        assert [(await call.answer())[0] for call in await ask(server, "qq")] == [200, 200]
+        assert refused(await ask(server, "aaaaaa")) == 2
+        await app.finish(100)
+
+
+class Named:
+    """A tenant that counts how often one is compared with another."""
+
+    compared = 0
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Named.compared += 1
+        return self is other
+
+
+async def test_a_request_costs_the_same_beside_many_tenants(clock: Clock) -> None:
+    app = App(clock)
+    async with opened_for(app, tenant=lambda scope: Named()) as server:
+        await ask(server, "a")
+        await app.takes(1)
+        before = Named.compared
+        await ask(server, "a" * 50)
+        await app.finish(1)
+        assert len(app.answered) == 51
+        assert Named.compared - before <= 51  # once each, with that of the scope around
+
+
 async def test_the_oldest_request_goes_first(clock: Clock) -> None:
     app = App(clock, calls=3)
     async with opened_for(app) as server:
@@ -271,6 +310,13 @@ async def test_the_oldest_request_goes_first(clock: Clock) -> None:
         await app.finish(1)
     assert app.answered == ["/a", "/b", "/c", "/d", "/e", "/f"]
     assert app.began.index("/f") > max(i for i, path in enumerate(app.began) if path == "/a")
+
+
+async def test_work_that_runs_while_no_request_comes_leaves_nothing_behind() -> None:
+    async with opened(reply, **ONE_STREAM) as server:
+        for _ in range(1000):
+            await server.scheduler.call(int)
+        assert len(server.limiter._ended) < 500
 
 
 async def test_a_kind_is_a_route_where_the_framework_tells_it(clock: Clock) -> None:

@@ -56,7 +56,7 @@ async def test_full() -> None:
         status, body = await refused.answer()
         assert (status, body["title"]) == (503, "Service Unavailable")
         assert int(refused.headers["retry-after"]) >= 1
-        assert [(await get(server, path).answer())[0] for path in ("/healthz", "/readyz", "/metrics")] == [200] * 3
+        assert [(await get(server, path).answer())[0] for path in ("/healthz", "/readyz", "/statusz")] == [200] * 3
         held.gate.set()
         assert [(await call.answer())[0] for call in inside] == [200, 200]
         assert (await Call(server).feed().answer())[0] == 200
