@@ -7,7 +7,7 @@ from collections import Counter
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from asyncsched._core.admission import PATIENCE
@@ -91,6 +91,7 @@ def test_a_small_task_never_waits_for_a_second_large_one(rig):
     assert served.endswith("aaaa")
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
 @given(
     tenants=st.lists(
         st.tuples(st.sampled_from([0.25, 1, 2, 7.5]), st.lists(st.integers(0, 50), min_size=1, max_size=30)),
