@@ -26,6 +26,7 @@ from .kernels.blocks import scratch
 from .meta import Meta
 from .op import NO_OPTIONS, Kernel, Op, asked, resolve
 from .program import Program, Ref, Step, note_step
+from .quiet import quietly
 
 _WORTH_A_BUFFER = 65_536  # bytes; below, fresh memory costs nothing
 _LEAST_RUN = 4_096  # elements; with fewer, single steps take less time than beginning a run, some 15 us
@@ -307,8 +308,8 @@ class Run:
     def _constant(self, name: str, value: Any, dtype: Any, function: Any) -> str:
         self._space[name] = value
         if dtype is not None:
-            with suppress(OverflowError), np.errstate(all="ignore"):  # a number that does not fit may still be compared
-                self._space[name] = np.array(value, dtype)
+            with suppress(OverflowError):  # a number that does not fit may still be compared
+                self._space[name] = quietly(np.array, value, dtype)
                 if function in _SLOW_WITH_NUMBERS:
                     self._tiles[name] = None, self._space.pop(name), dtype
         return name
@@ -345,8 +346,7 @@ class Run:
                 if type(arg) is Ref:
                     words.append(f"v{arg.slot}")
                 elif type(arg) in (int, float, np.float32):
-                    with np.errstate(all="ignore"):
-                        constants[f"c{slot}_{place}"] = np.float32(arg)
+                    constants[f"c{slot}_{place}"] = quietly(np.float32, arg)
                     words.append(f"c{slot}_{place}")
                 else:
                     return None

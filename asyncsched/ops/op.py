@@ -21,6 +21,7 @@ from .._generators import Mark, holds
 from .cost_model import inline_seconds, stream_seconds
 from .meta import Meta, meta
 from .parallel import seconds_of
+from .quiet import quietly
 
 Operand = Meta | bool | int | float | complex | np.generic
 Options = Mapping[str, Any]
@@ -116,8 +117,7 @@ class Numbers(dict[float, Any]):
         if not number or number - number != 0 or len(self) >= _NUMBERS:
             return number
         try:
-            with np.errstate(all="ignore"):
-                array = np.array(number, self.dtype)
+            array = quietly(np.array, number, self.dtype)
         except OverflowError:
             return number  # the operation itself raises, or not
         array.flags.writeable = False

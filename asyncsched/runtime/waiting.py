@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from .._core.model import DONE, LAUNCHED, Scope, Task
 from .runtime import Runtime
-from .threads import to_its_end
+from .threads import outlast, to_its_end
 
 # Stages to wait for. A task is answered when it has ended, or when it was cancelled while its body still runs.
 ADMITTED: Final = 0
@@ -123,13 +123,17 @@ async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> 
 async def shielded(runtime: Runtime, scope: Scope) -> None:
     """Wait until a scope's tasks have ended, in spite of cancellation. Then raise the cancellation.
 
-    If the loop ends meanwhile, the wait ends. From then on, neither outer scopes nor `aclose` wait either.
+    When it returns or raises, none is unfinished: others may submit to the scope in the turns of the loop in which the
+    end of the wait is passed on, so this looks again. If the loop ends meanwhile, the wait ends. From then on, neither
+    outer scopes nor `aclose` wait either.
     """
     runtime.dispatch()
     if isinstance(sys.exc_info()[1], KeyboardInterrupt):  # it will end the loop
         runtime.abandoned = True
-    if scope.unfinished() and not runtime.abandoned:
-        await to_its_end(_until_loop_ends(runtime, scope))
+    await outlast(
+        lambda: bool(scope.unfinished()) and not runtime.abandoned,
+        lambda: to_its_end(_until_loop_ends(runtime, scope)),
+    )
 
 
 async def _until_loop_ends(runtime: Runtime, scope: Scope) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ import pytest
 
 import asyncsched as asc
 from tests.ledger import engine_of, used
-from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns
+from tests.waiting import cancelled, fail, held, outlasts_cancellations, settled, turns, until
 
 BLOCK = np.ones((200, 200))
 NB = BLOCK.nbytes
@@ -99,6 +101,37 @@ async def test_a_cancelled_scope_waits_for_what_runs(s: asc.Scheduler) -> None:
     assert await asyncio.to_thread(entered.wait, 60)
     await outlasts_cancellations(task, gate, 3)
     assert ended == [1]
+
+
+@pytest.mark.parametrize("later", range(4))
+@pytest.mark.parametrize("place", ["itself", "a scope in it", "a window in it"])
+async def test_left_by_an_exception_it_closes_when_nothing_is_unfinished(
+    s: asc.Scheduler, gate: threading.Event, place: str, later: int
+) -> None:
+    """Others may submit between the end of its last task and its own, some turns of the loop later."""
+    first = threading.Event()
+
+    async def submits() -> None:
+        around = {"itself": nullcontext, "a scope in it": s.scope, "a window in it": partial(s.window, 1)}[place]
+        async with around():
+            await until(lambda: "0 unfinished" in repr(scope))
+            await turns(later)
+            with suppress(asc.SchedulerClosed):  # too late
+                s.submit_nowait(held, gate)
+
+    with pytest.raises(KeyError):
+        async with s.scope(reserve=NB) as scope:
+            await s.submit(held, first)
+            other = asyncio.create_task(submits())
+            await turns()
+            asyncio.get_running_loop().call_later(0.01, first.set)
+            asyncio.get_running_loop().call_later(0.05, gate.set)
+            raise KeyError
+    assert repr(scope) == "Scope('unnamed', closed)"
+    assert s.statistics().bytes_reserved == 0
+    await other
+    await s.barrier()
+    assert used(s) == 0
 
 
 async def test_barrier_in_a_scope_covers_that_scope(gate: threading.Event) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from ...ops.op import Cut, Op, bind
 from ...ops.program import Ref, Step
+from ...ops.quiet import quietly
 from .cupy_internals import DTYPES, NotElementwise, Operand, loop_of, private
 
 
@@ -236,8 +237,7 @@ _operators()
 
 def number_as(value: Any, dtype: Any) -> Any:
     """A number in the dtype in which CuPy computes with it."""
-    with np.errstate(all="ignore"):
-        return (np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype))[()]
+    return quietly(lambda: (np.array(value, dtype) if type(value) is int else np.array(value).astype(dtype))[()])
 
 
 def _cast(name: str, source: Any, target: Any) -> str:

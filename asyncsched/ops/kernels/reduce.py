@@ -20,6 +20,7 @@ from numpy.lib.array_utils import normalize_axis_index, normalize_axis_tuple
 from .. import halves
 from ..declare import Cost, Meta, meta, operation, with_out, with_products
 from ..op import Inferred, Kernel, Op, Operand, Options, resolve
+from ..quiet import quietly
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, no_axis, same_as, sample, shrunk
 from . import releasing_gil
 from .elementwise import into
@@ -73,8 +74,7 @@ def _of_too_few(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
 
 
 def _over_zero(x: Any) -> Any:
-    with np.errstate(all="ignore"):
-        return np.asarray(np.true_divide(x, 0))
+    return np.asarray(quietly(np.true_divide, x, 0))
 
 
 def cumulative(name: str) -> Kernel:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve, with_out
+from ..quiet import quietly
 from ..rules import Known, as_meta, no_axis, sample, shrunk, view_rule
 from .create import zeros
 
@@ -184,8 +186,7 @@ def pad_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inferre
         raise ValueError("stat_length of 0 yields no value for padding")
     little = tuple([(min(before, 1), min(after, 1)) for before, after in pairs])
     more = {name: value for name, value in options.items() if name not in ("pad_width", "mode")}
-    with np.errstate(all="ignore"):
-        np.pad(shrunk(array), little or 0, mode, **more)
+    quietly(partial(np.pad, shrunk(array), little or 0, mode, **more))
     shape = tuple([before + n + after for n, (before, after) in zip(array.bound, pairs, strict=True)])
     result = meta(shape, array.dtype, array.contiguous)
     return Inferred(result, _pad_bytes(array, shape, pairs, mode, options))
