@@ -424,8 +424,7 @@ class Engine:
     def grant_reserve(self, scope: Scope, claim: Value) -> None:
         """Make the bytes of a claim, charged to an unused scope's account, the reserve of that scope, which has a queue
         of its own."""
-        assert scope.parent is not None
-        assert scope.queue is not scope.parent.queue, "the tasks of a queue have one account"
+        assert scope.parent is None or scope.queue is not scope.parent.queue, "the tasks of a queue have one account"
         assert not scope.tasks
         assert not scope.children
         self.ledger.reserve(scope, claim)

@@ -93,7 +93,7 @@ class TakeStage(Stage):
         received = self.skip.parts.get(key, _NONE)
         place, left = 0, self._most - received.count
         while left > 0 and await self.ready():
-            origin, item = source.take_marked()
+            ((origin, item),) = source.take_some(1)
             while received.has(place):
                 place += 1
             out.put(Part(origin, key, range(place, place + 1), 0), item)
@@ -105,7 +105,7 @@ class TakeStage(Stage):
         if self.of_block:  # else the stages are used again, and an error of theirs counts
             out.end()
         while await source.arrived():
-            out.drop(source.take_marked()[0])
+            out.drop(source.take_some(1)[0][0])
         if self.of_block:
             source.error = None  # of an item that nobody asked for
 

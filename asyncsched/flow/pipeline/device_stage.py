@@ -67,7 +67,7 @@ class DeviceStage(Stage):
         self._runtime.answerers.add(self)
         try:
             while await self._more():
-                origin, item = self.source.take_marked()
+                ((origin, item),) = self.source.take_some(1)
                 self._drop_taken()
                 self._ahead.append((origin, item))
                 try:

@@ -196,15 +196,9 @@ class Link:
         taken = self.items.popleft()
         return self._checked(taken) if type(taken[1]) is Marked else taken
 
-    def take_marked(self) -> Numbered:
-        """The same with its mark, for a stage that holds the item, and checks it itself."""
-        self.room += 1
-        if self.for_room.waiters and self.room * self.shares >= self.capacity:
-            self.for_room.wake()
-        return self.items.popleft()
-
     def take_some(self, most: int) -> list[Numbered]:
-        """The first items with their marks: so many, or as many as there are."""
+        """The first items with their marks, for a stage that holds them, and checks them itself: so many, or as many as
+        there are."""
         items = self.items
         if most < len(items):
             found = [items.popleft() for _ in range(most)]
