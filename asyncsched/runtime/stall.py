@@ -169,6 +169,10 @@ class StallWatch:
                 self._later.cancel()
             self._pause, self._due, self._later = pause, due, self._loop.call_later(pause, self._look)
 
+    def _known(self) -> list[Task]:
+        """The stuck tasks of accounts of which `update` was told: `statistics()`, say, takes in ends before that."""
+        return [task for task in self._runtime.engine.admission.stuck() if task.scope.account in self._stuck]
+
     def _waited(self) -> float:
         """Seconds of the longest stall."""
         return max([self._stalls[account].seconds(perf_counter()) for account in self._stuck])
@@ -177,7 +181,7 @@ class StallWatch:
         """Free what can be freed. If nothing can, find out whether this is a deadlock, or has lasted too long."""
         self._later = None
         if not self._helps() and not self._searched:
-            self._judge(self._runtime.engine.admission.stuck(), may_happen(self._loop))
+            self._judge(self._known(), may_happen(self._loop))
         if self._stuck and self._later is None:
             self._plan(max(FIRST_LOOK, min(2 * self._pause, LONGEST, self._timeout - self._waited())))
 
@@ -218,7 +222,7 @@ class StallWatch:
             gc.collect(generation)
             if self._runtime.completions.items:
                 return
-        for task in engine.admission.stuck():
+        for task in self._known():
             if task.scope.account is root and 0 < root.used == held_by_pending(engine.admission.tasks()):
                 held = Finding(lines=["pending tasks hold all of it as their inputs"])
                 self._fail_stuck(task, self._deadlock(task, held))
@@ -265,7 +269,7 @@ class StallWatch:
         certain = certain and may_happen(self._loop) is None
         # The search may have missed a timer: that of a task which ran just then. Here none runs.
         may_end = bound(self._loop, get_ident()) if any(one.deadlock for one in findings.values()) else set()
-        for task in self._runtime.engine.admission.stuck():
+        for task in self._known():
             account = task.scope.account
             stall, finding = self._stalls[account], findings.get(account, Finding())
             lasted = stall.seconds(perf_counter())
@@ -294,7 +298,7 @@ class StallWatch:
     def _preempts(self) -> bool:
         """Whether scopes wait for each other to grow. If so, one of them is preempted: see `to_preempt`."""
         engine, longest = self._runtime.engine, self._runtime.room.longest_growth
-        for task in engine.admission.stuck():
+        for task in self._known():
             account = task.scope.account
             victim = to_preempt(engine.root, account, longest(account) >= OVERDUE)
             if victim is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import threading
 from contextvars import Context
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import cancelled, turns, until
+from tests.waiting import cancelled, held, outside, turns, until
 
 BLOCK = np.ones((100, 100))  # 80,000 bytes
 
@@ -339,3 +340,35 @@ async def test_each_account_has_its_own_clock(monkeypatch: pytest.MonkeyPatch) -
                 await scope.put(BLOCK)
             kept.clear()
         await cancelled(other)
+
+
+async def test_a_look_comes_between_an_end_that_was_taken_in_and_what_follows_from_it(
+    monkeypatch: pytest.MonkeyPatch, gate: threading.Event
+) -> None:
+    """By then another account has nothing in flight, of which the watch is not told yet."""
+    monkeypatch.setattr("asyncsched.runtime.stall.PROBABLE", 100)
+    for share in ("IN_VAIN", "RARE"):
+        monkeypatch.setattr(f"asyncsched.runtime.stall.{share}", 1e-9)  # so nothing is tried twice
+    async with asc.Scheduler("cpu", max_bytes=3 * BLOCK.nbytes) as s:
+        watch: Any = s._runtime.stall_watch.__self__  # type: ignore[attr-defined]
+
+        async def fills(scope: asc.Scheduler | asc.Scope) -> None:
+            _held = await scope.put(BLOCK)
+            await scope.put(BLOCK)
+
+        async with s.scope(reserve=BLOCK.nbytes) as scope:
+            inside = asyncio.create_task(fills(scope))
+            await until(lambda: watch._may_try)
+            with outside():
+                running = await s.submit(held, gate, BLOCK, shape=BLOCK.shape, dtype=BLOCK.dtype)
+                around = asyncio.create_task(fills(s), context=Context())
+            await until(lambda: s.statistics().tasks_pending == 2)
+            gate.set()
+            while s.statistics().tasks_in_flight:
+                pass
+            watch._later.cancel()
+            watch._look()
+            await running
+            await cancelled(inside)
+            around.cancel()  # if there is no room for it by now
+            await asyncio.wait([around])
