@@ -5,7 +5,8 @@ outputs go into buffers that were just given back, last in first out. Few of the
 
 Theory of operation. Streams take buffers on their threads. Buffers come back on any thread, perhaps from a garbage
 collection that begins inside `take`, which holds the lock. So `give` takes no lock: it appends to a deque. The next
-`take` first sorts the returned buffers into the stacks. Until then their bytes count as live, so the bound holds.
+`take` gives out the last of them, if that has the size, or sorts all into the stacks. Until then their bytes count as
+live, so the bound holds.
 """
 
 from __future__ import annotations
