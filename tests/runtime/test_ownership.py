@@ -138,7 +138,7 @@ def forgetting_reads(task: Task) -> None:
 # The program, and what is put in whose place.
 KINDS: dict[str, tuple[Callable[[asc.Scheduler], Awaitable[None]], dict[str, Any]]] = {
     "a handle": (lambda s: overwritten(s, lambda x: x.detach()), {"tensors.tensor.enter": lambda holders: None}),
-    "an await": (by_an_await, {"tensors.handles.enter": lambda holders: None}),
+    "an await": (by_an_await, {"tensors.tensor.enter": lambda holders: None}),  # it shares the handle's entry
     "gather": (lambda s: overwritten(s, lambda x: asc.gather(x)), {"tensors.handles.Lease": Silent}),
     "a host copy to come": (lambda s: overwritten(s, lambda x: x.numpy()), {"tensors.awaitables.Lease": Silent}),
     "a view": (lambda s: overwritten(s, lambda x: x[1:]), {"_core.model.Lease": Silent}),
