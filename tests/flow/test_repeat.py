@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from tests.waiting import until
+from tests.waiting import turns, until
 
 from . import in_processes
 from .asking import Panic
@@ -195,6 +195,7 @@ async def test_each_epoch_closes_its_source_and_leaving_the_last(s: asc.Schedule
         for _ in range(9):
             await anext(items)
         await until(lambda: source.closed >= 2)
+        await turns(200)  # it reads as far as there is room: leaving cancels one that is about to end by itself
     assert source.closed == -(-source.asked // 10)
     assert source.asked < 50
 
