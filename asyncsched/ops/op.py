@@ -142,7 +142,7 @@ class Plan:
     numbers: Numbers | None = None
     # Estimated seconds on one thread, where these alone say whether other threads share it; else infinite. See `cut`.
     alone: float = inf
-    on_card: int = 0  # the workspace on a CUDA card
+    on_card: int | None = None  # the workspace on a CUDA card; None: `workspace`
     # Bytes of temporary memory for each thread more that shares the work on the host, and how many more may.
     helper: int = 0
     helpers: int = 0
@@ -163,6 +163,8 @@ class Plan:
         self.on_card_seconds = self.estimate / _CARD if quick else self.estimate
         self.shares_event = quick and not self.op.checks
         self.cost = self.nbytes + self.workspace
+        if self.on_card is None:
+            self.on_card = self.workspace
         rounded = self.nbytes + -self.nbytes % CARD_GRANULE
         self.needs_on_card = rounded, rounded + self.on_card
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
@@ -318,7 +320,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         int_bounds=found.int_bounds,
         numbers=None if found.number is None else Numbers(found.number),
         alone=alone,
-        on_card=workspace if found.on_card is None else found.on_card,
+        on_card=found.on_card,
         helper=found.shared.each,
         helpers=found.shared.most - 1 if found.shared.each else 0,
         parts=found.parts,

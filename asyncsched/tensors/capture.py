@@ -139,8 +139,7 @@ class Graph:
         self._op = op = Op(
             self._name, kernel, _no_rule, out=takes_out, checks=checks, blas=Blas.NONE if plain else Blas.INSIDE
         )
-        peak = 0 if own else self._peak
-        self._plan = Plan(op, form, form.nbytes, peak, UNKNOWN_SECONDS, on_card=peak)
+        self._plan = Plan(op, form, form.nbytes, 0 if own else self._peak, UNKNOWN_SECONDS)
 
     def __call__(self, *args: Tensor) -> Any:
         """Issue one replay. Returns the function's results at once: tensors in the same structure.
