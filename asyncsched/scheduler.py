@@ -211,7 +211,9 @@ class Scheduler(Submitter, OnlyAsync):
         return Window(self._runtime, depth)
 
     @naming_arguments
-    def pipeline(self, source: Source[T], *, buffer: int | str = 16, order: Order | None = None) -> Pipeline[T]:
+    def pipeline(
+        self, source: Source[T], *, buffer: int | str | None = None, order: Order | None = None
+    ) -> Pipeline[T]:
         """Read, map, batch and move items ahead of a consumer.
 
         `s.pipeline(source).map(fn, workers=4).batch(64).to_device(depth=2)`, then `async with pipe.open() as items`.
@@ -230,9 +232,10 @@ class Scheduler(Submitter, OnlyAsync):
                 function of the epoch's number, from 0, that returns one of these. The source is read ahead: do not
                 write to arrays that it has returned. An iterator with a `close` or `aclose` is closed at the end, as
                 generators are.
-            buffer: how many items may be read ahead of the first stage. They are on the host, and the scheduler's limit
-                on bytes does not hold for them. If they are large, give a size, as "64 MiB": then as many as fit in it,
-                by the largest so far, at least one and at most 16.
+            buffer: how many items may be read ahead of the first stage: by default 16, and 64 of a list, tuple, range
+                or array, which has them in memory anyway. They are on the host, and the scheduler's limit on bytes does
+                not hold for them. If they are large, give a size, as "64 MiB": then as many as fit in it, by the
+                largest so far, at least one and at most 16.
             order: the indices of the items to read, in order, for a source with a length and items by index: an
                 iterable, as PyTorch's samplers are, or a function of the epoch's number that returns one. To shuffle
                 everything, use `lambda epoch: np.random.default_rng((seed, epoch)).permutation(len(source))`. A resumed

@@ -2,7 +2,9 @@
 
 Three stages whose function does nothing, with one worker each, so that the time per item is only overhead: coroutines,
 and plain functions in a thread each. Beside them a pipeline by hand: an asyncio task per stage, and an `asyncio.Queue`
-in front of each. Then three stages that each wait 5 ms. Loading of data, beside other libraries, is in `loaders`.
+in front of each. Then rows through a function in a thread, in batches of 64, beside a plain loop, which neither reads
+ahead nor leaves the event loop free. Then three stages that each wait 5 ms. Loading of data, beside other libraries, is
+in `loaders`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,15 @@ from functools import partial
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from .harness.contestant import Run, Work
 from .harness.rows import OURS, Row, Target, ours
 from .libraries import Library
 
 STAGES = 3
 WAIT = 0.005  # seconds
+BATCH = 64
 BUFFER = 16  # asyncsched's default
 END = object()
 
@@ -82,6 +87,27 @@ async def _stage(fn: Fn, source: asyncio.Queue[Any], out: asyncio.Queue[Any]) ->
     await out.put(END)
 
 
+async def rows(library: Any, n: int) -> Run:
+    async def run(count: int) -> None:
+        for _ in range(count):
+            async with library.s.pipeline(range(n)).map(nothing_in_a_thread).batch(BATCH).open() as batches:
+                assert sum([len(batch) async for batch in batches]) == n
+
+    return run
+
+
+async def loop_over_rows(library: Library, n: int) -> Run:
+    async def run(count: int) -> None:
+        for _ in range(count):
+            batches = [np.array([nothing_in_a_thread(i) for i in batch]) for batch in batched(n)]
+            assert sum(map(len, batches)) == n
+
+    def batched(n: int) -> list[range]:
+        return [range(start, min(start + BATCH, n)) for start in range(0, n, BATCH)]
+
+    return run
+
+
 async def one_wait(library: Library, n: int) -> Run:
     async def run(count: int) -> None:
         for i in range(count * n):
@@ -93,6 +119,8 @@ async def one_wait(library: Library, n: int) -> Run:
 WORKS: dict[str, Work] = {
     "coroutines": Work(pipeline, 20_000, 200),
     "threads": Work(partial(pipeline, fn=nothing_in_a_thread), 3_000, 100),
+    "rows": Work(rows, 100_000, 500),
+    "loop over rows": Work(loop_over_rows, 100_000, 500),
     "waits": Work(partial(pipeline, fn=wait), 300, 20),
     "queues": Work(queues, 20_000, 200),
     "queues, to_thread": Work(partial(queues, fn=in_a_thread), 3_000, 100),
@@ -102,6 +130,7 @@ _HAND = "numpy"
 _THIRD, _WAITING = ours(1 / 3, "items travel several at a time"), ours(1.15, "they wait at the same time")
 _COROUTINES = {"asyncio.Queue(16)": (_HAND, "pipeline.queues"), OURS: (OURS, "pipeline.coroutines")}
 _WAITS = {"one wait": (_HAND, "pipeline.one wait"), OURS: (OURS, "pipeline.waits")}
+_ROWS = {"a plain loop": (_HAND, "pipeline.loop over rows"), OURS: (OURS, "pipeline.rows")}
 _THREADS = {"asyncio.Queue(16), to_thread": (_HAND, "pipeline.queues, to_thread"), OURS: (OURS, "pipeline.threads")}
 
 
@@ -114,5 +143,6 @@ def _rows(key: str, title: str, cells: dict[str, tuple[str, str]], targets: dict
 ROWS = (
     *_rows("coroutines", "three stages of coroutines that do nothing, an item", _COROUTINES, _THIRD),
     Row("threads", "three stages of functions in threads that do nothing, an item", "us", _THREADS, _THIRD),
+    Row("rows", "rows through a function in a thread, in batches of 64, a row", "us", _ROWS),
     *_rows("waits", "three stages that each wait 5 ms, an item", _WAITS, _WAITING),
 )

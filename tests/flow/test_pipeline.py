@@ -158,6 +158,26 @@ async def test_the_source_is_never_asked_for_more_than_there_is_room_for(s: asc.
         assert source.asked <= received + room
 
 
+@pytest.mark.parametrize(("source", "ahead"), [(range(99), 64), (Counted(99), 16), (lambda epoch: [epoch], 64)])
+async def test_more_is_read_ahead_of_what_is_in_memory_anyway(s: asc.Scheduler, source: Any, ahead: int) -> None:
+    for buffer, capacity in ((None, ahead), (2, 2)):
+        pipe = s.pipeline(source, buffer=buffer)
+        async with pipe.open():
+            assert pipe.statistics().stages[0].capacity == capacity
+
+
+async def test_the_items_of_a_batch_wait_in_front_of_it(s: asc.Scheduler) -> None:
+    made: list[int] = []
+    pipe = s.pipeline(range(1000)).map(lambda i: made.append(i) or i, buffer=3).batch(10)
+    async with pipe.open() as items:
+        await anext(items)
+        stages = pipe.statistics().stages
+        await until(lambda: len(made) == 3 * 10 + stages[1].capacity)  # a batch is taken, two are ahead
+        assert stages[1].capacity == 1 + 3 + 10
+        await turns()
+        assert len(made) == 3 * 10 + stages[1].capacity
+
+
 async def test_a_batch_counts_as_its_items(s: asc.Scheduler) -> None:
     source = Counted(1000)
     pipe = s.pipeline(source, buffer=4).batch(10)

@@ -19,8 +19,8 @@ from ...pictures.record import Bytes, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
 from .counting_stages import TakeStage
-from .order import is_iterable
-from .plan import Plan
+from .order import is_in_memory, is_iterable
+from .plan import BUFFER, IN_MEMORY, Plan
 from .position import EPOCH, Behind, Progress
 from .sources import SourceStage, close, make_source
 from .stages import Link, Stage, noted
@@ -296,7 +296,8 @@ class Items(AsyncIterator[T], OnlyAsync):
 
     def _build(self) -> None:
         plan, skip = self._plan, self._progress.began
-        links = [Link(0), Link(*plan.buffer), *[Link(one.capacity, one.most_bytes) for one in plan.stages]]
+        first = Link(*(plan.buffer or (IN_MEMORY if is_in_memory(self._iterable) else BUFFER, None)))
+        links = [Link(0), first, *[Link(one.capacity, one.most_bytes) for one in plan.stages]]
         self._source = make_source(self._iterable, skip, *links[:2], 0, plan.most)
         self._stages = [self._source]
         for number, (one, (source, out)) in enumerate(zip(plan.stages, pairwise(links[1:]), strict=True), 1):

@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 Function: TypeAlias = Callable[[Any], Any]
 _MOST_TOLD: Final = 300  # characters of an error
+MOST_GATHERED: Final = 256  # items of a batch that the loop takes in one step, which others wait for; a guess
 
 
 class Called(NamedTuple):
@@ -280,13 +281,14 @@ class BatchStage(ThreadStage):
 
     async def feed(self) -> None:
         source, size = self.source, self._size
-        packed: Any = None
+        part, packed = size, None
         try:
-            while await self.ready(size):
+            while await self.ready(part):
                 packed = Packed(size, self._collate, source.items[0][1])
                 part = packed.part
-                while len(packed) < size and (source.items or await source.arrived(size - len(packed))):
-                    packed.add(source.take_some(min(size - len(packed), part - len(packed) % part)))
+                source.gather(min(part, MOST_GATHERED))
+                while (lacking := min(size - len(packed), part - len(packed) % part)) and await source.arrived(lacking):
+                    packed.add(source.take_some(lacking))
                     if not len(packed) % part and len(packed) < size:
                         await self._caught_up()
                         self._behind += 1

@@ -26,7 +26,7 @@ from .device_stage import DeviceStage
 from .epoch import NOT_OPENED, Items, PipelineStatistics
 from .functions import BatchStage, Called, ThreadStage
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
-from .plan import Plan, StagePlan, unknown_after
+from .plan import BUFFER, Plan, StagePlan, unknown_after
 from .position import Position, Progress
 from .processes import ProcessStage
 
@@ -53,7 +53,6 @@ _ONCE = (
     " epoch's number that makes one"
 )
 ROWS = 1024  # parts of an item that may wait: they are there before it is unbatched
-BUFFER = 16  # finished items that may wait for the next stage: enough for several to share a step of the event loop
 
 
 class Pipeline(Generic[T]):
@@ -368,7 +367,7 @@ class Pipeline(Generic[T]):
         if self._plan.stages or self._plan.shards or self._plan.takes or self._plan.epochs != 1:
             raise ValueError("`.zip` comes first, right behind the source: `s.pipeline(source).zip(other)`")
         order = self._plan.order
-        sources = [make_pipeline(self._submitter, self._runtime, other, 1, order)._plan.source for other in others]
+        sources = [make_pipeline(self._submitter, self._runtime, other, None, order)._plan.source for other in others]
         return self._with(source=zipped([self._plan.source, *sources], strict))
 
     @naming_arguments
@@ -567,10 +566,10 @@ def _bounds(buffer: int | str, least: int) -> tuple[int, int | None]:
 
 
 def make_pipeline(
-    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int | str, order: Order | None
+    submitter: Submitter, runtime: Runtime, source: Source[T], buffer: int | str | None, order: Order | None
 ) -> Pipeline[T]:
     """A pipeline without stages. Raises TypeError if the source cannot be read, or not in that order."""
-    bounds = _bounds(buffer, 1)
+    bounds = None if buffer is None else _bounds(buffer, 1)
     single = getattr(source, "shape", None) == ()  # a NumPy number has `__getitem__`, too
     if isinstance(source, Pipeline | Handle) or single or (not is_iterable(source) and not callable(source)):
         joined = ": before any stage, sources are joined by `s.pipeline(a).zip(b)`" * isinstance(source, Pipeline)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from .order import Shard, arranged, is_iterable, of_epoch
 from .position import EPOCH, Position
 from .stages import Link, Stage
 
+BUFFER: Final = 16  # finished items that may wait for the next stage: enough for several to share a step of the loop
+IN_MEMORY: Final = 64  # the same of a source in memory, where they take no more of it
 _UNKNOWN = "the length of this pipeline is not known"
 
 
@@ -31,10 +33,10 @@ class StagePlan(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A source, how many items may be read ahead of the first stage, and how many bytes, and the stages."""
+    """A source and its stages."""
 
     source: Any
-    buffer: tuple[int, int | None]
+    buffer: tuple[int, int | None] | None = None  # items that may be read ahead of the first stage, and bytes
     order: Any = None
     shards: tuple[Shard, ...] = ()
     stages: tuple[StagePlan, ...] = ()

@@ -65,6 +65,7 @@ class Link:
         self.fitted: list[Link] = [] if most_bytes is None else [self]  # those that items put here are to fit in
         self.capacity: int = capacity if most_bytes is None else 1
         self.makers: int = 1  # workers that put
+        self._gathered = 0  # of its places: those where the taker leaves items until it has enough
         self.room: int = self.capacity  # below 0 where items were put back, or were smaller before
         self.items: deque[Numbered] = deque()
         self.count: int = 0  # items ever put
@@ -157,7 +158,7 @@ class Link:
             if capacity != link.capacity:
                 link.room += capacity - link.capacity
                 link.capacity = capacity
-                link.wanted = max(1, min(link.wanted, capacity // 2, capacity - link.makers))
+                link.wanted = link._worth(link.wanted)
                 if len(link.items) >= link.wanted:
                     link.for_items.wake()
             if link.for_room.waiters:
@@ -170,10 +171,25 @@ class Link:
         self.ended, self.error = True, error
         self.for_items.wake_all()
 
+    def gather(self, count: int) -> None:
+        """Have `count` places more, for a taker that leaves its items here until it has so many. Items that are bounded
+        in bytes get none: such a taker holds them."""
+        if count != self._gathered and self._most_bytes == sys.maxsize:
+            more, self._gathered = count - self._gathered, count
+            self.capacity += more
+            self.room += more
+            self._offer_room()
+
+    def _worth(self, count: int) -> int:
+        """For how many items a taker that needs `count` waits: for half a row at most, besides those that it gathers,
+        and for so few that they take no room that a worker needs."""
+        others = self.capacity - self._gathered
+        return max(1, min(count, self._gathered + min(others // 2, others - self.makers)))
+
     async def arrived(self, count: int = 1) -> bool:
-        """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for these,
-        or for half a row if that is less; and for so few that they take no room that a worker needs."""
-        while len(self.items) < (wanted := max(1, min(count, self.capacity // 2, self.capacity - self.makers))):
+        """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for
+        several."""
+        while len(self.items) < (wanted := self._worth(count)):
             if self.ended:
                 return bool(self.items)
             self._offer_room()
