@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.flow.pipeline.counting_stages import choice
+from asyncsched.flow.pipeline.loop_stages import choice
 from asyncsched.flow.pipeline.pipeline import BUFFER
 from tests.waiting import turns, until
 

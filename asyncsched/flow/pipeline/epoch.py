@@ -18,12 +18,12 @@ from ...errors import passable
 from ...pictures.record import Bytes, Record, Seconds
 from ...runtime.runtime import Runtime
 from ...runtime.threads import ended, in_thread, to_its_end
-from .counting_stages import TakeStage
+from .loop_stages import TakeStage
 from .order import is_in_memory, is_iterable
 from .plan import BUFFER, IN_MEMORY, Plan
-from .position import EPOCH, Behind, Progress
+from .position import EPOCH, Behind, Progress, noted
 from .sources import SourceStage, close, make_source
-from .stages import Link, Stage, noted
+from .stages import Link, Stage
 
 T = TypeVar("T")
 

@@ -288,14 +288,13 @@ class BatchStage(ThreadStage):
                 part = packed.part
                 source.gather(min(part, MOST_GATHERED))
                 while (lacking := min(size - len(packed), part - len(packed) % part)) and await source.arrived(lacking):
+                    if part < size:
+                        await self._caught_up()
                     packed.add(source.take_some(lacking))
                     if not len(packed) % part and len(packed) < size:
-                        await self._caught_up()
                         self._behind += 1
                         self._hand_over([Call((), packed.pack)])
-                if part < size:
-                    await self._caught_up()
-                if self.error is not None:  # of the batch before, for which this has waited
+                if self.error is not None:  # of the batch before, or of a part of this one
                     return
                 if len(packed) < size and (self._drop_last or source.error is not None):
                     self.out.drop(packed.origins())  # they count as received in the next epoch, if the block has one

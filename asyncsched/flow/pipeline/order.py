@@ -344,7 +344,7 @@ def check_order(order: Any) -> None:
 
 def is_iterable(source: Any) -> bool:
     """Whether it can be iterated, also asynchronously, or only by `__getitem__`."""
-    return any(hasattr(source, name) for name in ("__aiter__", "__iter__", "__getitem__"))
+    return hasattr(source, "__iter__") or hasattr(source, "__aiter__") or hasattr(source, "__getitem__")
 
 
 def is_iterator(source: Any) -> bool:

@@ -20,11 +20,10 @@ from ..._instead import PIPELINE, naming_arguments, no_attribute
 from ...runtime.runtime import Runtime
 from ...tensors.handles import Handle
 from ..scope import Submitter
-from .coroutines import LoopStage
-from .counting_stages import ShuffleStage, TakeStage, UnbatchStage
 from .device_stage import DeviceStage
 from .epoch import NOT_OPENED, Items, PipelineStatistics
 from .functions import BatchStage, Called, ThreadStage
+from .loop_stages import LoopStage, ShuffleStage, TakeStage, UnbatchStage
 from .order import Shard, by_index, check_order, check_rows, is_iterable, is_iterator, unzipped, zipped
 from .plan import BUFFER, Plan, StagePlan, unknown_after
 from .position import Position, Progress

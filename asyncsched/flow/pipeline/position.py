@@ -36,6 +36,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ..._core.endings import Commit
+from ..._core.failure import copied
+from ...errors import add_note, notes_of, passable
 from .order import is_in_memory, is_map
 
 _NUMBERS = (int, float, np.integer)
@@ -454,3 +456,12 @@ class _Consumer:
         """Whether it was cancelled since then."""
         task = self.task()
         return task is not None and task.cancelling() > self.cancellations
+
+
+def noted(error: BaseException, note: str) -> BaseException:
+    """A copy of an exception for the consumer, with a note: a user may raise the same again in each epoch."""
+    error = passable(error, "the function raised")
+    copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
+    if note not in notes_of(copy):  # it cannot be copied, and has it
+        add_note(copy, note)
+    return copy

@@ -24,8 +24,8 @@ import anyio
 
 from ...errors import passable
 from ...runtime.threads import in_thread, taken, yield_to_streams
-from .coroutines import run_apart
 from .functions import EntryQueue, in_threads
+from .loop_stages import run_apart
 from .marks import marked
 from .order import Arranged, Strided, close_later, is_in_memory, is_iterator, is_map, unzipped
 from .position import Origin, Position

@@ -39,11 +39,9 @@ from math import inf
 from time import perf_counter
 from typing import Any, TypeAlias
 
-from ..._core.failure import copied
 from ..._tree import leaves
-from ...errors import add_note, notes_of, passable
 from .marks import NESTED, Marked
-from .position import EPOCH, Behind, Origin, Part, Position, Span, beside, brief, describe, joined, spans_of
+from .position import EPOCH, Behind, Origin, Part, Position, Span, beside, brief, describe, joined, noted, spans_of
 
 Numbered: TypeAlias = tuple[Origin, Any]
 DROPPED = object()  # in place of an item that goes no further
@@ -161,8 +159,7 @@ class Link:
                 link.wanted = link._worth(link.wanted)
                 if len(link.items) >= link.wanted:
                     link.for_items.wake()
-            if link.for_room.waiters:
-                link._offer_room()
+            link._offer_room()
 
     def end(self, error: BaseException | None = None) -> None:
         """No more items will be put: there are none, or an error came."""
@@ -189,7 +186,7 @@ class Link:
     async def arrived(self, count: int = 1) -> bool:
         """Wait for an item; False if there will be none. A taker that is alone and needs `count` items waits for
         several."""
-        while len(self.items) < (wanted := self._worth(count)):
+        while len(self.items) < (wanted := 1 if count == 1 else self._worth(count)):
             if self.ended:
                 return bool(self.items)
             self._offer_room()
@@ -451,15 +448,6 @@ class Stage:
         given = f": {self.failed_on}" if self.failed_on else ""
         where = f", at {describe(self.failed_at)}" if self.failed_at != () else ""
         return noted(error, f"raised in the pipeline's stage {self.name}{where}{given}")
-
-
-def noted(error: BaseException, note: str) -> BaseException:
-    """A copy of an exception for the consumer, with a note: a user may raise the same again in each epoch."""
-    error = passable(error, "the function raised")
-    copy = copied(error, error.__traceback__, error.__context__, notes_of(error))
-    if note not in notes_of(copy):  # it cannot be copied, and has it
-        add_note(copy, note)
-    return copy
 
 
 def _alone(error: BaseException) -> BaseException:
