@@ -82,7 +82,8 @@ class Exchange:
     @property
     def name(self) -> str:
         """Method and path, which the client chose, for one line of a log."""
-        return printable(f"{self.scope['method']} {self.scope['path']}")
+        name = f"{self.scope['method']} {self.scope['path']}"
+        return name if name.isprintable() else printable(name)
 
     def header(self, name: bytes) -> bytes | None:
         """The first header of this name, which is in lower case; None if there is none."""
