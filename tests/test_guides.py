@@ -21,6 +21,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn, optim
+from asyncsched.flow.pipeline.pipeline import Pipeline
+from asyncsched.tensors import functions
 from asyncsched.testing import lifespan
 
 pytestmark = pytest.mark.usefixtures("may_block")
@@ -197,6 +199,23 @@ def _is_there(module: str) -> bool:
 @pytest.mark.parametrize("page", [*[f"{room}/README.md" for room in [*GUIDES, "bench", "demos"]], *MORE])
 def test_a_guide_is_short_enough_to_be_read(page: str) -> None:
     assert len((ROOT / page).read_text().splitlines()) <= LONGEST
+
+
+def test_the_tables_of_guides_are_whole() -> None:
+    """Stages of pipelines, instruments, and functions that NumPy lacks."""
+    stages = {name for name, method in vars(Pipeline).items() if not name.startswith("_") and callable(method)}
+    stages -= {"open", "statistics", "state_dict", "load_state_dict"}
+    kind = asc.observe.Instrument
+    instruments = {
+        name for name in asc.observe.__all__ if kind in getattr(getattr(asc.observe, name), "__mro__", ())[1:]
+    }
+    for page, mark, names in (
+        ("flow/pipelines.md", ".{}(", stages),
+        ("observe/README.md", ".{}(", instruments),
+        ("tensors/README.md", "`{}`", {name for name in functions.__all__ if not hasattr(np, name)}),
+    ):
+        rows = "".join(re.findall(r"^\|.*", (ROOT / "asyncsched" / page).read_text(), re.MULTILINE))
+        assert [name for name in sorted(names) if mark.format(name) not in rows] == [], page
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

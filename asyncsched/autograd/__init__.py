@@ -36,11 +36,9 @@ goes to the operand; the last function serves all further operands. A function r
 A rule is written with tensor operations, so higher orders follow by themselves. It need not handle broadcasting or
 dtypes: its result is summed and cast to the operand's shape and dtype (`fit`). To add an operation of your own:
 
-    TABLE["softplus"] = Op("softplus", kernel, rules.elementwise.by_sample, doc="log(1 + exp(x)).")
-    RULES["softplus"] = (lambda g, x: g / (1 + asc.exp(-x)),)
-    TABLE["scale"] = Op("scale", "multiply", rules.elementwise.ufunc, out=True, inplace=True, doc="x * y.")
-    RULES["scale"] = (lambda g, y: g * y, lambda g, x: g * x)
-    def softplus(x): return apply(TABLE["softplus"], (x,))
+    TABLE["cube"] = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR)  # see `ops.table`
+    RULES["cube"] = (lambda g, x: g * (3 * x * x),)
+    def cube(x): return apply(TABLE["cube"], (x,))
 
 A derivative that is one fused operation is fast, but has no derivative itself. `COMPOSED[op.name]` has it a second
 time, written with operations that have one. That version is used where gradients are recorded, as with `create_graph`.

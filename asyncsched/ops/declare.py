@@ -13,8 +13,8 @@ from .op import Blas, Bound, Cut, Inferred, Kernel, Op, Operand, Options, Scalar
 
 __all__ = [
     "PRODUCT_BOUND", "Blas", "Bound", "Cost", "Cut", "Inferred", "Kernel", "Meta", "Op", "Operand", "Options",
-    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "meta", "operation", "product", "resolve",
-    "with_out", "with_products",
+    "ScalarCode", "Shared", "UfuncCall", "bounded", "elementwise", "in_place", "meta", "operation", "product",
+    "resolve", "with_out", "with_products",
 ]  # fmt: skip
 
 PRODUCT_BOUND = Bound(3e-6, 3e-5)  # for sums of some thousand products; in double precision much smaller
@@ -30,8 +30,10 @@ def operation(kernel: Any, rule: Any, doc: str, cost: float | None = None, *, na
 with_out: Callable[..., Op] = partial(operation, out=True)
 # The same, with BLAS at work on small products inside.
 with_products: Callable[..., Op] = partial(with_out, blas=Blas.INSIDE)
-# An elementwise operation: each result depends only on the elements at its place, and may be written over one.
-elementwise: Callable[..., Op] = partial(with_out, inplace=True, cut=Cut.BY_ELEMENTS, launches=1)
+# An elementwise operation: each result depends only on the elements at its place. One launch on a card.
+elementwise: Callable[..., Op] = partial(with_out, cut=Cut.BY_ELEMENTS, launches=1)
+# The same, whose result may be written over an operand: no element of that is read once its result is written.
+in_place: Callable[..., Op] = partial(elementwise, inplace=True)
 
 
 def bounded(op: Op, exact: str | Kernel, relative: float, absolute: float) -> Op:

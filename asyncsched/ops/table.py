@@ -23,7 +23,7 @@ Any other elementwise operation takes a kernel, and a line after it:
 >>> def cube(xp, x, *, out=None):
 ...     out = xp.square(x, out=xp.empty_like(x) if out is None else out)
 ...     return xp.multiply(out, x, out=out)
->>> op = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR, inplace=False)  # `x` is read once more
+>>> op = elementwise(cube, by_sample_rule, "The third power.", Cost.VECTOR)  # not `in_place`: `x` is read once more
 >>> resolve(op, np)(np.array([1.0, 2.0]))
 array([1., 8.])
 >>> plan(op, (asc.ops.meta((2,), np.dtype("f8")),), {}).meta

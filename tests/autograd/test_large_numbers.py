@@ -9,6 +9,8 @@ import pytest
 
 import asyncsched as asc
 from asyncsched import nn
+from asyncsched.autograd.rules.elementwise import ELEMENTWISE
+from tests.declared import ARITIES
 
 from .test_tape import leaf
 
@@ -48,6 +50,13 @@ async def gradient(s: asc.Scheduler, fn: Callable[[asc.Tensor], asc.Tensor], arr
 async def test_half_precision_has_the_gradient_of_double(s, name):
     half, double = [await gradient(s, FUNCTIONS[name], LARGE.astype("f2").astype(dtype)) for dtype in ("f2", "f8")]
     np.testing.assert_allclose(half, double, rtol=0.01, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name in ELEMENTWISE if ARITIES.get(name) == 1 and hasattr(asc, name)])
+async def test_no_function_of_elements_has_a_wrong_zero(s, name):
+    array = (LARGE if name != "atanh" else LARGE / 1e5).astype("f2")
+    half, double = [await gradient(s, getattr(asc, name), array.astype(dtype)) for dtype in ("f2", "f8")]
+    assert not ((half == 0) & (np.abs(double) > 1e-6)).any()
 
 
 @pytest.mark.parametrize("scale", [1e20, 1e-25])

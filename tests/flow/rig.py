@@ -10,6 +10,13 @@ from typing import Any
 
 from asyncsched.flow.pipeline.pipeline import Pipeline
 
+# Stages that pass on some of the items. By this table tests resume, fail, overwrite and cancel behind each of them.
+# With 1 they pass on at least the first 40 of a hundred, in order.
+STAGES: dict[str, Callable[[Any, int], Any]] = {
+    "filter": lambda pipe, n: pipe.filter(lambda item: True, workers=n),
+    "take": lambda pipe, n: pipe.filter(lambda item: True).take(40 // n),
+}
+
 
 async def drain(pipe: Pipeline[Any]) -> list[Any]:
     """One epoch."""

@@ -15,7 +15,7 @@ from tests.thorough import usually
 from tests.waiting import turns
 
 from . import in_processes
-from .rig import AsyncCounted, Counted, Mapped, drain, same_in_thread
+from .rig import STAGES, AsyncCounted, Counted, Mapped, drain, same_in_thread
 
 Step = Callable[[Any], Any]  # from a pipeline to one that does more
 
@@ -77,7 +77,7 @@ def composed(seed: int, unordered: bool) -> Callable[[asc.Scheduler], Any]:
     epochs = None if not unordered and rng.random() < 0.2 else 3
     once = [_shuffle(rng), lambda pipe: pipe.repeat(epochs) if epochs else pipe.repeat().take(40)]
     rng.shuffle(once)
-    kinds = ["map", "filter", "filter", "batch", "flat_map"] + ([] if unordered else ["take", "take"])
+    kinds = ["map", "kept", "kept", "batch", "flat_map"] + ([] if unordered else ["first", *STAGES])
     for _ in range(rng.randrange(1, 6)):
         if rng.random() < 0.7:
             kind = rng.choice(kinds)
@@ -107,10 +107,11 @@ def _step(rng: random.Random, kind: str, ordered: bool) -> Step:
     most = rng.choice([1, 5, 20])
     size, drop_last, later = rng.randrange(1, 4), ordered and rng.random() < 0.5, rng.random() < 0.5
     found: dict[str, Step] = {
+        **{name: lambda pipe, make=make: make(pipe, size) for name, make in STAGES.items()},
         "map": lambda pipe: pipe.map(slow if later else same_in_thread, **options),
-        "filter": lambda pipe: pipe.filter(kept_later if later else kept, **options),
+        "kept": lambda pipe: pipe.filter(kept_later if later else kept, **options),
         "flat_map": lambda pipe: pipe.flat_map(several_later if later else several, **options),
-        "take": lambda pipe: pipe.take(most),
+        "first": lambda pipe: pipe.take(most),
         "batch": lambda pipe: pipe.batch(size, collate=tuple, drop_last=drop_last),
     }
     return found[kind]

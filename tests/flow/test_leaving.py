@@ -22,7 +22,7 @@ from asyncsched.flow.pipeline import epoch
 from tests.processes import fresh
 from tests.waiting import no_collector, outlasts_cancellations, turns, until
 
-from .rig import AsyncCounted, Counted, Things, drain, same, same_in_thread
+from .rig import STAGES, AsyncCounted, Counted, Things, drain, same, same_in_thread
 
 
 @pytest.mark.parametrize("kind", [Counted, AsyncCounted])
@@ -289,6 +289,8 @@ async def test_cancelled_anywhere_nothing_stays_behind(seed: int) -> None:
         pipe = pipe.filter(lambda x: x[0] % 3, workers=rng.randint(1, 3)) if rng.random() < 0.5 else pipe
         pipe = pipe.shuffle(rng.randint(1, 9), seed=0) if rng.random() < 0.5 else pipe
         pipe = pipe.flat_map(lambda x: [x] * 3, buffer=1, retry=1, skip=OSError) if rng.random() < 0.5 else pipe
+        for make in STAGES.values():
+            pipe = make(pipe, rng.randint(1, 4)) if rng.random() < 0.3 else pipe
         pipe = pipe.take(rng.randint(1, 400)) if rng.random() < 0.5 else pipe
         pipe = pipe.batch(rng.randint(1, 5)).to_device(depth=rng.randint(1, 3))
         async with pipe.open() as items:

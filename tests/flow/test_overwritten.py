@@ -14,7 +14,7 @@ import asyncsched as asc
 from asyncsched.flow.pipeline.pipeline import Pipeline
 from tests.waiting import until
 
-from .rig import drain, same, same_in_thread
+from .rig import STAGES, drain, same, same_in_thread
 
 COUNT = 12
 
@@ -108,11 +108,11 @@ BEHIND: dict[str, Callable[[Pipeline[Any]], Pipeline[Any]]] = {
     "nothing": lambda pipe: pipe,
     "a thread": lambda pipe: pipe.map(same_in_thread),
     "a coroutine": lambda pipe: pipe.map(same, workers=2),
-    "a filter": lambda pipe: pipe.filter(lambda item: True),
     "batches": lambda pipe: pipe.batch(4),
     "collated": lambda pipe: pipe.batch(4, collate=lambda items: items[0]),
     "shuffled": lambda pipe: pipe.shuffle(3, seed=0),
     "a device": lambda pipe: pipe.to_device(depth=2),
+    **{f"a stage, {name}": lambda pipe, make=make: make(pipe, 2) for name, make in STAGES.items()},
 }
 
 

@@ -23,7 +23,7 @@ from asyncsched.flow.pipeline.functions import Call, ThreadStage
 from tests.waiting import no_collector, no_tasks, tasks_made_by, turns, until
 
 from . import in_processes
-from .rig import Mapped, MappedSequence, drain, holding, same, same_in_thread
+from .rig import STAGES, Mapped, MappedSequence, drain, holding, same, same_in_thread
 
 
 async def fail_at(number: int, error: BaseException, item: Any) -> Any:
@@ -69,12 +69,14 @@ FAILING: dict[str, Any] = {
     "shuffled": lambda s, e: s.pipeline(range(100)).shuffle(1, seed=0).map(partial(fail_at, 30, e)),
     "shared": lambda s, e: s.pipeline(range(100), order=range(100)).shard(0, 1).map(partial(fail_at, 30, e)),
     "the first": lambda s, e: s.pipeline(range(100)).map(partial(fail_at, 30, e)).take(40),
-    "behind the first": lambda s, e: (
-        s.pipeline(range(100)).filter(lambda i: True).take(40).map(partial(fail_at, 30, e))
-    ),
-    "before the first": lambda s, e: (
-        s.pipeline(range(100)).map(partial(fail_at, 30, e)).filter(lambda i: True).take(40)
-    ),
+    **{
+        f"behind {name}": lambda s, e, make=make: make(s.pipeline(range(100)), 1).map(partial(fail_at, 30, e))
+        for name, make in STAGES.items()
+    },
+    **{
+        f"before {name}": lambda s, e, make=make: make(s.pipeline(range(100)).map(partial(fail_at, 30, e)), 1)
+        for name, make in STAGES.items()
+    },
     "parts": lambda s, e: s.pipeline(range(100)).flat_map(lambda i: [i]).map(partial(fail_at, 30, e)),
     "parts made": lambda s, e: s.pipeline(range(100)).flat_map(lambda i: [fail_in_thread_at(30, e, i)]),
     "zipped": lambda s, e: s.pipeline(range(100)).zip(partial(failing_generator, e)).map(lambda both: both[0]),

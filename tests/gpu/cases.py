@@ -42,9 +42,9 @@ def absent(error: str) -> bool:
 
 
 def groups(names: Iterable[str]) -> list[Any]:
-    """Eight rows a test, named by the first: to begin and end on the fake takes as long as the cases of a row."""
+    """Eight rows a test: to begin and end on the fake takes as long as the cases of a row."""
     rows = sorted(names)
-    return [pytest.param(rows[i : i + 8], id=f"{rows[i]}...") for i in range(0, len(rows), 8)]
+    return [pytest.param(rows[i : i + 8], id=", ".join(rows[i : i + 8])) for i in range(0, len(rows), 8)]
 
 
 def values(*shape: int, dtype: str = "f4", seed: int = 0) -> np.ndarray:

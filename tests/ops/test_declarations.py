@@ -87,7 +87,7 @@ def cube(xp, x, *, out=None):
     return xp.multiply(out, x, out=out)
 
 
-CUBE = elementwise(cube, by_sample_rule, "The third power.", 1e-9, inplace=False)
+CUBE = elementwise(cube, by_sample_rule, "The third power.", 1e-9)
 FORGETFUL = Op("cube", cube, by_sample_rule, out=True)
 
 

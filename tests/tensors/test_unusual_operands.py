@@ -154,6 +154,8 @@ def numpys(name: str, call: Call, x: np.ndarray) -> Any:
     """What NumPy gives, or the error that it raises."""
     try:
         found = call(np, x)
+    except AttributeError as error:
+        raise AssertionError(f"NumPy has no {name}: write in CALLS what it computes") from error
     except Exception as error:
         return error
     found = list(found) if isinstance(found, tuple | list) else [found]

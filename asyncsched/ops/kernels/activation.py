@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Op, Operand, Options, UfuncCall, bounded, elementwise
+from ..declare import Cost, Inferred, Op, Operand, Options, UfuncCall, bounded, in_place
 from ..rules import alike, blockwise_rule, same_as
 from . import compiled
 from .blocks import blocks, flat, long_blocks, scratch
@@ -239,21 +239,21 @@ def _bounded_square(xp: Any, x: Any) -> Any:
 
 
 # Of double precision without an approximation an element takes 9 ns.
-_GELU = elementwise(
+_GELU = in_place(
     gelu, blockwise_rule, "x times the normal distribution function of x.", Cost.FUNCTION, compiled_as="gelu"
 )
-_GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gelu.", Cost.FUNCTION)
+_GELU_BACKWARD = in_place(gelu_backward, blockwise_rule, "The gradient of gelu.", Cost.FUNCTION)
 
 
 OPS = (
     # In a captured step `maximum` gives the same bits on short blocks, without rows of zeros.
-    elementwise(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
-    elementwise(relu_backward, blockwise_rule, "The gradient of relu.", Cost.SCALAR),
-    elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x)).", Cost.FUNCTION),
-    elementwise(
+    in_place(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
+    in_place(relu_backward, blockwise_rule, "The gradient of relu.", Cost.SCALAR),
+    in_place(sigmoid, blockwise_rule, "1 / (1 + exp(-x)).", Cost.FUNCTION),
+    in_place(
         leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller.", Cost.SCALAR
     ),
-    elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
+    in_place(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
     bounded(_GELU, gelu_exact, 1e-6, 1e-6),
     bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6),
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Meta, elementwise, meta, operation
+from ..declare import Cost, Meta, elementwise, in_place, meta, operation
 from ..op import Bound, Cut, Inferred, Op, Operand, Options, ScalarCode, resolve
 from ..rules import all_contiguous, as_meta, broadcast, cast_bytes, int_bounds, lengths, same_as, sample, view_rule
 
@@ -164,7 +164,7 @@ def _ufunc(
 ) -> Op:
     """A universal function, by its name in NumPy and CuPy. `code` and `bound` are those of `ScalarCode`."""
     scalar = ScalarCode(code, bound) if code else None
-    return elementwise(ufunc or name, ufunc_rule, doc, cost, name=name, scalar_code=scalar)
+    return in_place(ufunc or name, ufunc_rule, doc, cost, name=name, scalar_code=scalar)
 
 
 OPS = (
@@ -217,25 +217,25 @@ OPS = (
     _ufunc("tan", "The tangent of angles in radians.", Cost.FUNCTION),
     _ufunc("tanh", "The hyperbolic tangent.", Cost.FUNCTION, code="tanh({0})", bound=Bound(6e-7, 0.0)),
     _ufunc("trunc", "The integer nearest to each element towards zero, in the same dtype.", Cost.VECTOR),
-    elementwise("equal", comparison_rule, "Whether x1 == x2.", Cost.VECTOR),
-    elementwise("greater", comparison_rule, "Whether x1 > x2.", Cost.VECTOR),
-    elementwise("greater_equal", comparison_rule, "Whether x1 >= x2.", Cost.VECTOR),
-    elementwise("isfinite", comparison_rule, "Whether each element is a finite number.", Cost.VECTOR),
-    elementwise("isinf", comparison_rule, "Whether each element is infinite.", Cost.VECTOR),
-    elementwise("isnan", comparison_rule, "Whether each element is not a number.", Cost.VECTOR),
-    elementwise("less", comparison_rule, "Whether x1 < x2.", Cost.VECTOR),
-    elementwise("less_equal", comparison_rule, "Whether x1 <= x2.", Cost.VECTOR),
-    elementwise("logical_and", comparison_rule, "Whether both are true (not zero).", Cost.SCALAR),
-    elementwise("logical_not", comparison_rule, "Whether each element is false (zero).", Cost.SCALAR),
-    elementwise("logical_or", comparison_rule, "Whether either is true (not zero).", Cost.SCALAR),
-    elementwise("logical_xor", comparison_rule, "Whether one is true (not zero) but not both.", Cost.SCALAR),
-    elementwise("not_equal", comparison_rule, "Whether x1 != x2.", Cost.VECTOR),
-    elementwise("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
-    elementwise("round", round_rule, "The nearest integer, ties to even.", Cost.SCALAR),
-    elementwise("clip", clip_rule, "The elements limited to a range.", Cost.SCALAR),
-    elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR, inplace=False),
-    elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR, inplace=False),
-    elementwise(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
+    in_place("equal", comparison_rule, "Whether x1 == x2.", Cost.VECTOR),
+    in_place("greater", comparison_rule, "Whether x1 > x2.", Cost.VECTOR),
+    in_place("greater_equal", comparison_rule, "Whether x1 >= x2.", Cost.VECTOR),
+    in_place("isfinite", comparison_rule, "Whether each element is a finite number.", Cost.VECTOR),
+    in_place("isinf", comparison_rule, "Whether each element is infinite.", Cost.VECTOR),
+    in_place("isnan", comparison_rule, "Whether each element is not a number.", Cost.VECTOR),
+    in_place("less", comparison_rule, "Whether x1 < x2.", Cost.VECTOR),
+    in_place("less_equal", comparison_rule, "Whether x1 <= x2.", Cost.VECTOR),
+    in_place("logical_and", comparison_rule, "Whether both are true (not zero).", Cost.SCALAR),
+    in_place("logical_not", comparison_rule, "Whether each element is false (zero).", Cost.SCALAR),
+    in_place("logical_or", comparison_rule, "Whether either is true (not zero).", Cost.SCALAR),
+    in_place("logical_xor", comparison_rule, "Whether one is true (not zero) but not both.", Cost.SCALAR),
+    in_place("not_equal", comparison_rule, "Whether x1 != x2.", Cost.VECTOR),
+    in_place("signbit", comparison_rule, "Whether the sign bit is set.", Cost.SHORT),
+    in_place("round", round_rule, "The nearest integer, ties to even.", Cost.SCALAR),
+    in_place("clip", clip_rule, "The elements limited to a range.", Cost.SCALAR),
+    elementwise(where, where_rule, "x1 where the condition is true, else x2.", Cost.SCALAR),
+    elementwise(astype, astype_rule, "A copy in another dtype.", Cost.SCALAR),
+    in_place(copy, copy_rule, "A copy in the same layout.", Cost.VECTOR, cut=Cut.WHOLE, fused_on_cuda=True),
     operation(real, view_rule, "The real part: a view; for real numbers the tensor itself.", view=True),
     operation("imag", imag_rule, "The imaginary part: a view; for real numbers new zeros.", view=True),
     operation("tril", tril_rule, "The lower triangle, zeros above diagonal k.", Cost.SCALAR, launches=2),

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly  # here, since streams that import it at the same time may fail
 
-from ..declare import Inferred, Op, Operand, Options, elementwise, meta
+from ..declare import Inferred, Op, Operand, Options, in_place, meta
 from ..rules import as_meta, copies
 from .blocks import BLOCK, blocks
 
@@ -198,6 +198,6 @@ def _dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 OPS = (
-    elementwise(erf, erf_rule, "The error function."),
-    elementwise(erfinv, erf_rule, "The inverse of the error function."),
+    in_place(erf, erf_rule, "The error function."),
+    in_place(erfinv, erf_rule, "The inverse of the error function."),
 )

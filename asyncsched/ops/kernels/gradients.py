@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, elementwise, meta, with_out
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, in_place, meta, with_out
 from ..index_keys import TENSOR, Key, decode_key, decode_view_key, select
 from ..rules import INTP, as_meta, broadcast, cast_bytes, copies, lengths, viewed
 from .blocks import ADDED, BLOCK, blocks
@@ -270,8 +270,8 @@ OPS = (
         inplace=True, fused_on_cuda=True,
     ),
     with_out(cumulative_prod_gradient, cumulative_prod_gradient_rule, "The gradient of running products."),
-    elementwise(axpby, update_rule, "a x + b y, where a and b are numbers.", Cost.SCALAR),
-    elementwise(axpby_squared, update_rule, "a x + b y**2, where a and b are numbers.", Cost.SCALAR),
-    elementwise(rms_scaled, update_rule, "x over the root of averaged squares.", Cost.SCALAR),
-    elementwise(adam_step, update_rule, "A step of Adam.", Cost.FUNCTION),
+    in_place(axpby, update_rule, "a x + b y, where a and b are numbers.", Cost.SCALAR),
+    in_place(axpby_squared, update_rule, "a x + b y**2, where a and b are numbers.", Cost.SCALAR),
+    in_place(rms_scaled, update_rule, "x over the root of averaged squares.", Cost.SCALAR),
+    in_place(adam_step, update_rule, "A step of Adam.", Cost.FUNCTION),
 )  # fmt: skip
