@@ -84,7 +84,8 @@ class Instrument:
       its text, `failure.kind` the name of its class, and `failure.upstream` is None where the task itself raised. To
       read these is not to see it: barriers and scopes still report it;
     - `site`, the user's line, which `asc.observe.line_of` formats;
-    - `cost`, in bytes;
+    - `cost`, in bytes, which are charged from `task_launched` on. If it had a `lane`, `refund` of them are back at its
+      end. The others are those of its result, and come back with `bytes_released` for its `seq`;
     - `lanes`, on which it may run, and `lane`, the one it was given, once it is launched: a stream, with `device`,
       `stream` (which has a `name`), `load`, the tasks on it, and `copies`, whether it carries only copies in;
     - `expedited`, whether it was queued before the rest of its scope;
