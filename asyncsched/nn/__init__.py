@@ -16,7 +16,6 @@ from . import rules as _rules  # noqa: F401  # makes the functions differentiabl
 from .functional import tanh  # noqa: F401
 from .functional.layers import *
 from .functional.losses import *
-from .functional.normalization import *
 from .layers import *
 from .module import Module
 from .parameterless import *

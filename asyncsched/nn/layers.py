@@ -25,8 +25,7 @@ from ..tensors.functions._common import lengths
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply
 from . import functional as F
-from .functional.common import Padding, Size, check_padding, pair, single
-from .functional.normalization import counted_batch_norm
+from .functional.layers import Padding, Size, check_padding, counted_batch_norm, pair, single
 from .module import Module
 
 __all__ = [
