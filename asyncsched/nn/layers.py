@@ -29,7 +29,7 @@ from .functional.layers import Padding, Size, check_padding, counted_batch_norm,
 from .module import Module
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Embedding",
+    "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Embedding",
     "Flatten", "GroupNorm", "Identity", "LayerNorm", "Linear", "MaxPool2d", "MultiheadAttention", "RMSNorm",
 ]  # fmt: skip
 
@@ -150,21 +150,6 @@ class AvgPool2d(_Pool):
             x, self.kernel_size, self.stride, self.padding,
             count_include_pad=self.count_include_pad, divisor_override=self.divisor_override,
         )  # fmt: skip
-
-
-class AdaptiveAvgPool2d(Module):
-    """The means of windows that are laid so that they give `output_size` rows and columns; None for as many as there
-    are.
-
-    >>> nn.AdaptiveAvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
-    (1, 3, 2, 2)
-    """
-
-    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
-        self.output_size = output_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.output_size)
 
 
 class Embedding(Module):
