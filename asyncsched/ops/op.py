@@ -100,7 +100,7 @@ class Inferred(NamedTuple):
     number: np.dtype[Any] | None = None  # the dtype to which a ufunc casts a Python number as its second operand
     on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: `workspace`
     shared: Shared = Shared(0, 1)
-    parts: Sequence[Options] = ()  # for several results packed in one: the options of `packed.UNPACK` for each
+    parts: Sequence[Options] = ()  # for several results packed in one: the options of `declare.UNPACK` for each
 
 
 class Numbers(dict[float, Any]):

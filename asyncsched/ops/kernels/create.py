@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, with_out
-from ..packed import packed_op
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, packed_op, with_out
 from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
 from .blocks import blocks, flat
 from .elementwise import into
