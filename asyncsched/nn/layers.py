@@ -455,19 +455,13 @@ class Options(TypedDict, total=False):
 class Initial:
     """Makes parameters. All have `requires_grad` set."""
 
-    def __init__(
-        self,
-        dtype: DTypeLike = np.float32,
-        rng: Rng = None,
-        device: object = None,
-        scheduler: Any = None,
-        **unknown: object,
-    ) -> None:
-        for name in unknown:  # from a layer's constructor, which passes on options that it does not know
-            raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
-        self._dtype = dtype_of(dtype)
-        self.rng: np.random.Generator = np.random.default_rng(rng)
-        self._where = {"device": device, "scheduler": scheduler}
+    def __init__(self, **options: Unpack[Options]) -> None:
+        for name in options:  # of a layer's constructor, which passes on also those that it does not know
+            if name not in Options.__annotations__:
+                raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
+        self._dtype = dtype_of(options.get("dtype", np.float32))
+        self.rng: np.random.Generator = np.random.default_rng(options.get("rng"))
+        self._where: dict[str, Any] = {name: options.get(name) for name in ("device", "scheduler")}
 
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
         """A parameter drawn evenly from -bound to bound."""
