@@ -170,23 +170,16 @@ def scaled_dot_product_attention(
     Returns:
         (..., L, Ev).
     """
+    if isinstance(attn_mask, Tensor) and attn_mask.requires_grad:
+        raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
     parts = (query, key, value)
-    mask = mask_operand(attn_mask)
+    mask = 0 if attn_mask is None else attn_mask
     tracked = any(part._node is not None and part._node.leads_back for part in parts)
     if not tracked and query.dtype == key.dtype == value.dtype:
         return op("attention_unpacked", *parts, mask, causal=is_causal, scale=scale)
     packed = concat([part.reshape(-1) for part in parts])
     shapes = tuple([part.shape for part in parts])
     return op("attention", packed, mask, shapes=shapes, causal=is_causal, scale=scale)
-
-
-def mask_operand(mask: Tensor | None) -> Any:
-    """The mask as an operand of the operation: 0 stands for no mask."""
-    if mask is None:
-        return 0
-    if isinstance(mask, Tensor) and mask.requires_grad:
-        raise ValueError("attn_mask gets no gradient: give `mask.detach()`")
-    return mask
 
 
 def relu(x: Tensor) -> Tensor:
