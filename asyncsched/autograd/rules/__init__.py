@@ -16,11 +16,12 @@ from .common import Partial, Rules, same
 from .elementwise import ELEMENTWISE
 from .linear_maps import FOURIER, SHAPES, SIGNAL
 from .matrices import ANEW, MATRICES
+from .networks import NETWORKS, NETWORKS_COMPOSED
 
 __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL}
-COMPOSED: Rules = {**RUNNING, **ANEW}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **NETWORKS}
+COMPOSED: Rules = {**RUNNING, **ANEW, **NETWORKS_COMPOSED}
 
 # For complex numbers: the rules that also hold for them, and rules of their own.
 HOLOMORPHIC: Final = frozenset({
