@@ -227,9 +227,8 @@ def _drawn(xp: Any, dtype: Any) -> Any:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and an unused half of a word.
-_WORDS = 6
-_STATE = meta((_WORDS,), np.dtype(np.uint64))
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and two for an unused half of a word.
+_STATE = meta((6,), np.dtype(np.uint64))
 
 
 def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:
