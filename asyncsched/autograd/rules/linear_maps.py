@@ -20,7 +20,7 @@ from ...ops.index_keys import TENSOR
 from ...ops.kernels.signal import gathered_from, is_gathered, places_of
 from ...ops.rules import axis_of
 from ...tensors import functions as f
-from ...tensors.functions._common import op
+from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
 from ...tensors.tensor import Tensor
 from .common import Rules, along, back, reordered, same, scatter, summed
@@ -123,13 +123,9 @@ def _axes(call: Any) -> tuple[list[int], list[int]]:
     return [axis for axis, _ in places], [shape[axis] if n is None else n for axis, n in places]
 
 
-def _lengths(x: Tensor) -> tuple[int, ...]:
-    return x.shape  # type: ignore[return-value]  # transforms refuse unknown shapes
-
-
 def _resized(x: Tensor, shape: Sequence[int]) -> Tensor:
     """The tensor in another shape: cut off, or padded with zeros."""
-    part = tuple([slice(0, min(n, m)) for n, m in zip(_lengths(x), shape, strict=True)])
+    part = tuple([slice(0, min(n, m)) for n, m in zip(known_shape(x, "a transform"), shape, strict=True)])
     x = x[part]
     return x if x.shape == tuple(shape) else scatter(x, part, tuple(shape))
 
@@ -155,7 +151,7 @@ def _half(g: Tensor, call: Any) -> Tensor:
     """The gradient of `irfft` and the like, which turn half of a symmetric spectrum into real numbers."""
     axes, points = _axes(call)
     last = axes[-1]
-    n = points[-1] = _lengths(g)[last]  # the number of points is the result's length
+    n = points[-1] = known_shape(g, "a transform")[last]  # the number of points is the result's length
     found = _transform("ifftn", g, axes, points, call.options["norm"])
 
     once, twice = (n + 1) // 2, n // 2 + 1  # from there on, elements that stand for themselves only

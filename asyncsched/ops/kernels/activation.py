@@ -231,9 +231,7 @@ def _tanh_slope(xp: Any, x: Any) -> Any:
 
 
 # Of double precision without an approximation an element takes 9 ns.
-_GELU = elementwise(
-    gelu, blockwise_rule, "x times the normal distribution function of x.", Cost.FUNCTION, compiled_as="gelu"
-)
+_GELU = elementwise(gelu, blockwise_rule, "x times the normal distribution of x.", Cost.FUNCTION, compiled_as="gelu")
 _GELU_BACKWARD = elementwise(gelu_backward, blockwise_rule, "The gradient of gelu.", Cost.FUNCTION)
 
 
@@ -242,9 +240,7 @@ OPS = (
     elementwise(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
     elementwise(relu_backward, blockwise_rule, "The gradient of relu.", Cost.SCALAR),
     elementwise(sigmoid, blockwise_rule, "1 / (1 + exp(-x)).", Cost.FUNCTION),
-    elementwise(
-        leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller.", Cost.SCALAR
-    ),
+    elementwise(leaky_relu, blockwise_rule, "max(x, 0) + negative_slope min(x, 0).", Cost.SCALAR),
     elementwise(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
     bounded(_GELU, gelu_exact, 1e-6, 1e-6),
     bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6),

@@ -256,10 +256,7 @@ def update_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 OPS = (
     with_out(scatter, scatter_rule, "Zeros, with elements added at an index.", checks=True),
-    with_out(
-        scatter_along_axis, scatter_along_axis_rule, "Zeros, with each element added at its index on an axis.",
-        checks=True,
-    ),
+    with_out(scatter_along_axis, scatter_along_axis_rule, "Zeros, with elements added along an axis.", checks=True),
     with_out(
         choice_backward, choice_backward_rule,
         "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", Cost.SCALAR,

@@ -357,9 +357,7 @@ OPS = (
     with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT, launches=1),
     with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT, launches=1),
     with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT, launches=1),
-    with_out(
-        "prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction
-    ),
+    with_out("prod", reduction_rule, "The product along axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction),
     with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, launches=1, on_cupy=halves.reduction),
     with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, launches=2),
     with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, launches=4),
