@@ -1,12 +1,8 @@
-"""Linear maps, convolutions, rows by number, dropout, attention.
+"""The functions of layers.
 
-Functions of each element, and the softmax along an axis.
-
-The largest or the mean of windows on images.
-
-Normalization to mean 0 and variance 1, and its running statistics.
-
-Last come helpers of all functions: sizes, the reduction of a loss, and constants beside an operand.
+They are linear maps, convolutions, rows by number, dropout and attention; functions of each element, and the softmax
+along an axis; the largest or the mean of windows on images; and normalization to mean 0 and variance 1, with its
+running statistics. Last come helpers of all functions: sizes, the reduction of a loss, and constants beside an operand.
 """
 
 from __future__ import annotations
