@@ -218,6 +218,11 @@ def observation_weights_rule(op: Op, operands: tuple[Operand, ...], options: Opt
     return Inferred(result, rounded + result.bound[0])
 
 
+def unique_values(xp: Any, x: Any) -> Any:
+    """The unique elements; each NaN counts as different."""
+    return np.unique_values(x) if xp is np else xp.unique(x, equal_nan=False)
+
+
 def unique_packed(xp: Any, x: Any, *, index: bool, inverse: bool, counts: bool) -> Any:
     """The unique elements, the inverse indices, the first indices and the counts: packed."""
     kinds = {"return_index": index, "return_inverse": inverse, "return_counts": counts}
@@ -335,7 +340,7 @@ OPS = (
     packed_op(histogram, histogram_parts, _BINS, checks=True),
     operation(observation_weights, observation_weights_rule, "The weights of `cov`.", checks=True),
     with_out(clip_parts, copy_rule, "Complex numbers with both parts between -1 and 1.", Cost.LONG_FUNCTION),
-    operation("unique_values", unique_values_rule, "The unique elements."),
+    operation(unique_values, unique_values_rule, "The unique elements."),
     operation(unique_packed, unique_packed_rule, _PACKED),
     operation(isin, isin_rule, "Whether each element is among others."),
 )
