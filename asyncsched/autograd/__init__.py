@@ -48,8 +48,7 @@ An operation without a rule raises NotImplementedError when a tracked tensor is 
 floating-point one. Integers and booleans have no gradient.
 """
 
-from .backward import backward, grad
-from .check import gradcheck
+from .backward import backward, grad, gradcheck
 from .rules import COMPOSED, RULES
 from .tape import fit, no_grad, set_grad, track
 

@@ -166,7 +166,8 @@ class Node:
             unknown = handle(own, None) if type(own) is Lease and not metas[place].known else None
             return Call(self.options, metas, place, self.parents[place].device, unknown)
         if name == "indices":
-            return tuple([handle(a, None) for a in self.operands if _is_index(a)])
+            leases = [operand for operand in self.operands if type(operand) is Lease]
+            return tuple([handle(lease, None) for lease in leases if lease._value.meta.dtype.kind in "biu"])
         if name == "out":
             return handle(self.out, self if tracked else None)
         if name == "operands":
@@ -272,7 +273,3 @@ def _meta(operand: Any) -> Any:
         return operand
     value = operand._value
     return form_of(value) if not value.meta.known and value.settled and value.failure is None else value.meta
-
-
-def _is_index(operand: Any) -> bool:
-    return type(operand) is Lease and operand._value.meta.dtype.kind in "biu"

@@ -47,10 +47,10 @@ from ..devices.guests import call
 from ..devices.host.pool import Pool
 from ..devices.memory import read_only
 from ..errors import AsyncSchedError, add_note, notes_of
+from ..ops.declare import UNPACK
 from ..ops.fused import FusedProgram
 from ..ops.meta import Meta, meta
 from ..ops.op import Op, resolve
-from ..ops.packed import UNPACK
 from ..ops.program import Program, Ref
 from ..ops.table import TABLE
 

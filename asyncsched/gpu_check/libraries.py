@@ -19,9 +19,9 @@ import asyncsched as asc
 from asyncsched import linalg
 
 from ..devices.cuda import requirements
+from ..ops.declare import UNPACK
 from ..ops.meta import meta
 from ..ops.op import plan
-from ..ops.packed import UNPACK
 from ..ops.table import TABLE
 from ..tensors.tensor import apply
 from .arguments import arguments

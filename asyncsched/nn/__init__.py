@@ -12,11 +12,9 @@ default the numbers cannot be repeated), `device` and `scheduler`.
 # ruff: noqa: F403 (the stars import each module's __all__, and nothing here uses the names)
 from .. import _instead
 from . import functional, layers, parameterless, utils
-from . import rules as _rules  # noqa: F401  # makes the functions differentiable
 from .functional import tanh  # noqa: F401
 from .functional.layers import *
 from .functional.losses import *
-from .functional.normalization import *
 from .layers import *
 from .module import Module
 from .parameterless import *

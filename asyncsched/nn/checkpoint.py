@@ -52,7 +52,6 @@ except ImportError:  # on Windows, where folders that a kill left stay
     fcntl = None  # type: ignore[assignment]
 
 AnyPath = str | os.PathLike[str]
-_Arrays = Mapping[str, np.ndarray[Any, Any]]
 _LAYOUT, _SUMS, _UNCHECKED = "asyncsched.state", "asyncsched.crc32", "asyncsched"
 _OF_LAYOUT = ""  # a key beside the names of the arrays, none of which is empty
 
@@ -133,7 +132,7 @@ class StoredState:
         self._file.__exit__(*error)
 
 
-def write(path: AnyPath, arrays: _Arrays, layout: Any) -> None:
+def write(path: AnyPath, arrays: Mapping[str, np.ndarray[Any, Any]], layout: Any) -> None:
     """Write a file in the place of one that may be there."""
     from safetensors.numpy import save_file
 

@@ -25,12 +25,11 @@ from ..tensors.functions._common import lengths
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor, apply
 from . import functional as F
-from .functional.common import Padding, Size, check_padding, pair, single
-from .functional.normalization import counted_batch_norm
+from .functional.layers import Padding, Size, check_padding, counted_batch_norm, pair, single
 from .module import Module
 
 __all__ = [
-    "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Embedding",
+    "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "Dropout", "Embedding",
     "Flatten", "GroupNorm", "Identity", "LayerNorm", "Linear", "MaxPool2d", "MultiheadAttention", "RMSNorm",
 ]  # fmt: skip
 
@@ -151,21 +150,6 @@ class AvgPool2d(_Pool):
             x, self.kernel_size, self.stride, self.padding,
             count_include_pad=self.count_include_pad, divisor_override=self.divisor_override,
         )  # fmt: skip
-
-
-class AdaptiveAvgPool2d(Module):
-    """The means of windows that are laid so that they give `output_size` rows and columns; None for as many as there
-    are.
-
-    >>> nn.AdaptiveAvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
-    (1, 3, 2, 2)
-    """
-
-    def __init__(self, output_size: int | Sequence[int | None] | None) -> None:
-        self.output_size = output_size
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.adaptive_avg_pool2d(x, self.output_size)
 
 
 class Embedding(Module):
@@ -471,19 +455,13 @@ class Options(TypedDict, total=False):
 class Initial:
     """Makes parameters. All have `requires_grad` set."""
 
-    def __init__(
-        self,
-        dtype: DTypeLike = np.float32,
-        rng: Rng = None,
-        device: object = None,
-        scheduler: Any = None,
-        **unknown: object,
-    ) -> None:
-        for name in unknown:  # from a layer's constructor, which passes on options that it does not know
-            raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
-        self._dtype = dtype_of(dtype)
-        self.rng: np.random.Generator = np.random.default_rng(rng)
-        self._where = {"device": device, "scheduler": scheduler}
+    def __init__(self, **options: Unpack[Options]) -> None:
+        for name in options:  # of a layer's constructor, which passes on also those that it does not know
+            if name not in Options.__annotations__:
+                raise TypeError(f"a layer has no option {name!r}" + (f": {OPTIONS[name]}" if name in OPTIONS else ""))
+        self._dtype = dtype_of(options.get("dtype", np.float32))
+        self.rng: np.random.Generator = np.random.default_rng(options.get("rng"))
+        self._where: dict[str, Any] = {name: options.get(name) for name in ("device", "scheduler")}
 
     def uniform(self, shape: tuple[int, ...], bound: float) -> Tensor:
         """A parameter drawn evenly from -bound to bound."""

@@ -6,7 +6,7 @@ The functions are of each element, the softmax, and losses. A loss takes predict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 from itertools import pairwise
@@ -15,31 +15,14 @@ from typing import Any, ClassVar, Literal, Self, dataclass_transform, overload
 from .._instead import naming_arguments
 from ..tensors.tensor import Tensor
 from . import functional as F
-from .functional.common import Reduction
+from .functional.layers import Reduction
 from .layers import MaxPool2d
 from .module import Module
 
 __all__ = [
-    "GELU",
-    "BCEWithLogitsLoss",
-    "CrossEntropyLoss",
-    "HuberLoss",
-    "KLDivLoss",
-    "L1Loss",
-    "LeakyReLU",
-    "LogSoftmax",
-    "MSELoss",
-    "ModuleDict",
-    "ModuleList",
-    "NLLLoss",
-    "ReLU",
-    "Sequential",
-    "SiLU",
-    "Sigmoid",
-    "SmoothL1Loss",
-    "Softmax",
-    "Softplus",
-    "Tanh",
+    "GELU", "AdaptiveAvgPool2d", "BCEWithLogitsLoss", "CrossEntropyLoss", "HuberLoss", "KLDivLoss", "L1Loss",
+    "LeakyReLU", "LogSoftmax", "MSELoss", "ModuleDict", "ModuleList", "NLLLoss", "ReLU", "Sequential", "SiLU",
+    "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Tanh",
 ]  # fmt: skip
 
 
@@ -164,6 +147,17 @@ class LogSoftmax(_Function, function=F.log_softmax):
     """
 
     axis: int = -1
+
+
+class AdaptiveAvgPool2d(_Function, function=F.adaptive_avg_pool2d):
+    """The means of windows that are laid so that they give `output_size` rows and columns; None for as many as there
+    are.
+
+    >>> nn.AdaptiveAvgPool2d(2)(asc.ones((1, 3, 8, 8))).shape
+    (1, 3, 2, 2)
+    """
+
+    output_size: int | Sequence[int | None] | None
 
 
 class MSELoss(_Loss, function=F.mse_loss):
@@ -366,7 +360,7 @@ class ModuleList(_Numbered):
         self._set(list(modules))
 
 
-class ModuleDict(Module, Mapping[str, Module]):
+class ModuleDict(Module, MutableMapping[str, Module]):
     """Modules by name. The module that has them calls them as it likes.
 
     A name has no dot, no underscore in front, and is no attribute of modules, since it is a part of its tensors' names.
@@ -401,24 +395,15 @@ class ModuleDict(Module, Mapping[str, Module]):
         setattr(self, key, module)
 
     def __delitem__(self, key: str) -> None:
-        self.pop(key)
+        if key not in self:
+            raise KeyError(key)
+        delattr(self, key)
 
     def __len__(self) -> int:
         return len(self._dict())
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._dict())
-
-    def pop(self, key: str) -> Module:
-        """Take a module out."""
-        found = self[key]
-        delattr(self, key)
-        return found
-
-    def update(self, modules: Mapping[str, Module] | Iterable[tuple[str, Module]]) -> None:
-        """Put modules in, by name."""
-        for key, module in dict(modules).items():
-            self[key] = module
 
     def _dict(self) -> dict[str, Module]:
         return dict(self._members(Module))

@@ -12,7 +12,7 @@ from ..autograd.transaction import transaction
 from ..tensors.functions import clip, linalg, minimum, stack
 from ..tensors.handles import runtime_of
 from ..tensors.tensor import Tensor
-from .functional.common import constant
+from .functional.layers import constant
 from .module import Module
 
 __all__ = ["ExponentialAverage", "clip_grad_norm_", "clip_grad_value_"]

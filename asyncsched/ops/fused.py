@@ -108,7 +108,8 @@ class FusedProgram:
 
     def _step_line(self, i: int, names: list[str]) -> str:
         step, slot = self._program.steps[i], self._program.inputs + i
-        words = [self._word(f"c{slot}_{place}", arg, names) for place, arg in enumerate(step.args)]
+        words = [names[arg.slot] if type(arg) is Ref else f"c{slot}_{place}" for place, arg in enumerate(step.args)]
+        self._space |= {word: arg for word, arg in zip(words, step.args, strict=True) if type(arg) is not Ref}
         function = resolve(step.op, np)
         function = partial(function, **step.options) if step.options else function
         if i in self._program.in_place:
@@ -122,12 +123,6 @@ class FusedProgram:
         # A result without axes may be a NumPy scalar, to which nothing can be assigned.
         self._space["asarray"] = np.asarray
         return f"    {names[slot]} = {call if step.form.shape else f'asarray({call})'}"
-
-    def _word(self, name: str, arg: Any, names: list[str]) -> str:
-        if type(arg) is Ref:
-            return names[arg.slot]
-        self._space[name] = arg
-        return name
 
     def _run_line(self, run: Run, steps: range, names: list[str]) -> str:
         made = range(self._program.inputs + steps.start, self._program.inputs + steps.stop)

@@ -27,6 +27,7 @@ class Slice(NamedTuple):
     step: int | None
 
 
+ALL: Final = Slice(None, None, None)
 # Stands for an index tensor in an encoded key. The tensors follow as operands, in order.
 TENSOR: Final = "tensor"
 Part = int | Slice | EllipsisType | None | Literal["tensor"]
@@ -146,7 +147,7 @@ def select(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...]) -> Se
         block_at = 0
     block, bound = _broadcast_block(blocks, bounds)
     # NumPy makes the block first, then moves it to its place; slices with steps may reorder the dimensions around it.
-    ordered = block_at == 0 and all(part in (Slice(None, None, None), TENSOR) for part, _, _ in parts)
+    ordered = block_at == 0 and all(part in (ALL, TENSOR) for part, _, _ in parts)
     before, after = tuple(basic[:block_at]), tuple(basic[block_at:])
     return Selection((*before, *block, *after), (*before, *bound, *after), ordered, workspace, on_card)
 
@@ -168,7 +169,7 @@ def _expanded(key: Key, shape: tuple[int, ...], indices: Sequence[Any]) -> list[
         raise IndexError(f"too many indices: the array has {len(shape)} dimensions, but {consumed} were indexed")
     if sum(part is Ellipsis for part in key) > 1:
         raise IndexError("an index can only have a single ellipsis ('...')")
-    missing: list[Any] = [Slice(None, None, None)] * (len(shape) - consumed)
+    missing: list[Any] = [ALL] * (len(shape) - consumed)
     if Ellipsis not in key:
         return [*key, *missing]
     at = key.index(Ellipsis)
@@ -183,7 +184,7 @@ def without_slices(shape: tuple[int, ...], key: Key, indices: tuple[Operand, ...
     for part, tensor, axis in walk(key, shape, indices):
         sliced = isinstance(part, Slice)
         lengths += [1] if sliced else shape[axis : axis + axes_of(part, tensor)]
-        parts.append(Slice(None, None, None) if sliced else part)
+        parts.append(ALL if sliced else part)
     return tuple(lengths), tuple(parts)
 
 

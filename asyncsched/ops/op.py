@@ -85,8 +85,8 @@ class ScalarCode(NamedTuple):
 class Shared(NamedTuple):
     """Temporary memory of each thread that shares an operation's work."""
 
-    each: int  # bytes
-    most: int  # threads: as many as there are parts
+    each: int = 0  # bytes
+    most: int = 1  # threads: as many as there are parts
 
 
 class Inferred(NamedTuple):
@@ -99,8 +99,8 @@ class Inferred(NamedTuple):
     work: int | None = None  # elements it passes over; None: those of the largest array
     number: np.dtype[Any] | None = None  # the dtype to which a ufunc casts a Python number as its second operand
     on_card: int | None = None  # bytes of temporary memory on a CUDA card; None: `workspace`
-    shared: Shared = Shared(0, 1)
-    parts: Sequence[Options] = ()  # for several results packed in one: the options of `packed.UNPACK` for each
+    shared: Shared = Shared()
+    parts: Sequence[Options] = ()  # for several results packed in one: the options of `declare.UNPACK` for each
 
 
 class Numbers(dict[float, Any]):
@@ -143,9 +143,7 @@ class Plan:
     # Estimated seconds on one thread, where these alone say whether other threads share it; else infinite. See `cut`.
     alone: float = inf
     on_card: int | None = None  # the workspace on a CUDA card; None: `workspace`
-    # Bytes of temporary memory for each thread more that shares the work on the host, and how many more may.
-    helper: int = 0
-    helpers: int = 0
+    shared: Shared = field(default_factory=Shared)  # on the host; that of the first thread is part of `workspace`
     parts: Sequence[Options] = ()  # see `Inferred`
     # By a token of a card's memory, if there is no more to compile there: what launches its kernels; opaque here.
     compiled_in: dict[object, Any] = field(default_factory=dict)
@@ -168,7 +166,7 @@ class Plan:
         rounded = self.nbytes + -self.nbytes % CARD_GRANULE
         self.needs_on_card = rounded, rounded + self.on_card
         self.overwrites = self.op.inplace and self.meta.contiguous and self.meta.known
-        self.fixed = self.meta.known and not self.helper
+        self.fixed = self.meta.known and not self.shared.each
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -321,8 +319,7 @@ def _new_plan(op: Op, operands: tuple[Operand, ...], options: Options) -> Plan:
         numbers=None if found.number is None else Numbers(found.number),
         alone=alone,
         on_card=found.on_card,
-        helper=found.shared.each,
-        helpers=found.shared.most - 1 if found.shared.each else 0,
+        shared=found.shared,
         parts=found.parts,
     )  # fmt: skip
 

@@ -27,9 +27,9 @@ from ..devices.contract import Device
 from ..devices.memory import owner_of
 from ..errors import CaptureError
 from ..ops.cost_model import INLINE_SECONDS
+from ..ops.declare import UNPACK, offsets, pack, unpacked
 from ..ops.meta import Meta, meta
 from ..ops.op import NO_OPTIONS, Blas, Op, Plan
-from ..ops.packed import UNPACK, offsets, pack, unpacked
 from ..ops.program import Program, Ref, Step, ref
 from ..ops.table import TABLE
 from ..runtime.life import InlineMode

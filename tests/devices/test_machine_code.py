@@ -23,7 +23,7 @@ import pytest
 from asyncsched.devices.cuda import cupy_internals, fused
 from asyncsched.devices.cuda.cupy_internals import NotElementwise, private
 from asyncsched.devices.cuda.expressions import Names
-from asyncsched.ops.kernels import on_card
+from asyncsched.ops.kernels import windows
 from asyncsched.ops.meta import meta
 from asyncsched.ops.op import plan
 from asyncsched.ops.program import Ref, ref
@@ -202,13 +202,13 @@ def test_the_kernels_of_single_operations_compile(cupy: Any, compiler: Compiler,
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
-@pytest.mark.parametrize("name", on_card._KERNELS)
+@pytest.mark.parametrize("name", windows._KERNELS)
 def test_kernels_of_our_own_compile(cupy: Any, compiler: Compiler, name: str, dtype: str) -> None:
     """NVIDIA's compiler takes less than others do: a type without its header, for one."""
     internals, kind = import_module("cupy._core._kernel"), np.dtype(dtype)
     array, indexer, scalar = 1, 2, 3  # kinds of parameters
     for short in (True, False):
-        kernel = on_card._kernel(cupy, name, short, kind == np.float16)
+        kernel = windows._kernel(cupy, name, short, kind == np.float16)
         forms = [
             (indexer, cupy._core._carray.Indexer, None, 1, True, short) if each.name == "_ind"
             else (array, cupy.ndarray, kind, 1, True, short) if each.ctype == "T"

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
+from asyncsched.ops.declare import UNPACK
 from asyncsched.ops.kernels.blocks import blocks
 from asyncsched.ops.kernels.elementwise import comparison_rule, ufunc_rule
 from asyncsched.ops.op import plan, resolve
-from asyncsched.ops.packed import UNPACK
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.functions._common import several
 from asyncsched.tensors.tensor import apply

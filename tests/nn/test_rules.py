@@ -11,8 +11,8 @@ import pytest
 import asyncsched as asc
 from asyncsched import nn
 from asyncsched.autograd import COMPOSED, RULES, grad, gradcheck
+from asyncsched.autograd.rules.networks import NETWORKS, NETWORKS_COMPOSED
 from asyncsched.nn.functional import scaled_dot_product_attention as attention
-from asyncsched.nn.rules import NETWORKS, NETWORKS_COMPOSED
 from asyncsched.ops.table import TABLE
 from asyncsched.tensors.functions._common import op
 from tests.autograd.cases import Case, real

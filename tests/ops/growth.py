@@ -385,7 +385,8 @@ class Trial(NamedTuple):
         op, operands = TABLE[self.name], tuple(map(_form, self.operands))
         found = plan(op, operands, self.options)
         shares = op.cut not in (Cut.WHOLE, *PRODUCTS)  # what BLAS needs, all parts of a product share
-        return 1 if found.helpers or (shares and found.workspace * 2 >= found.nbytes) else 2
+        helped = found.shared.each and found.shared.most > 1
+        return 1 if helped or (shares and found.workspace * 2 >= found.nbytes) else 2
 
 
 def drawn() -> list[Trial]:

@@ -14,15 +14,14 @@ from ...tensors import functions as f
 from .along_axes import ALONG_AXES, RUNNING
 from .common import Partial, Rules, same
 from .elementwise import ELEMENTWISE
-from .fourier import FOURIER, SIGNAL
+from .linear_maps import FOURIER, SHAPES, SIGNAL
 from .matrices import ANEW, MATRICES
-from .shapes import SHAPES
-from .statistics import STATISTICS
+from .networks import NETWORKS, NETWORKS_COMPOSED
 
 __all__ = ["COMPLEX", "COMPOSED", "HOLOMORPHIC", "RULES", "Partial"]
 
-RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **STATISTICS}
-COMPOSED: Rules = {**RUNNING, **ANEW}
+RULES: Rules = {**ELEMENTWISE, **ALONG_AXES, **SHAPES, **MATRICES, **FOURIER, **SIGNAL, **NETWORKS}
+COMPOSED: Rules = {**RUNNING, **ANEW, **NETWORKS_COMPOSED}
 
 # For complex numbers: the rules that also hold for them, and rules of their own.
 HOLOMORPHIC: Final = frozenset({

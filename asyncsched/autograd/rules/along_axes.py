@@ -1,4 +1,8 @@
-"""Derivatives of reductions, cumulations and products that sum. `call.options` has the functions' own options."""
+"""Derivatives of reductions, cumulations, statistics and products that sum.
+
+`call.options` has the functions' own options. Derivatives of `cov`, `corrcoef` and `topk` follow from the operations
+that they consist of.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,13 @@ from typing import Any, cast
 import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
+from ...ops.kernels.order_statistics import parts_of, place_of
 from ...ops.kernels.products import einsum_letters, tensordot_axes
 from ...ops.kernels.reduce import MANY, reduced_axes, rows_per_piece
 from ...tensors import functions as f
 from ...tensors.functions._common import known_shape, op
 from ...tensors.handles import runtime_of
-from ...tensors.tensor import Tensor
+from ...tensors.tensor import Tensor, listed
 from .common import Rules, along, in_shape, narrow, reordered, scatter, summed, wide
 
 
@@ -81,11 +86,7 @@ def divisor(root: Tensor, x: Tensor, axes: tuple[int, ...]) -> Tensor:
     return f.where(lost, nan, f.where(root == 0, 1, root))
 
 
-def _deviation(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
-    return root_of_variance("std", per_element(g, call), x, out, _deviations(x, call), call)
-
-
-def root_of_variance(name: str, g: Tensor, x: Tensor, out: Tensor, deviations: Tensor, call: Any) -> Tensor:
+def _root(name: str, g: Tensor, x: Tensor, out: Tensor, deviations: Tensor, call: Any) -> Tensor:
     """The gradient of `std` or `nanstd`, from `g` over the number of elements; 0 where the root is 0."""
     if x.dtype == np.float16:  # the squares may be too large for it
         out = op(name, wide(x), **call.options)
@@ -292,6 +293,71 @@ def _letters(call: Any) -> tuple[list[str], str]:
     return [term.translate(table) for term in terms], output.translate(table)
 
 
+# -- statistics --------------------------------------------------------------------------------------------------------
+
+
+def _not_nan(x: Tensor) -> Tensor:
+    return f.logical_not(f.isnan(x))
+
+
+def _filled(x: Tensor, fill: float) -> Tensor:
+    return f.where(f.isnan(x), fill, x)
+
+
+def _nanmean(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    """NaN elements get 0; or NaN, if there are no others."""
+    there = _not_nan(x)
+    return shared(g, there, call) * there
+
+
+def _number_deviations(x: Tensor, call: Any) -> Tensor:
+    """From the mean of the numbers; 0 for NaN elements."""
+    x = wide(x)
+    return f.where(f.isnan(x), 0, x - f.nanmean(x, reduced_of(call), keepdims=True))
+
+
+def _free(x: Tensor, call: Any) -> Tensor:
+    """The number by which the sum of squared deviations is divided; NaN if none is free."""
+    count = f.sum(_not_nan(x), axis=reduced_of(call), dtype=wide(x).dtype, keepdims=call.options.get("keepdims", False))
+    free = count - call.options.get("correction", 0)
+    return f.where(free <= 0, nan, free)
+
+
+def _number_extreme(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
+    """In equal shares to the extreme elements. NaN elements get 0, even if there are no others."""
+    mask = x == spread(out, call)
+    return f.where(mask, shared(g, mask, call), 0)
+
+
+def _quantile(g: Tensor, x: Tensor, call: Any) -> Tensor:
+    """To the two elements around each result, by their weights; for a line with NaN, to the last NaN."""
+    parts = parts_of(*[call.options[name] for name in ("q", "form", "percent")])
+    return _to_places(g, x, call, parts, call.options["method"])
+
+
+def _to_places(g: Tensor, x: Tensor, call: Any, parts: list[float], method: str) -> Tensor:
+    axes, shape = reduced_of(call), call.metas[0].shape
+    kept = tuple([i for i in range(len(shape)) if i not in axes])
+    lead, n = [shape[i] for i in kept], prod([shape[i] for i in axes])
+    lines = f.permute_dims(x, kept + axes).reshape(*lead, n)
+    if not n or not parts:
+        return f.zeros_like(x)
+    order = f.argsort(lines.detach())
+    places = [place_of(n, part, method) for part in parts]
+    nearer, found_at = [near for _, _, near in places], [[at for at, _, _ in places], [at for _, at, _ in places]]
+    weights = listed(np.array([[1 - near for near in nearer], nearer], g.dtype).ravel(), g)
+    chosen = f.take(order, listed(np.array(found_at, np.intp).ravel(), g), axis=-1)
+    chosen = f.where(f.isnan(f.max(lines.detach(), axis=-1, keepdims=True)), order[..., -1:], chosen)
+    each = f.moveaxis(g.reshape(len(parts), *lead), 0, -1)
+    each = f.concat([each, each], axis=-1) * weights
+    found = op("scatter_along_axis", each, chosen, shape=(*lead, n), axis=-1)
+    return reordered(found.reshape(*[shape[i] for i in kept + axes]), kept + axes)
+
+
+def _weights(g: Tensor, operands: tuple[Any, ...], call: Any) -> Tensor:
+    return g * operands[1 - call.place] if len(operands) > 1 else g
+
+
 RUNNING: Rules = {"cumulative_prod": (_cumulative_prod_composed,)}
 ALONG_AXES: Rules = {
     "sum": (full,),
@@ -301,7 +367,7 @@ ALONG_AXES: Rules = {
     "min": (_extreme,),
     "prod": (prod_gradient,),
     "var": (lambda g, x, call: _deviations(x, call) * spread(per_element(g, call) * 2, call),),
-    "std": (_deviation,),
+    "std": (lambda g, x, out, call: _root("std", per_element(g, call), x, out, _deviations(x, call), call),),
     "cumulative_sum": (_cumulative_sum,),
     "cumulative_prod": (_cumulative_prod,),
     "diff": (_diff,),
@@ -313,4 +379,17 @@ ALONG_AXES: Rules = {
     "tensordot": (lambda g, y, call: _tensordot(g, y, call), lambda g, x, call: _tensordot(g, x, call)),
     "dot": (lambda g, y, call: _dot(g, y, call), lambda g, x, call: _dot(g, x, call)),
     "einsum": (_einsum,),
+    # Statistics.
+    "nansum": (lambda g, x, call: full(g, call) * _not_nan(x),),
+    "nanprod": (lambda g, x, call: prod_gradient(g, _filled(x, 1), call) * _not_nan(x),),
+    "nanmax": (_number_extreme,),
+    "nanmin": (_number_extreme,),
+    "nanmean": (_nanmean,),
+    "nanvar": (lambda g, x, call: _number_deviations(x, call) * spread(wide(g) * 2 / _free(x, call), call),),
+    "nanstd": (
+        lambda g, x, out, call: _root("nanstd", wide(g) / _free(x, call), x, out, _number_deviations(x, call), call),
+    ),
+    "median": (lambda g, x, call: _to_places(g, x, call, [0.5], "linear"),),
+    "quantile": (_quantile,),
+    "observation_weights": (_weights,),
 }

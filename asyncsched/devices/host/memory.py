@@ -134,8 +134,8 @@ class HostMemory(Memory):
         self.give: Callable[[Any], None] = self.pool.give  # type: ignore[assignment]
 
     def needs(self, plan: Plan) -> tuple[int, int]:
-        helpers = min(plan.helpers, self.threads - 1)
-        return plan.nbytes, plan.nbytes + plan.workspace + plan.helper * helpers
+        helpers = min(plan.shared.most, self.threads) - 1
+        return plan.nbytes, plan.nbytes + plan.workspace + plan.shared.each * helpers
 
     def may_recycle(self, value: Value) -> bool:
         pooled = value.nbytes >= POOLED_BYTES if value.array is None else type(value.block) is np.ndarray

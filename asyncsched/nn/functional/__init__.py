@@ -6,14 +6,12 @@ An argument that may be given by position has the same position in PyTorch. Othe
 # ruff: noqa: F403 (the stars import each module's __all__)
 from ... import _instead
 from ...tensors.functions import tanh
-from . import layers, losses, normalization
+from . import layers, losses
 from .layers import *
 from .losses import *
-from .normalization import *
 
 __all__ = ["tanh"]
 __all__ += layers.__all__
 __all__ += losses.__all__
-__all__ += normalization.__all__
 
 _instead.explain_missing(globals(), "asyncsched.nn.functional", _instead.FUNCTIONAL, listed=True)

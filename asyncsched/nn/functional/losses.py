@@ -11,8 +11,7 @@ from ...tensors.functions import abs as magnitude
 from ...tensors.functions import exp, expand_dims, log, minimum, moveaxis, square, take, take_along_axis, where
 from ...tensors.functions._common import known_shape, op
 from ...tensors.tensor import Tensor
-from .common import Reduction, check_tensors, reduced, same_dtype
-from .layers import log_softmax, softplus
+from .layers import Reduction, check_tensors, log_softmax, reduced, same_dtype, softplus
 
 __all__ = [
     "binary_cross_entropy_with_logits", "cross_entropy", "huber_loss", "kl_div", "l1_loss", "mse_loss", "nll_loss",

@@ -123,7 +123,8 @@ def gelu_exact(xp: Any, x: Any, *, approximate: str, out: Any = None) -> Any:
     for block in blocks(xp, x.size):
         v, y = values[block], result[block]
         if approximate == "tanh":
-            xp.multiply(v, _tanh_factor(xp, v), out=y)
+            square = xp.square(v, out=scratch(xp, 0, v.shape, v.dtype))
+            xp.multiply(v, _tanh_factor(xp, square, v, square), out=y)
         else:
             near = xp.clip(v, -_FAR, _FAR)
             tail = _normal_tail(xp, near)[0]
@@ -204,13 +205,8 @@ def _single_slope(x: Any) -> Any:
     return slope
 
 
-def _tanh_factor(xp: Any, x: Any) -> Any:
-    """(1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3)."""
-    square = xp.square(x, out=scratch(xp, 0, x.shape, x.dtype))
-    return _factor_of(xp, square, x, square)
-
-
-def _factor_of(xp: Any, square: Any, x: Any, out: Any) -> Any:
+def _tanh_factor(xp: Any, square: Any, x: Any, out: Any) -> Any:
+    """(1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)) with u = sqrt(2 / pi) (x + 0.044715 x^3), given x^2."""
     factor = xp.multiply(square, -2 * 0.044715 * sqrt(2 / pi), out=out)
     factor += -2 * sqrt(2 / pi)
     factor *= x
@@ -221,8 +217,10 @@ def _factor_of(xp: Any, square: Any, x: Any, out: Any) -> Any:
 
 def _tanh_slope(xp: Any, x: Any) -> Any:
     """f + 2 x f (1 - f) u' for the factor f."""
-    slope = _bounded_square(xp, x)
-    factor = _factor_of(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
+    # x^2, but at most 100: beyond it the factor is 0 or 1, and a larger square may overflow
+    slope = xp.clip(x, -10, 10, out=scratch(xp, 0, x.shape, x.dtype))
+    xp.square(slope, out=slope)
+    factor = _tanh_factor(xp, slope, x, scratch(xp, 1, x.shape, x.dtype))
     slope *= 6 * 0.044715 * sqrt(2 / pi)
     slope += 2 * sqrt(2 / pi)
     slope *= xp.clip(x, -10, 10, out=scratch(xp, 2, x.shape, x.dtype))  # the product may overflow, too
@@ -232,16 +230,8 @@ def _tanh_slope(xp: Any, x: Any) -> Any:
     return slope
 
 
-def _bounded_square(xp: Any, x: Any) -> Any:
-    """x^2, but at most 100: beyond it the factor is 0 or 1, and a larger square may overflow."""
-    square = xp.clip(x, -10, 10, out=scratch(xp, 0, x.shape, x.dtype))
-    return xp.square(square, out=square)
-
-
 # Of double precision without an approximation an element takes 9 ns.
-_GELU = in_place(
-    gelu, blockwise_rule, "x times the normal distribution function of x.", Cost.FUNCTION, compiled_as="gelu"
-)
+_GELU = in_place(gelu, blockwise_rule, "x times the normal distribution of x.", Cost.FUNCTION, compiled_as="gelu")
 _GELU_BACKWARD = in_place(gelu_backward, blockwise_rule, "The gradient of gelu.", Cost.FUNCTION)
 
 
@@ -250,9 +240,7 @@ OPS = (
     in_place(relu, relu_rule, "The larger of each element and 0.", Cost.SCALAR, ufunc=UfuncCall("maximum", (0,))),
     in_place(relu_backward, blockwise_rule, "The gradient of relu.", Cost.SCALAR),
     in_place(sigmoid, blockwise_rule, "1 / (1 + exp(-x)).", Cost.FUNCTION),
-    in_place(
-        leaky_relu, blockwise_rule, "The larger of each element and 0, and a slope times the smaller.", Cost.SCALAR
-    ),
+    in_place(leaky_relu, blockwise_rule, "max(x, 0) + negative_slope min(x, 0).", Cost.SCALAR),
     in_place(softplus, blockwise_rule, "log(1 + exp(beta x)) / beta.", Cost.FUNCTION),
     bounded(_GELU, gelu_exact, 1e-6, 1e-6),
     bounded(_GELU_BACKWARD, gelu_backward_exact, 1e-6, 2e-6),

@@ -20,21 +20,7 @@ from .. import parallel
 from ..declare import Cost, Cut, Inferred, Meta, Op, Operand, Options, bounded, meta, with_products
 from ..rules import Known, alike, as_meta, block_bytes, copies, floats, like, no_axis
 from . import compiled
-from .blocks import (
-    BLOCK,
-    LEAST_LOG,
-    MOST_LOG,
-    ROWS,
-    as_rows,
-    blocks,
-    directly,
-    exponentials,
-    long_blocks,
-    scratch,
-    sums,
-    totals,
-    unbuffered,
-)  # fmt: skip
+from .blocks import BLOCK, ORDINARY, ORDINARY_LOG, ROWS, as_rows, blocks, long_blocks, scratch, sums, totals, unbuffered
 from .products import vecdot
 
 Index = tuple[Any, ...]  # an index of some heads
@@ -46,6 +32,7 @@ _DEVICE_SCORES = 1 << 22
 _QUERIES = 128
 # The arrays of scores for which a block has room: one of scores, and the rest for queries, keys and values.
 _ALIVE = 3
+_FEW = 16  # sums that are looked at by Python's numbers
 # The least time of a group for another thread, by estimate: shorter ones are mostly the interpreter's work.
 _GROUP_SECONDS = 5e-5
 
@@ -241,8 +228,8 @@ def _weights(xp: Any, queries: Any, keys: Any, bias: Any) -> tuple[Any, Any]:
     weights = _scores(xp, queries, keys, bias, scratch(xp, 0, shape, queries.dtype))
     if not weights.size:
         return weights, xp.ones((*shape[:-1], 1), weights.dtype)
-    if directly(xp, weights):
-        weights, total, far = exponentials(weights, weights)
+    if _directly(xp, weights):
+        weights, total, far = _exponentials(weights, weights)
         if far is None:
             return weights, np.reciprocal(total)[..., None]
         _scores(xp, queries, keys, bias, weights)
@@ -338,12 +325,12 @@ def softmax_backward(xp: Any, grad: Any, y: Any, *, log: bool = False, out: Any 
 
 def softmax_rows(xp: Any, v: Any, out: Any, scale: Any = None, *, over: bool) -> None:
     """The softmax of a block of rows, times a number for each. `over`: `out` may be `v`."""
-    if not directly(xp, v):
+    if not _directly(xp, v):
         _shifted(xp, v, out)
         if scale is not None:
             out *= scale[:, None]
         return
-    e, total, far = exponentials(v, scratch(np, 0, v.shape, v.dtype) if over else out)
+    e, total, far = _exponentials(v, scratch(np, 0, v.shape, v.dtype) if over else out)
     rest = None if far is None else _shifted(np, v[far])
     factor = np.reciprocal(total) if scale is None else scale / total
     np.multiply(e, factor[:, None], out=out)
@@ -362,14 +349,37 @@ def log_softmax_rows(xp: Any, v: Any, out: Any) -> Any:
 def log_sums(xp: Any, v: Any) -> tuple[Any, Any]:
     """The number subtracted from each row (None for nothing), and the logarithm of the sum of its exponentials then."""
     room = scratch(xp, 0, v.shape, v.dtype)
-    if not directly(xp, v):
+    if not _directly(xp, v):
         return _log_sums_shifted(xp, v, room)
-    _, total, far = exponentials(v, room, LEAST_LOG, MOST_LOG)
+    _, total, far = _exponentials(v, room, ORDINARY_LOG)
     logs, peak = np.log(total), None
     if far is not None:
         peak = np.zeros_like(logs)
         peak[far], logs[far] = _log_sums_shifted(np, v[far])
     return peak, logs
+
+
+def _directly(xp: Any, x: Any) -> bool:
+    """Whether exponentials are computed directly: not in half precision, nor where reading a sum would wait."""
+    return xp is np and x.dtype.itemsize > 2
+
+
+def _exponentials(v: Any, out: Any, ordinary: tuple[float, float] = ORDINARY) -> tuple[Any, Any, Any]:
+    """exp(v), the sums along the last axis, and a mask of the rows to compute again; None if there are none.
+
+    The textbook subtracts the largest element of a row first, so that nothing overflows. On the host that takes as long
+    as the exponentials do, and it is unnecessary if their sum is an ordinary number. So exponentials are computed
+    directly, and rows with any other sum again as in the textbook. An ordinary sum also keeps the precision: elements
+    that underflow are below 1e-31 of it.
+    """
+    least, most = ordinary
+    e = np.exp(v, out=out)
+    total = totals(np, e)
+    if total.size <= _FEW and all(least <= one <= most for one in total.ravel().tolist()):  # a third of the time
+        return e, total, None
+    if np.minimum.reduce(total, None) >= least and np.maximum.reduce(total, None) <= most:
+        return e, total, None
+    return e, total, ~((total >= least) & (total <= most))  # NaN is neither
 
 
 def _shifted(xp: Any, v: Any, out: Any = None) -> Any:

@@ -41,9 +41,8 @@ _MOST_ONES = 8_192  # kept for products with them
 _LONG = 2048  # elements of a row; a longer row is summed in pieces
 _WIDE = 512  # elements of a row; with longer rows, NumPy's loops are faster without its buffers
 ADDED = 8_192  # elements; more rows than that are added by flat places, this many at a time, which stay in the cache
-_FEW = 16  # sums that are looked at by Python's numbers
-LEAST, MOST = 1e-6, 1e30  # between these, a sum of exponentials is an ordinary number
-LEAST_LOG, MOST_LOG = 1e-3, 1e6  # between these, its logarithm is small, so that little is rounded off
+ORDINARY = 1e-6, 1e30  # between these, a sum of exponentials is an ordinary number
+ORDINARY_LOG = 1e-3, 1e6  # between these, its logarithm is small, so that little is rounded off
 # For a GPU: a launch takes as long as passing over some megabytes. A guess, small enough for memory that is not
 # charged.
 DEVICE_BLOCK = 1 << 20
@@ -135,28 +134,6 @@ def totals(xp: Any, array: Any) -> Any:
     count = width // piece
     pieces = array[..., : count * piece].reshape(*array.shape[:-1], count, piece)
     return np.vecdot(pieces, _ones(xp, piece, array.dtype)).sum(axis=-1) + array[..., count * piece :].sum(axis=-1)
-
-
-def directly(xp: Any, x: Any) -> bool:
-    """Whether exponentials are computed directly: not in half precision, nor where reading a sum would wait."""
-    return xp is np and x.dtype.itemsize > 2
-
-
-def exponentials(v: Any, out: Any, least: float = LEAST, most: float = MOST) -> tuple[Any, Any, Any]:
-    """exp(v), the sums along the last axis, and a mask of the rows to compute again; None if there are none.
-
-    The textbook subtracts the largest element of a row first, so that nothing overflows. On the host that takes as long
-    as the exponentials do, and it is unnecessary if their sum is an ordinary number. So exponentials are computed
-    directly, and rows with any other sum again as in the textbook. An ordinary sum also keeps the precision: elements
-    that underflow are below 1e-31 of it.
-    """
-    e = np.exp(v, out=out)
-    total = totals(np, e)
-    if total.size <= _FEW and all(least <= one <= most for one in total.ravel().tolist()):  # a third of the time
-        return e, total, None
-    if np.minimum.reduce(total, None) >= least and np.maximum.reduce(total, None) <= most:
-        return e, total, None
-    return e, total, ~((total >= least) & (total <= most))  # NaN is neither
 
 
 @cache

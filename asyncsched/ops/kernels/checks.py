@@ -45,8 +45,7 @@ def require_within(xp: Any, indices: Any, length: int, axis: int = 0) -> None:
         return
     on_device = isinstance(indices, xp.ndarray)
     found = indices if on_device else np.asarray(indices)
-    if found.size:
-        require(xp if on_device else np, (found.min(), found.max()), partial(_within_error, length, axis))
+    require_between(xp if on_device else np, found, -length, length, partial(_within_error, length, axis))
 
 
 def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any]) -> None:
@@ -58,19 +57,13 @@ def require_key(xp: Any, shape: tuple[int, ...], key: Key, indices: Sequence[Any
             require_within(xp, index, shape[axis], axis)
 
 
-def require_below(xp: Any, numbers: Any, count: int, wrong: Callable[[int, int], Exception]) -> None:
-    """Check that all numbers are from 0 to before `count`. `wrong` is called with the least and the largest."""
+def require_between(xp: Any, numbers: Any, low: int, high: int, wrong: Callable[[int, int], Exception]) -> None:
+    """Check that all numbers are from `low` to before `high`. `wrong` is called with the least and the largest."""
     if numbers.size:
-        require(xp, (numbers.min(), numbers.max()), partial(_below_error, count, wrong))
+        require(xp, (numbers.min(), numbers.max()), lambda a, b: None if low <= a and b < high else wrong(a, b))
 
 
-def _below_error(count: int, wrong: Callable[[int, int], Exception], least: int, most: int) -> Exception | None:
-    return None if least >= 0 and most < count else wrong(least, most)
-
-
-def _within_error(length: int, axis: int, least: int, most: int) -> Exception | None:
-    if least >= -length and most < length:
-        return None
+def _within_error(length: int, axis: int, least: int, most: int) -> Exception:
     wrong = least if least < -length else most
     return IndexError(f"index {wrong} is out of bounds for axis {axis} with size {length}")
 

@@ -9,7 +9,7 @@ For the gradient of the images, each window's part is added at its position. If 
 gets zeros at the end of each row, so that a whole plane is one contiguous sum: NumPy is slow with short rows.
 
 On a CUDA card tiles are large, and each has three launches in each direction: its windows as columns or back (see
-`on_card`), the product, and a copy that brings the channels to their place.
+`windows`), the product, and a copy that brings the channels to their place.
 
 Rejected:
 
@@ -35,9 +35,8 @@ from .. import halves, parallel
 from ..cost_model import MULTIPLICATION_SECONDS
 from ..declare import Inferred, Op, Operand, Options, Shared, meta, with_products
 from ..rules import Known, as_meta, copies, floats
-from . import on_card
 from .blocks import scratch
-from .windows import FEW, SPARE, Pair, Tile, Windows, columns, columns_of_each, covered, even, tile_size, tiles
+from .windows import FEW, Pair, Tile, Windows, columns, columns_of_each, even, fold, tile_size, tiles, unfold
 
 _SUMS = 8  # in which the gradient of a weight is added up
 _SUM_BYTES = 1 << 20  # the most bytes of these sums together, unless two have more
@@ -74,7 +73,7 @@ def conv2d_input_grad(
     if xp is not np:
         for some, lines, _ in tiles(weight.shape, len(grad), count, card=True):
             parts = xp.matmul(matrix, _channels_first(xp, grad[some, :, lines], count[1]))
-            on_card.fold(xp, windows, parts, lines, count[1], out[some])
+            fold(xp, windows, parts, lines, count[1], out[some])
             del parts
         return out
     by, rows, across = tile_size(weight.shape, len(grad), count)
@@ -99,7 +98,7 @@ def conv2d_weight_grad(
         total = out.reshape(len(out), -1)
         for some, rows, _ in cut:
             gradient = _channels_first(xp, grad[some, :, rows], grad.shape[3])
-            seen = on_card.unfold(xp, windows, x[some], rows, grad.shape[3]).T
+            seen = unfold(xp, windows, x[some], rows, grad.shape[3]).T
             if (some.start, rows.start) == (0, 0):
                 halves.matmul(xp.matmul, gradient, seen, out=total)
             else:
@@ -144,7 +143,7 @@ def _convolve_tile(xp: Any, windows: Windows, x: Any, matrix: Any, bias: tuple[A
     if xp is np:
         seen = columns(windows, images, tile.rows, tile.across)
     else:
-        seen = on_card.unfold(xp, windows, images, tile.rows, out.shape[3])
+        seen = unfold(xp, windows, images, tile.rows, out.shape[3])
     y = xp.matmul(matrix, seen, out=scratch(xp, 2, (len(matrix), seen.shape[1]), out.dtype))
     y = y.reshape(len(matrix), len(there), *there.shape[2:]).swapaxes(0, 1)
     if bias:
@@ -225,7 +224,7 @@ def conv2d_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
     count = windows.checked_fit(op.name, x)
     copied, card = copies(operands), _card_bytes(weight, x[0], count, array.dtype)
     matrix = weight[0] * (prod(weight[1:]) + 1) * array.dtype.itemsize
-    each = _tile_elements(windows, x, weight, count) * array.dtype.itemsize
+    each = windows.tile_elements(x, weight, count) * array.dtype.itemsize
     shared = Shared(each, len(tiles(weight, x[0], count)))
     result = meta((x[0], weight[0], *count), array.dtype)
     return Inferred(result, copies(operands[1:2]) + matrix, on_card=copied + card, shared=shared)
@@ -251,7 +250,7 @@ def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
     """The gradient of the weight, whose shape is an option; the operands are grad and x."""
     grad, x = floats(op, *operands)
     windows, result = _windows(options["shape"], options), meta(options["shape"], as_meta(operands[0]).dtype)
-    each = _tile_elements(windows, x, result.bound, grad[2:]) * result.dtype.itemsize + result.nbytes
+    each = windows.tile_elements(x, result.bound, grad[2:]) * result.dtype.itemsize + result.nbytes
     sums = _sums_for(result.bound, len(tiles(result.bound, x[0], grad[2:])), result.dtype.itemsize)
     copied, card = copies(operands), _card_bytes(result.bound, x[0], grad[2:], result.dtype) + result.nbytes
     return Inferred(result, sums * result.nbytes, on_card=copied + card, shared=Shared(each, sums))
@@ -259,20 +258,6 @@ def conv2d_weight_grad_rule(op: Op, operands: tuple[Operand, ...], options: Opti
 
 def _windows(weight: Known, options: Options) -> Windows:
     return Windows((weight[2], weight[3]), options["stride"], options["padding"], options["dilation"])
-
-
-def _tile_elements(windows: Windows, x: Known, weight: Known, count: Known) -> int:
-    """The number of elements of the intermediate arrays of one tile.
-
-    They are its lines, then its columns or before them the padded images, and a result or its gradient.
-    """
-    images, rows, across = tile_size(weight, x[0], count)
-    down, right = covered(windows, rows, across)
-    padded = x[1] * down * right if windows.padding != (0, 0) else 0
-    lines = x[1] * down * windows.kernel[1] * across if padded or windows.kernel[1] > 1 else 0
-    inputs = prod(weight[1:]) + 1  # of a window, and ones
-    columns = inputs * (rows * across + SPARE)
-    return images * (lines + max(columns, padded) + weight[0] * rows * across)
 
 
 def _card_bytes(weight: Known, images: int, count: Known, dtype: np.dtype[Any]) -> int:

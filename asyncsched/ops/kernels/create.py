@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, with_out
-from ..packed import packed_op
+from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, packed_op, with_out
 from ..rules import as_meta, blockwise_rule, broadcast, int_bounds, lengths, sample
 from .blocks import blocks, flat
 from .elementwise import into
@@ -228,9 +227,8 @@ def _drawn(xp: Any, dtype: Any) -> Any:
 # -- rules -------------------------------------------------------------------------------------------------------------
 
 
-# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and an unused half of a word.
-_WORDS = 6
-_STATE = meta((_WORDS,), np.dtype(np.uint64))
+# Words of 64 bits: the state and the increment of PCG64, 128 bits each, and two for an unused half of a word.
+_STATE = meta((6,), np.dtype(np.uint64))
 
 
 def draw_parts(name: str, operands: tuple[Operand, ...], options: Options) -> tuple[list[Meta], int]:

@@ -35,7 +35,7 @@ def scatter(xp: Any, x: Any, *indices: Any, shape: Any, key: Key, out: Any = Non
         assign_where(xp, out, x, indices[0], key)
     elif TENSOR not in key or all(xp.asarray(index).dtype.kind == "b" for index in indices):
         out[place] = x
-    elif xp is np and key == (TENSOR,) and _are_rows(x, place[0].shape, shape):
+    elif xp is np and key == (TENSOR,) and x.size >= ADDED and x.shape == place[0].shape + shape[1:]:
         _add_rows(out, place[0], x)
     else:
         _add_at(xp, out, place, x)
@@ -56,10 +56,6 @@ def _room_for_double(x: Meta, result: Meta) -> int:
     """Bytes of the sums in double precision, and of what is added."""
     added, places = prod(x.bound), prod(result.bound)
     return (added + places) * np.dtype(np.float64).itemsize if _often(added, places, result.dtype) else 0
-
-
-def _are_rows(x: np.ndarray[Any, Any], picked: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    return x.size >= ADDED and x.shape == picked + shape[1:]
 
 
 def _add_rows(out: Any, rows: Any, x: Any) -> None:
@@ -260,10 +256,7 @@ def update_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Infe
 
 OPS = (
     with_out(scatter, scatter_rule, "Zeros, with elements added at an index.", checks=True),
-    with_out(
-        scatter_along_axis, scatter_along_axis_rule, "Zeros, with each element added at its index on an axis.",
-        checks=True,
-    ),
+    with_out(scatter_along_axis, scatter_along_axis_rule, "Zeros, with elements added along an axis.", checks=True),
     with_out(
         choice_backward, choice_backward_rule,
         "The gradient of the operand that `maximum` or `minimum` chose, shared where both are equal.", Cost.SCALAR,

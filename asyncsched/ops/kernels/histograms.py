@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, resolve, with_out
-from ..packed import pack_found, packed_op
+from ..declare import Cost, Meta, meta, operation, pack_found, packed_op, with_out
+from ..op import Inferred, Op, Operand, Options, resolve
 from ..rules import INTP, Known, as_meta, cast_bytes, copies, lengths, sample
 from . import releasing_gil
 from .checks import require_true

@@ -14,24 +14,11 @@ import numpy as np
 from numpy.lib.array_utils import normalize_axis_index
 
 from ..declare import Cost, Inferred, Meta, Op, Operand, Options, meta, operation, resolve, with_out
-from ..index_keys import (
-    TENSOR,
-    Key,
-    Path,
-    Selection,
-    Slice,
-    decode_key,
-    decode_view_key,
-    select,
-    through,
-    without_slices,
-)
+from ..index_keys import ALL, TENSOR, Key, Path, Selection, decode_key, decode_view_key, select, through, without_slices
 from ..meta import Shape
 from ..rules import INTP, all_contiguous, as_meta, axis_of, cast_bytes, copies, int_bounds, lengths, sample, viewed
-from .checks import require, require_below, require_key, require_within
+from .checks import require, require_between, require_key, require_within
 from .elementwise import into
-
-_ALL = Slice(None, None, None)
 
 
 def take_along_axis(xp: Any, x: Any, indices: Any, *, axis: int = -1) -> Any:
@@ -57,7 +44,7 @@ def take(xp: Any, x: Any, indices: Any, *, axis: int | None = None, out: Any = N
 def embedding(xp: Any, weight: Any, indices: Any, *, out: Any = None) -> Any:
     """Rows of a table. Unlike in `take`, -1 is out of range."""
     indices = xp.asarray(indices)
-    require_below(xp, indices, len(weight), partial(_row_error, len(weight)))
+    require_between(xp, indices, 0, len(weight), partial(_row_error, len(weight)))
     if out is None:
         return xp.take(weight, indices, axis=0)
     return np.take(weight, indices, axis=0, out=out, mode="wrap")  # without mode="wrap" NumPy would buffer `out`
@@ -72,7 +59,9 @@ def _row_error(count: int, least: int, most: int) -> Exception:
 def searchsorted(xp: Any, ordered: Any, values: Any, sorter: Any = None, *, side: str = "left") -> Any:
     """Where to insert values into a sorted array."""
     if sorter is not None and xp is not np:
-        require_below(xp, sorter, len(ordered), lambda *_: ValueError("Sorter index out of range."))  # NumPy's message
+        require_between(
+            xp, sorter, 0, len(ordered), lambda *_: ValueError("Sorter index out of range.")
+        )  # NumPy's message
     return xp.searchsorted(ordered, values, side=side, sorter=sorter)
 
 
@@ -173,7 +162,7 @@ def is_one_mask(key: Key, indices: Any) -> bool:
 def assign_where(xp: Any, out: Any, value: Any, mask: Any, key: Key) -> None:
     """Assign to the places that one mask selects. A wrong number of values is an error; on a GPU it comes later."""
     place = key.index(TENSOR)
-    part = out[decode_view_key((*key[:place], *[_ALL] * mask.ndim, *key[place + 1 :]))]
+    part = out[decode_view_key((*key[:place], *[ALL] * mask.ndim, *key[place + 1 :]))]
     at = part.ndim - mask.ndim - len(key[place + 1 :]) if Ellipsis in key[:place] else place
     if np.ndim(value):
         ndim = part.ndim - mask.ndim + 1

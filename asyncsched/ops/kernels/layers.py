@@ -14,7 +14,7 @@ from ..rules import alike, as_meta, block_bytes, copies, floats, lengths, like
 from . import compiled
 from .attention import log_softmax_rows, log_sums, softmax_rows
 from .blocks import as_matrix, as_rows, long_blocks, scratch, sums, totals, unbuffered
-from .checks import require_below
+from .checks import require_between
 from .elementwise import into, kept
 from .products import vecdot
 from .reduce import product_over_rows, rows_per_piece, weighted_rows
@@ -275,7 +275,7 @@ def _targets(xp: Any, target: Any, classes: int, ignore_index: int) -> Any:
     """Which rows count, and the targets with 0 for the other rows."""
     valid = target != ignore_index
     target = xp.where(valid, target, 0)
-    require_below(xp, target, classes, partial(_class_error, classes, ignore_index))
+    require_between(xp, target, 0, classes, partial(_class_error, classes, ignore_index))
     return valid, target
 
 

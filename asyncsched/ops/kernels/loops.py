@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
-from .blocks import LEAST, LEAST_LOG, MOST, MOST_LOG
+from .blocks import ORDINARY, ORDINARY_LOG
 
 _f = np.float32
+(_LEAST, _MOST), (_LEAST_LOG, _MOST_LOG) = map(_f, ORDINARY), map(_f, ORDINARY_LOG)
 _LIBERTIES = {"reassoc", "contract", "arcp", "nsz"}  # sums in any order; NaN and infinity stay possible
 _IN = [types.Array(types.float32, ndim, "C", readonly=True) for ndim in range(4)]
 _OUT = [types.Array(types.float32, ndim, "C") for ndim in range(4)]
@@ -197,7 +198,7 @@ def softmax(x: Any, out: Any) -> None:
     row = np.empty(width, np.float32)  # not `out`, which may be `x`
     for i in range(count):
         total = _exponentials(x, i, _f(0), row)
-        if not (total >= _f(LEAST) and total <= _f(MOST)):
+        if not (total >= _LEAST and total <= _MOST):
             total = _exponentials(x, i, _peak(x, i), row)
         scale = _f(1) / total
         for j in range(width):
@@ -217,7 +218,7 @@ def _shifted_sum(x: Any, i: Any) -> Any:
     """The number subtracted from a row, and the sum of exponentials after that."""
     shift = _f(0)
     total = _sum_of_exponentials(x, i, shift)
-    if not (total >= _f(LEAST_LOG) and total <= _f(MOST_LOG)):
+    if not (total >= _LEAST_LOG and total <= _MOST_LOG):
         shift = _peak(x, i)
         total = _sum_of_exponentials(x, i, shift)
     return shift, total

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.linalg import LinAlgError
 
-from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, resolve
+from ..declare import Blas, Cost, Inferred, Kernel, Meta, Op, Operand, Options, meta, operation, packed_op, resolve
 from ..halves import in_single
-from ..packed import packed_op
 from ..rules import INTP, Known, as_meta, broadcast, broadcast_shapes, cast_bytes, lengths, sample, view_rule
 from .reduce import reduced, reduced_axes
 
@@ -431,10 +430,6 @@ def _of_matrices(kernel: str | Kernel, rule: Any, doc: str) -> Op:
     return _decomposes(operation(kernel, rule, doc))
 
 
-def _several(kernel: Kernel, parts: Any, doc: str) -> Op:
-    return _decomposes(packed_op(kernel, parts, doc))
-
-
 OPS = (
     _of_matrices(cholesky, matrix_rule, "The triangular factor of positive definite matrices."),
     _of_matrices(lapack("inv"), matrix_rule, "The inverse of square matrices."),
@@ -451,9 +446,9 @@ OPS = (
     operation(vector_norm, vector_norm_rule, "A norm of vectors along the axes.", Cost.SCALAR, launches=2),
     operation(diagonal, view_rule, "A diagonal of matrices: a view.", view=True),
     _of_matrices("cross", cross_rule, "The cross product of vectors of three numbers."),
-    _several(eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex."),
-    _several(lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices."),
-    _several(lapack("qr"), qr_parts, "An orthonormal times a triangular matrix."),
-    _several(lapack("svd"), svd_parts, "The singular value decomposition."),
-    _several(lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm."),
+    _decomposes(packed_op(eig, eigen_parts, "Eigenvalues and eigenvectors of square matrices, complex.")),
+    _decomposes(packed_op(lapack("eigh"), partial(eigen_parts, symmetric=True), "The same for symmetric matrices.")),
+    _decomposes(packed_op(lapack("qr"), qr_parts, "An orthonormal times a triangular matrix.")),
+    _decomposes(packed_op(lapack("svd"), svd_parts, "The singular value decomposition.")),
+    _decomposes(packed_op(lapack("slogdet"), slogdet_parts, "The determinant, as a sign and a logarithm.")),
 )  # fmt: skip

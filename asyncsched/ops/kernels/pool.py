@@ -12,10 +12,10 @@ import numpy as np
 from .. import parallel
 from ..declare import Inferred, Op, Operand, Options, meta, with_out
 from ..rules import as_meta, copies, floats, like
-from . import compiled, on_card
+from . import compiled
 from .blocks import LONG_BLOCK, long_blocks
 from .elementwise import into, kept
-from .windows import Pair, Windows, even
+from .windows import Pair, Windows, even, max_pool2d_backward_on_card, max_pool2d_on_card
 
 _FEW = 6  # positions in a window; with fewer, the plain kernel is quicker than the loop for any windows
 
@@ -26,7 +26,7 @@ def max_pool2d(xp: Any, x: Any, *, kernel: Pair, stride: Pair, padding: Pair, ou
     rows, columns = windows.fit(x.shape)
     out = xp.empty((*x.shape[:-2], rows, columns), x.dtype) if out is None else out
     if xp is not np:
-        on_card.max_pool2d(xp, windows, x, out)
+        max_pool2d_on_card(xp, windows, x, out)
         return out
 
     def some(images: Any, result: Any) -> None:
@@ -46,7 +46,7 @@ def max_pool2d_backward(
     windows = Windows(kernel, stride, padding, (1, 1))
     out = xp.empty(x.shape, x.dtype) if out is None else out
     if xp is not np:
-        on_card.max_pool2d_backward(xp, windows, x, y, grad, out)
+        max_pool2d_backward_on_card(xp, windows, x, y, grad, out)
         return out
     apart = kernel[0] <= stride[0] and kernel[1] <= stride[1]  # no element is in two windows
     whole = (

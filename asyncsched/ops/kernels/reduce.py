@@ -44,8 +44,10 @@ def averaging(name: str) -> Kernel:
         function = getattr(xp, name)
         if xp is not np and name != "mean":
             return halves.in_single(function, x, axis=axis, keepdims=keepdims, out=out, **options)
-        if xp is np and count_reduced(x.shape, axis) <= options.get("ddof", 0):
-            found = _of_too_few(function, x, axis, keepdims)
+        count = count_reduced(x.shape, axis)
+        if xp is np and count <= options.get("ddof", 0):  # with all elements corrected away, a sum of squares over 0
+            reduce = partial(function, x, axis=axis, keepdims=keepdims)
+            found = _over_zero(reduce()) if count else nothing(function, x, axis, keepdims)
             return found if out is None else into(np, out, found)
         if out is None or x.dtype != xp.float16:
             return function(x, axis=axis, keepdims=keepdims, out=out, **options)
@@ -64,13 +66,6 @@ def nothing(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
     """NaN, as NumPy's function gives of no elements. It would warn, and a stream's thread may not."""
     shape = reduced(x.shape, reduced_axes(axis, x.ndim), {"keepdims": keepdims})
     return _over_zero(np.zeros(shape, function(np.ones((1,) * x.ndim, x.dtype)).dtype))
-
-
-def _of_too_few(function: Any, x: Any, axis: Any, keepdims: bool) -> Any:
-    """A mean of nothing; or a variance or its root with all elements corrected away: the sum of squares over 0."""
-    if not count_reduced(x.shape, axis):
-        return nothing(function, x, axis, keepdims)
-    return _over_zero(function(x, axis=axis, keepdims=keepdims))
 
 
 def _over_zero(x: Any) -> Any:
@@ -362,9 +357,7 @@ OPS = (
     with_out("any", reduction_rule, "Whether any element along the axes is true (not zero).", Cost.SHORT, launches=1),
     with_out("max", reduction_rule, "The largest element along the axes.", Cost.SHORT, launches=1),
     with_out("min", reduction_rule, "The smallest element along the axes.", Cost.SHORT, launches=1),
-    with_out(
-        "prod", reduction_rule, "The product along the axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction
-    ),
+    with_out("prod", reduction_rule, "The product along axes.", Cost.FUNCTION, launches=1, on_cupy=halves.reduction),
     with_out("sum", reduction_rule, "The sum along the axes.", Cost.SHORT, launches=1, on_cupy=halves.reduction),
     with_out(averaging("mean"), mean_rule, "The mean along the axes.", Cost.SCALAR, launches=2),
     with_out(averaging("std"), variance_rule, "The standard deviation along the axes.", Cost.LONG_FUNCTION, launches=4),

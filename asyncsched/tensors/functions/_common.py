@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import DTypeLike
 
+from ...ops.declare import UNPACK
 from ...ops.op import plan
-from ...ops.packed import UNPACK
 from ...ops.table import TABLE
 from ..awaitables import gather
 from ..tensor import Scalar, Tensor, apply, as_now, record

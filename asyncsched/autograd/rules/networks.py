@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd import COMPOSED, RULES
-from ..autograd.rules.common import Rules, narrow, same, summed, wide
-from ..ops.index_keys import TENSOR
-from ..tensors import functions as f
-from ..tensors.functions._common import op
-from ..tensors.tensor import Tensor
+from ...ops.index_keys import TENSOR
+from ...tensors import functions as f
+from ...tensors.functions._common import op
+from ...tensors.tensor import Tensor
+from .common import Rules, narrow, same, summed, wide
 
 
 def _windows(call: Any) -> dict[str, Any]:
@@ -167,5 +166,3 @@ NETWORKS_COMPOSED: Rules = {
     "cross_entropy": (_cross_entropy, None),
     "attention": (_attention, None),
 }
-RULES.update(NETWORKS)
-COMPOSED.update(NETWORKS_COMPOSED)
