@@ -36,9 +36,9 @@ from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
+from .loops import Wakeup, plain_wakeup
 from .rates import Meter, Room
 from .threads import in_thread, to_its_end
-from .wakeup import Wakeup, plain_wakeup
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
 

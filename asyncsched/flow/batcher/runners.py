@@ -18,8 +18,8 @@ from ..._core.model import CallPlan, Task
 from ..._generators import set_variable
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
-from ...runtime.awaiting import place_of
 from ...runtime.context import Ambient, ambient, find, innermost
+from ...runtime.holders import place_of
 from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
