@@ -23,11 +23,10 @@ from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLarge
 from ..ops.kernels import compiled
-from ..runtime.closing import finish, report
 from ..runtime.context import Ambient, enter
 from ..runtime.holders import awaits
 from ..runtime.threads import in_thread
-from ..runtime.waiting import drained, shielded
+from ..runtime.waiting import drained, finish, report, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor

@@ -43,10 +43,9 @@ from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient
-from ...runtime.rates import Took
+from ...runtime.rates import Pace, Took
 from ..scope import Scope
-from .pace import SAFE, Pace, too_late
-from .queue import STEP, Entry, Group, Queue, Tenant, Words, late
+from .queue import SAFE, STEP, Entry, Group, Queue, Tenant, Words, late, too_late
 
 NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
 
@@ -136,7 +135,7 @@ class MemberQueue(Queue):
         others = [one for one in self.seats.values() if one is not seat and not one.ended]
         if deadline == inf or not others or not self._steps.mean:
             return
-        seconds = self._expected(seat, [*others, seat], now)
+        seconds = self._expected(seat, [*others, seat])
         if seconds > SAFE * (deadline - now):
             self.refused += 1
             raise too_late(seconds, deadline - now)
@@ -153,15 +152,15 @@ class MemberQueue(Queue):
             before.append(one)
             if one.steps or one not in self._items or one.deadline == inf or len(before) == 1:
                 continue
-            if one.deadline < now + SAFE * (seconds := self._expected(one, before, now)):
+            if one.deadline < now + SAFE * (seconds := self._expected(one, before)):
                 self.drop(before.pop())
                 one.settle(too_late(seconds, one.deadline - now))
 
-    def _expected(self, seat: Seat, upto: list[Seat], now: float) -> float:
+    def _expected(self, seat: Seat, upto: list[Seat]) -> float:
         """Seconds until a member has its last output, by those that go up to it: until there is room for it in a step,
         and its own steps. It waits for as much of each other tenant as of its own, at most, by their weights."""
         cost = sum([one.cost for one in upto])
-        own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full), now)
+        own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full))
         if cost <= self.pace.full:
             return own
         left = [(_owner(one), max(0.0, self._work.mean - one.done)) for one in upto]
@@ -169,7 +168,7 @@ class MemberQueue(Queue):
         mine = last + sum([work for (other, _), work in left if other == name])
         shares = sum(dict([owner for owner, _ in left] + [(name, weight)]).values()) / weight
         total = last + sum([work for _, work in left])
-        return own + (min(total, mine * shares) - last) / self.pace.full * self.pace.seconds(self.pace.full, now)
+        return own + (min(total, mine * shares) - last) / self.pace.full * self.pace.seconds(self.pace.full)
 
     def shed(self, now: float) -> None:
         """Members are refused as others leave: see `learn`."""

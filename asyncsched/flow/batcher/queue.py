@@ -7,6 +7,16 @@ tenant that sends ten times its share waits behind its own items. A tenant witho
 next, or when the queue is empty. Not sooner: a tenant that sends one item at a time would count as new each time, as if
 nothing had been computed for it. A priority class without items is dropped when a batch forms. Classes go as in
 `_core.admission`: the highest first, except for one that waited while others got `PATIENCE` places.
+
+In time. An item waits for the batches that are computed now, for the batches before its own, and for its own. Items
+that could not be in time are refused when they come (`Queue.check_time`). Items that can no longer be in time, since
+batches took longer than before, are refused after a batch (`Queue.shed`), the later ones first, so that those before
+them can be. A batch takes no item with which those in it would be late (`Queue.form`). Nothing is refused without a
+measurement. One item is let through if nothing else waits or is computed, so that a single stall is forgotten.
+
+Alternatives. The rate of items: after a quiet time it is the rate of lone items. Not to begin what would be late, and
+nothing else: then the queue is full of items that are just too late, and each that is in time takes the place of
+several that could have been. The newest item first: half of those that were let in are never computed.
 """
 
 from __future__ import annotations
@@ -25,7 +35,9 @@ from ..._core.failure import copied
 from ..._core.tenants import FairQueue, Member
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
-from .pace import SAFE, Pace, too_late
+from ...runtime.rates import Pace
+
+SAFE: Final = 0.9  # of the time to a deadline is given away, since times vary
 
 
 class Words(NamedTuple):
@@ -143,6 +155,16 @@ def late(words: Words) -> DeadlineExceeded:
         f"the deadline of the scope in which this was started passed before a {words.batch} had room for its"
         f" {words.item}: allow more with `s.scope(deadline=)`, or start longer work outside of the scope"
     )
+
+
+def too_late(seconds: float, left: float) -> QueueFull:
+    """The error for an item whose result would come after its deadline."""
+    full = QueueFull(
+        f"the items before it and its own batch are likely to take {seconds:.3g} s, and its deadline is in {left:.3g} s"
+        ": come back later, or allow more with `s.scope(deadline=)`"
+    )
+    full.retry_after = max(0.0, seconds - SAFE * left)
+    return full
 
 
 def is_error(result: Any) -> bool:
@@ -304,7 +326,7 @@ class Queue:
                 self.drop(first)
                 first.settle(late(self.words))
                 continue
-            seconds = self.pace.seconds(cost + first.cost, now)
+            seconds = self.pace.seconds(cost + first.cost)
             if first.deadline < now + seconds and (batch or len(self._items) > 1):
                 self.drop(first)
                 first.settle(too_late(seconds, first.deadline - now))
