@@ -22,14 +22,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
-from math import inf
 from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
-from .tenants import Priority, Queue, Share, Tenant, Tenants
+from .tenants import Priority, Queue, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -47,19 +46,8 @@ class Admission:
     def __init__(self, ledger: Ledger, returning: Sized) -> None:
         self._ledger = ledger
         self._returning = returning
-        self.tenants: Tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # queues with pending tasks
-        self._opened = 0  # scopes with a deadline, but those inside others
         self._classes: list[Priority] = []  # classes whose tenants have queues to serve
-
-    def new_queue(self, around: Queue | None, share: Share) -> Queue:
-        """A queue for a scope whose parent has the queue `around`."""
-        if around is None:
-            return Queue(Tenant(name=None, priority=self.tenants.ordinary))
-        queue = Queue(self.tenants.join(around.tenant, share), born=around.born)
-        if share.deadline and queue.born == inf:
-            queue.born = self._opened = self._opened + 1
-        return queue
 
     def push(self, task: Task) -> None:
         """Add a task to the queue of its scope."""

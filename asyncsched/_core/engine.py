@@ -55,8 +55,7 @@ from .failure import Failure
 from .host import Host
 from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
-from .scopes import Scopes
-from .tenants import Share
+from .tenants import Scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -110,11 +109,11 @@ class Engine:
         self.completions = completions
         self.ledger: Ledger = Ledger(limits, completions, runtime, host.clock)
         self.admission: Admission = Admission(self.ledger, completions.returning)
-        self.root: Scope = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.interrupted: BaseException | None = None
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
-        self.scopes: Scopes = Scopes(self.ledger, self.admission, self.close_scope)
+        self.scopes: Scopes = Scopes(self.ledger, self.close_scope)
+        self.root: Scope = self.scopes.root
         self._stuck = False  # whether the host knows of stuck tasks
         # Requests of finalisers in the middle of a change: methods and their arguments.
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()

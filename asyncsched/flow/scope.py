@@ -25,6 +25,7 @@ from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLa
 from ..ops.kernels import compiled
 from ..runtime.context import Ambient, enter
 from ..runtime.holders import awaits
+from ..runtime.runtime import Runtime
 from ..runtime.threads import in_thread
 from ..runtime.waiting import drained, finish, report, shielded
 from ..tensors.awaitables import gather
@@ -37,6 +38,9 @@ _AGAIN: Final = 0.05  # seconds between two looks whether an async generator goe
 
 class Submitter(Tasks):
     """The methods of both schedulers and scopes: they make tasks, wait for them, capture steps and open scopes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
 
     if not TYPE_CHECKING:  # where `__getattr__` would make every name look present to type checkers
 

@@ -67,10 +67,9 @@ _MAY_HOLD = (Handle, tuple, list, dict)  # types of arguments that are handles, 
 
 
 class Tasks:
-    """Makes tasks in the scope that its caller is in."""
+    """Makes tasks in the scope that its caller is in. The base of `Submitter`."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    _runtime: Runtime
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._runtime.__reduce_ex__(protocol)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import asyncsched as asc
-from asyncsched.runtime import awaiting, deadlock, stall
+from asyncsched.runtime import deadlock, holders, stall
 from asyncsched.runtime.holders import Walk
 from tests.waiting import cancelled, held, turns, until
 
@@ -304,8 +304,8 @@ async def test_where_no_chain_is_seen_it_is_a_stall(
     if hidden == "awaited_by":
         monkeypatch.setattr(deadlock, "awaited_by", lambda task: None)
     else:
-        monkeypatch.setattr(awaiting, "_AWAITED", ())
-        monkeypatch.setattr(awaiting, "_SUSPENDED", {})
+        monkeypatch.setattr(holders, "_AWAITED", ())
+        monkeypatch.setattr(holders, "_SUSPENDED", {})
     async with asc.Scheduler("cpu", max_bytes=2 * NB - 1, stall_timeout=0.1) as s:
         with pytest.raises(asc.SchedulerStalled):
             await asyncio.create_task(holds_what_another_lacks(s))
