@@ -51,7 +51,7 @@ from __future__ import annotations
 
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -94,19 +94,6 @@ class Completions:
         if self.wants_bytes > 0:
             self.wants_bytes = self.wants_bytes - job.refund or -1
         return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
-
-    def all_completed(self, tasks: Sequence[Any], dry: bool) -> bool:
-        """Report tasks that ended together, as `completed` does one."""
-        self.items.extend(tasks)
-        self.ending, wake = False, self.fatal is not None
-        for task in tasks:
-            if task.waiters or (task.failure is not None and not self.wants_slots):
-                wake = True
-        if self.wants_bytes > 0:
-            refund = sum([task.refund for task in tasks])
-            if self.wants_bytes > 0:  # other threads count down, too
-                self.wants_bytes = self.wants_bytes - refund or -1
-        return wake or (self.wants_slots and (dry or self.wants_bytes < 0 or len(self.items) >= self.threshold))
 
     def dropped(self, held: Any) -> None:
         """Report the charge of a value, or of an array that left, which nobody holds any more.

@@ -172,27 +172,22 @@ class Plan(Protocol):
     """The facts about a task that are known before it runs. Similar tasks share one. Operations use `ops.op.Plan`."""
 
     name: str  # of the operation, or the function
-    estimate: float  # seconds that a stream of the host needs for it
-    on_card_seconds: float  # the same for a stream of a CUDA card
-    shares_event: bool  # whether it states its launches on a card, and has no errors that are known later
-    small: bool  # whether it is quick: it may run on the event loop's thread
-    seconds: float  # for which it would hold that thread, beyond the usual cost of a task
-    overwrites: bool  # whether its result may be written over a first input of the same form
-    alone: float  # seconds on one thread, where these alone say whether other threads share it; else infinite
+    estimate: float = UNKNOWN_SECONDS  # that a stream of the host needs for it
+    on_card_seconds: float = UNKNOWN_SECONDS  # the same for a stream of a CUDA card
+    shares_event: bool = False  # whether it states its launches on a card, and has no errors that are known later
+    small: bool = False  # whether it is quick: it may run on the event loop's thread
+    seconds: float = 0.0  # for which it would hold that thread, beyond the usual cost of a task
+    overwrites: bool = False  # whether its result may be written over a first input of the same form
+    alone: float = inf  # seconds on one thread, where these alone say whether other threads share it
 
 
-@dataclass(slots=True, eq=False)
-class CallPlan:
+@dataclass(eq=False)
+class CallPlan(Plan):
     """The plan of a task that is no operation: a function, a copy, a claim of bytes."""
 
     name: str
     estimate: float = UNKNOWN_SECONDS
-    on_card_seconds: float = UNKNOWN_SECONDS
-    shares_event: bool = False
     small: bool = False
-    seconds: float = 0.0
-    overwrites: bool = False
-    alone: float = inf
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)

@@ -19,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from .._core.admission import Admission
+from .._core.ledger import Ledger
 from .._core.model import DONE, Account, Scope, Task
 from ..pictures.record import Bytes, Record, Seconds
 
@@ -188,15 +189,13 @@ class Spent:
         return (self._all - self._sums.get(who, 0.0)) * math.exp((self._at - now) / _LATELY) / span if span else 0.0
 
 
-class Counts(Protocol):
-    """Counts since the beginning, and when the work began that is not metered yet; None at rest."""
+@dataclass(slots=True, eq=False)
+class Granted:
+    """The number and bytes of an account's claims that were granted after a wait."""
 
-    began: float | None
-    ended_bytes: int
-
-    @property
-    def ended_tasks(self) -> int:
-        """Tasks that had a slot, and have ended."""
+    began: float | None = None  # when they began to wait, if that is not metered yet; None at rest
+    ended_tasks: int = 0
+    ended_bytes: int = 0
 
 
 class Meter:
@@ -207,7 +206,7 @@ class Meter:
         clock: gives seconds.
     """
 
-    def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, source: Ledger | Granted, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._source = source
         self._time = 0.0  # seconds of work not folded yet
@@ -256,15 +255,6 @@ class WaitingForRoom(Record):
     count: int
     nbytes: Bytes
     longest: Seconds
-
-
-@dataclass(slots=True, eq=False)
-class Granted:
-    """The number and bytes of an account's claims that were granted after a wait. A meter reads it."""
-
-    began: float | None = None
-    ended_tasks: int = 0
-    ended_bytes: int = 0
 
 
 class Line:

@@ -109,13 +109,7 @@ class Runtime(OnOneLoop, Host):
     abandoned: bool = False  # the loop ended while tasks ran: nothing is waited for any more
     _overrun_told = False
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        limits: Limits,
-        *,
-        auto_bytes: bool = False,
-    ) -> None:
+    def __init__(self, devices: Sequence[Device], limits: Limits, *, auto_bytes: bool = False) -> None:
         super().__init__()
         self.devices = devices
         self.completions: Completions = Completions(plain_wakeup(self))

@@ -57,6 +57,7 @@ class Seat(Entry):
 
     stays: ClassVar[bool] = True
 
+    future: asyncio.Future[None] | None  # of a reader, or of the coroutine that leaves
     owner: Owner | None  # the tenant of the scope it joined in
     number: int  # in the order of joining
     ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
@@ -78,7 +79,6 @@ class Seat(Entry):
     left: bool = False  # its block is being left
     begun: bool = False  # it has had an output
     error: BaseException | None = None  # to be raised once
-    future: asyncio.Future[None] | None = None  # of a reader, or of the coroutine that leaves
 
     @property
     def paused(self) -> bool:
@@ -93,9 +93,6 @@ class Seat(Entry):
 
     def give_up(self) -> None:
         self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as when the event loop ends"))
-
-    def awaited(self) -> asyncio.Future[None] | None:
-        return self.future
 
     async def changed(self) -> None:
         """Wait until a step ends that gave it something, or that had it for the last time."""

@@ -104,6 +104,7 @@ class Entry:
     arrived: float
     deadline: float
     tenant: Tenant
+    future: asyncio.Future[Any] | None  # that its waiter awaits
     context: Context = field(init=False, default_factory=copy_context)  # of the call, for instruments
 
     def wanted(self, now: float) -> bool:
@@ -119,14 +120,10 @@ class Entry:
         """Nobody will compute it, for instance since the event loop is ending."""
         raise NotImplementedError
 
-    def awaited(self) -> asyncio.Future[Any] | None:
-        """The future that its waiter awaits."""
-        raise NotImplementedError
-
 
 @dataclass(slots=True, eq=False)
 class Waiting(Entry):
-    """An item that is computed once, and the future that its caller awaits."""
+    """An item that is computed once."""
 
     future: asyncio.Future[Any]
 
@@ -143,9 +140,6 @@ class Waiting(Entry):
 
     def give_up(self) -> None:
         self.future.cancel()
-
-    def awaited(self) -> asyncio.Future[Any]:
-        return self.future
 
 
 def late(words: Words) -> DeadlineExceeded:

@@ -200,11 +200,11 @@ class Runners:
         runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
         found = dict.fromkeys(self._entries(), runners) | {entry: {task} for entry, task in self.growing.items()}
-        return {id(future): tasks for entry, tasks in found.items() if (future := entry.awaited()) is not None}
+        return {id(future): tasks for entry, tasks in found.items() if (future := entry.future) is not None}
 
     def bound(self) -> set[int]:
         """For a search for holders: those futures whose callers keep what they hold until the future is set."""
-        return {id(entry.awaited()) for batch in self._batches for entry in batch.items if entry.stays}
+        return {id(entry.future) for batch in self._batches for entry in batch.items if entry.stays}
 
     def explained(self) -> list[str]:
         """For `explain`: each batch that is computed, for how many, since when, and where a coroutine function

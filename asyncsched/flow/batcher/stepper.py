@@ -328,7 +328,7 @@ class Stepper(Generic[Member, Output]):
         owner, by = None if here is None else here.core.queue.tenant, asyncio.current_task()
         assert by is not None
         seat = Seat(
-            member, 1.0, 0.0, deadline(here), NOBODY, owner, next(self._numbers), self._settle, loop, here,
+            member, 1.0, 0.0, deadline(here), NOBODY, None, owner, next(self._numbers), self._settle, loop, here,
             weakref.ref(by),
         )  # fmt: skip
         self._queue.check_member(seat, seat.deadline, monotonic())
