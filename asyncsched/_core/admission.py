@@ -25,14 +25,12 @@ from collections.abc import Callable, Sequence, Sized
 from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
-from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
 from .tenants import Priority, Queue, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
-_ASKED: Final = 8  # with more queues than this, `lacking` does not look at their heads; a guess
 
 
 class Admission:
@@ -155,22 +153,6 @@ class Admission:
             if task is not None and account in still and (account not in found or task.seq < found[account].seq):
                 found[account], latest = task, max(latest, task.seq)
         return list(found.values())
-
-    def lacking(self) -> int:
-        """The least bytes that must come free before `next`, which returned None though a slot is free, gives a task.
-
-        Below 0 if the heads of one account's queues do not tell, or threads cannot count down together (see
-        `completions`). Then any end or drop may be enough.
-        """
-        waiting = self._ledger.waiting
-        if FREE_THREADED or len(waiting) > 1 or len(self._queues) > _ASKED:
-            return -1
-        (account,) = waiting
-        if account.limit is None or account.grace or not account.in_flight:
-            return -1
-        heads = [head for queue in self._queues if (head := queue.peek()) is not None and not head.blockers]
-        least = min([head.cost for head in heads], default=0) + account.used - account.limit
-        return least if least > 0 else -1
 
     def bytes_with(self, scope: Scope, cost: int) -> float:
         """How many bytes of its account are granted up to and with a task of this cost that joins the queue now.

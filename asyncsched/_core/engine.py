@@ -250,7 +250,7 @@ class Engine:
 
         Returns how many have run by now, if something was put off and more is to do; else None.
         """
-        completions, ledger, lacking = self.completions, self.ledger, 0
+        completions, ledger, lacking = self.completions, self.ledger, False
         for turn in range(_MOST_ROUNDS):
             self._take_in()
             while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
@@ -260,9 +260,7 @@ class Engine:
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = ledger.pending > 0
             completions.threshold = ledger.in_flight // 2 or 1
-            completions.wants_bytes = lacking = (
-                self.admission.lacking() if completions.wants_slots and not ledger.full else 0
-            )
+            completions.wants_bytes = lacking = completions.wants_slots and not ledger.full
             arrived = len(completions.items)
             if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
                 completions.notify()

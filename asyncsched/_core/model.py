@@ -119,8 +119,8 @@ class Value:
                     self.array = None  # the memory first, then its bytes: another thread may wait for them
                 self.charge = 0
                 completions.items.append((account, charge, self.seq))
-                if completions.wants_bytes:
-                    completions.freed(charge)
+                if completions.wants_bytes and not completions.ending:
+                    completions.notify()
         except NO_ROOM as error:
             self.account.completions.fatal = error
 

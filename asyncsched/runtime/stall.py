@@ -206,7 +206,7 @@ class StallWatch:
         if perf_counter() < self._may_try.get(share, 0.0):
             return 0.0
         before, began = self._stuck, thread_time()  # not the clock, which counts other threads
-        self._runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+        self._runtime.completions.wants_bytes = False  # freed bytes are taken in at once, without a wake-up
         attempt()
         spent = thread_time() - began
         self._runtime.dispatch()
