@@ -340,7 +340,7 @@ sys.modules["asyncsched"] = package
 before = set(sys.modules)
 from asyncsched._core.engine import Engine
 from asyncsched._core.completions import Completions
-from asyncsched._core.host import Host
+from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import CallPlan, Lane, Task, Value, new_value
 started = []

@@ -52,7 +52,7 @@ from .admission import Admission, place
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
-from .host import Host
+from .instrument import Host
 from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
 from .tenants import Scopes

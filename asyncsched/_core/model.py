@@ -310,11 +310,6 @@ class Task:
         return None if (value := self.value) is None else value.site  # read once: the stream's thread clears it
 
     @property
-    def unestimated(self) -> bool:
-        """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
-        return not self.cost and self.context is not None and self.options is None
-
-    @property
     def settled(self) -> bool:
         """Whether awaiting it has an answer: it ended, or was cancelled while it still runs."""
         return self.state >= DONE or self.cancelled
@@ -400,12 +395,11 @@ class Account:
         """Whether the cost of `task` stays within the limit. A task known to cost nothing always fits."""
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
-        return not task.cost and not task.unestimated
+        # A callable of unknown cost is charged nothing until its result is measured
+        return not task.cost and (task.context is None or task.options is not None)
 
     def make_fit(self, task: Task) -> bool:
         """Have a pending task that lacks room cost what it turns out to need. Returns whether it has room."""
-        if self.limit is None or self.used + task.cost <= self.limit:  # `has_room`, written out: scans come here
-            return True
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))
 
     def starved(self, full: bool) -> bool:

@@ -52,7 +52,7 @@ The tree of scopes: how they are opened, ended and closed, and how a closing sco
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort, insort_left
+from bisect import insort, insort_left
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -200,10 +200,10 @@ class FairQueue(Generic[M]):
 
     def _remove(self, member: M) -> None:
         line = self._line
-        if line[-1] is member:
+        if line[-1] is member:  # as mostly
             line.pop()
         else:
-            del line[line.index(member, bisect_left(line, -member.paid, key=_order))]
+            line.remove(member)
 
 
 def _order(member: Member) -> float:
@@ -253,7 +253,7 @@ class Tenant(Member):
         queue.in_rotation = False
         del self.queues[queue]
         if queue.born < inf:
-            self._take_out(queue)
+            self.by_age.remove(queue)
         if not self.queues:
             self.priority.tenants.leave(self)
 
@@ -287,13 +287,9 @@ class Tenant(Member):
         del self.queues[queue]
         self.queues[queue] = None
         if queue.born < inf:
-            self._take_out(queue)
+            self.by_age.remove(queue)
             insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
         self.priority.tenants.charge(self, 1 + head.cost / QUANTUM)
-
-    def _take_out(self, queue: Queue) -> None:
-        by_age = self.by_age
-        del by_age[by_age.index(queue, bisect_left(by_age, queue.born, key=_born))]
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

@@ -25,8 +25,7 @@ from .._core.endings import Commit
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, LOOK
-from .._core.host import Host
-from .._core.instrument import Instrument
+from .._core.instrument import Host, Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, Lane, Task, Value
 from .._interrupts import watch_for_interrupts

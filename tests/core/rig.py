@@ -11,7 +11,7 @@ import numpy as np
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.host import Host
+from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
 from asyncsched._core.tenants import Share
