@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
 from operator import attrgetter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
-from .tenants import Priority, Queue, Tenant
+from .tenants import Priority, Queue, Ranked, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
@@ -224,13 +224,6 @@ class Admission:
                         found = task
                     break
         return found
-
-
-class Ranked(Protocol):
-    """A priority class. The higher level goes first, except after a class that was often passed over."""
-
-    level: float
-    passed: int
 
 
 def rank_of(group: Ranked) -> tuple[int, float]:

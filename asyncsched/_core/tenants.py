@@ -293,11 +293,17 @@ class Tenant(Member):
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Priority:
-    """A priority class: tenants that share."""
+class Ranked:
+    """A priority class. The higher level goes first, except after a class that was often passed over."""
 
     level: float
-    passed: int = 0  # admissions to other classes since the last to this one
+    passed: int = 0  # how many of other classes went since the last of this one
+
+
+@dataclass(slots=True, eq=False)
+class Priority(Ranked):
+    """A priority class: tenants that share."""
+
     # In units of `QUANTUM`: one for the bytes, one for the slot.
     tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
 

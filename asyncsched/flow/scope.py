@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
@@ -281,6 +282,7 @@ def _stepped(steps: Coroutine[Any, Any, Any], around: Callable[[], AbstractConte
             go_on = partial(steps.throw, error)
 
 
+@dataclass(eq=False, repr=False)
 class Scope(Submitter, OnlyAsync):
     """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`.
 
@@ -297,27 +299,20 @@ class Scope(Submitter, OnlyAsync):
     Scope('request 42', closed)
     """
 
-    def __init__(
-        self,
-        around: Submitter,
-        name: str,
-        reserve: int | None,
-        wait: float | None,
-        deadline: float | None,
-        share: Share,
-    ) -> None:
-        super().__init__(around._runtime)
-        self._parent = around._core  # asked for when this is entered
-        self._name = name
-        self._reserve = reserve
-        self._wait = wait
-        self._deadline = deadline
-        self._share = share
-        self._takes_turn = True  # of the loop, when it is entered; not where what follows waits in any case
-        self._cancels = True  # its body, at the deadline; not where somebody else does
-        self._timeout: Timeout | None = None  # while it is entered, if there is a deadline
-        self._inner: CoreScope | None = None
-        self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
+    _around: Submitter
+    _name: str
+    _reserve: int | None
+    _wait: float | None
+    _deadline: float | None
+    _share: Share
+    _takes_turn: bool = True  # of the loop, when it is entered; not where what follows waits in any case
+    _cancels: bool = True  # its body, at the deadline; not where somebody else does
+    _timeout: Timeout | None = None  # while it is entered, if there is a deadline
+    _inner: CoreScope | None = None
+    _link: Ambient | None = None  # once it is entered: not while it waits for its reserve
+
+    def __post_init__(self) -> None:
+        super().__init__(self._around._runtime)
 
     @property
     def name(self) -> str:
@@ -401,7 +396,7 @@ class Scope(Submitter, OnlyAsync):
 
     async def _open(self) -> CoreScope:
         engine = self._runtime.engine
-        core = self._inner = engine.scopes.open(self._name, self._parent(), self._share)
+        core = self._inner = engine.scopes.open(self._name, self._around._core(), self._share)
         try:
             if self._takes_turn:
                 await asyncio.sleep(0)

@@ -38,8 +38,8 @@ from weakref import getweakrefcount
 import numpy as np
 
 from .._core.callsite import is_users, is_users_file, line_of
+from .._core.free_threading import references
 from .._core.model import Lease, Task, Value
-from .._core.refcounts import references
 
 QUEUES: Final = (asyncio.Queue, asyncio.LifoQueue, asyncio.PriorityQueue)
 _ATOMS: Final = (type, types.ModuleType, types.CodeType, Context, asyncio.AbstractEventLoop)

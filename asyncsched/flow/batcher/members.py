@@ -47,7 +47,7 @@ from ...runtime.rates import Pace, Took
 from ..scope import Scope
 from .queue import SAFE, STEP, Entry, Group, Queue, Tenant, Words, late, too_late
 
-NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
+NOBODY: Final = Tenant(name=None, group=Group(0))  # of a member that is in no row
 
 
 @dataclass(slots=True, eq=False)

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Final, NamedTuple
 from ..._arguments import check_number, check_plain
 from ..._core.admission import rank_of
 from ..._core.failure import copied
-from ..._core.tenants import FairQueue, Member
+from ..._core.tenants import FairQueue, Member, Ranked
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
 from ...runtime.rates import Pace
@@ -58,29 +58,24 @@ STEP: Final = Words(
 )
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("clock", "cost", "group", "items", "left_out", "name")
-
-    def __init__(self, name: Hashable, group: Group) -> None:
-        super().__init__()
-        self.name: Hashable = name
-        self.group: Group = group
-        self.items: OrderedDict[Entry, None] = OrderedDict()
-        self.cost: float = 0.0  # of these
-        # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
-        # parts of prompts.
-        self.clock: float = 0.0
-        self.left_out: int = 0
+    name: Hashable
+    group: Group
+    items: OrderedDict[Entry, None] = field(default_factory=OrderedDict)
+    cost: float = 0.0  # of these
+    # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
+    # parts of prompts.
+    clock: float = 0.0
+    left_out: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class Group(Ranked):
     """A priority class and its tenants, which may have no items any more."""
 
-    level: float
-    passed: int = 0  # items of other classes that were taken since the last of this one
     waiting: int = 0
     tenants: dict[Hashable, Tenant] = field(default_factory=dict)
     shares: FairQueue[Tenant] = field(default_factory=FairQueue)
@@ -288,7 +283,7 @@ class Queue:
             group = self._groups[level] = Group(level)
         tenant = group.tenants.get(name)
         if tenant is None:
-            tenant = group.tenants[name] = Tenant(name, group)
+            tenant = group.tenants[name] = Tenant(name=name, group=group)
             group.shares.join(tenant)
         tenant.weight = weight
         return tenant

@@ -29,44 +29,38 @@ from .queue import STEP, Entry, Parts, Queue, late
 Answered = tuple[list[Entry], list[Any]]
 
 
+@dataclass(eq=False)
 class Runners:
     """The runners of a batcher, or the one runner of a stepper: each is a coroutine that forms a batch, computes it,
     and forms the next. They belong to the event loop that uses them first; once that loop is closed, to the next."""
 
-    def __init__(
-        self,
-        fn: Callable[[list[Any]], Any],
-        queue: Queue,
-        most: int,
-        isolate: bool,
-        reserve: int | None,
-        scheduler: Submitter | None,
-    ) -> None:
-        self.name: str = label_of(fn)
+    _fn: Callable[[list[Any]], Any]
+    _queue: Queue
+    _most: int  # how many live at a time
+    _isolate: bool
+    _reserve: int | None
+    _scheduler: Submitter | None
+    batches: int = 0
+    retries: int = 0
+    answered: int = 0
+    largest: int = 0
+    rate: Rate = field(default_factory=Rate)
+    _since: float = 0.0  # when the rate was last measured, or work began
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __post_init__(self) -> None:
+        self.name: str = label_of(self._fn)
         self._plan = CallPlan(self.name)
-        self._site = call_site()  # of its making: no line of the program submits a batch
-        self.batches: int = 0
-        self.retries: int = 0
-        self.answered: int = 0
-        self.largest: int = 0
-        self.rate: Rate = Rate()
-        self._fn = fn
-        self._is_async = is_coroutine_function(fn)
-        self._queue = queue
-        self._isolate = isolate
-        self._most = most
-        self._reserve = reserve
-        self._scheduler = scheduler
+        self._site = call_site(3)  # of its making: no line of the program submits a batch
+        self._is_async = is_coroutine_function(self._fn)
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
-        self._since = 0.0  # when the rate was last measured, or work began
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._words = queue.words
+        self._words = self._queue.words
         # Whether one scope lasts for all batches of a runner. Then the next batch is put on a stream in the turn of the
         # loop that delivers the last one, and readers of members' outputs read meanwhile. A coroutine function needs a
         # scope for each batch: the scope waits for tasks that the function did not await, and reports them. So does a
         # batcher: its callers need the turn of the loop that it takes to enter a scope, to ask for the next batch.
-        self._goes_on = queue.words is STEP and not self._is_async
+        self._goes_on = self._words is STEP and not self._is_async
         self._begin_anew()
 
     def bind(self) -> asyncio.AbstractEventLoop:
