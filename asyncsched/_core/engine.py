@@ -98,16 +98,15 @@ class Engine:
     Args:
         limits: the bounds.
         completions: the deque in which completions and drops arrive.
-        host: launches tasks, and is called at events.
-        runtime: the owner; reachable from every account, and opaque here.
+        host: is asked and told at events. Reachable from every account, as its `runtime`.
 
     Attributes:
         interrupted: the exception that left a change in the middle, until everything has been abandoned.
     """
 
-    def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
+    def __init__(self, limits: Limits, completions: Completions, host: Host) -> None:
         self.completions = completions
-        self.ledger: Ledger = Ledger(limits, completions, runtime, host.clock)
+        self.ledger: Ledger = Ledger(limits, completions, host)
         self.admission: Admission = Admission(self.ledger, completions.returning)
         self.interrupted: BaseException | None = None
         self._host = host

@@ -113,7 +113,7 @@ class Runtime(OnOneLoop, Host):
         self.devices = devices
         self.completions: Completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
-        self.engine: Engine = Engine(limits, self.completions, self, self)
+        self.engine: Engine = Engine(limits, self.completions, self)
         self.ledger: Ledger = self.engine.ledger
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
         self._auto_bytes = auto_bytes  # whether the devices determine the limit

@@ -45,7 +45,7 @@ class Rig(Host):
 
     def __init__(self, *, lanes: int = 1, **limits: Any) -> None:
         self.completions = Completions(lambda: None)
-        self.engine = Engine(Limits(**limits), self.completions, self, self)
+        self.engine = Engine(Limits(**limits), self.completions, self)
         self.ledger, self.root = self.engine.ledger, self.engine.root
         self.loop = Lane(self)  # where quick tasks run
         self.loop_is_free = True  # False: they held it for long enough, and go to streams

@@ -8,14 +8,13 @@ import contextvars
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, label_of
 from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
-from ..._generators import set_variable
+from ..._generators import current_task, set_variable
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
 from ...runtime.context import Ambient, ambient, find, innermost
@@ -93,8 +92,8 @@ class Runners:
         """Forget all that a closed event loop has left."""
         self.computing: int = 0
         self._parts = Parts()
-        self._active: set[object] = set()  # the runners that will look at the queue again
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references
+        # The runners that will look at the queue again. (The loop itself keeps weak references.)
+        self._tasks: set[asyncio.Task[None]] = set()
         # Members that wait for bytes, each with the asyncio task that then puts it into the queue.
         self.growing: dict[Entry, asyncio.Task[None]] = {}
         # The batches that are computed. Weak references: a batch holds items, and a search for holders would end here.
@@ -102,28 +101,25 @@ class Runners:
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """An item has joined the queue."""
-        if len(self._active) == self._most:
+        if len(self._tasks) == self._most:
             return
-        if not self._active:
+        if not self._tasks:
             self._since = monotonic()
-        me = object()
-        self._active.add(me)
-        run = self._run(me)
-        context = self._context.copy()
+        run, context = self._run(), self._context.copy()
         if self._scheduler is None:
             context.run(_leave_scopes, innermost())
         try:
             # Without keywords, which a task factory may not take.
             task = context.run(loop.create_task, run)
         except BaseException:
-            self._active.discard(me)
             run.close()
             raise
         task.set_name(f"{self._words.batches} of {self.name}")
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._gone, me))
+        if not task.done():  # an eager one may be
+            self._tasks.add(task)
+            task.add_done_callback(self._gone)
 
-    async def _run(self, me: object) -> None:
+    async def _run(self) -> None:
         batch = Batch(None)
         try:
             while self._queue or self._parts:
@@ -135,12 +131,12 @@ class Runners:
             self._give_up(batch)
             raise
         finally:
-            self._active.discard(me)  # in the step that found the queue empty, so the next item starts a runner
+            # In the step that found the queue empty, so the next item starts a runner
+            self._tasks -= {current_task()}
 
-    def _gone(self, me: object, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if me in self._active:  # it never began
-            self._active.discard(me)
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:  # it never began
+            self._tasks.discard(task)
             self._give_up(Batch(None))
 
     def _give_up(self, batch: Batch) -> None:
