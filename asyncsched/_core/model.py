@@ -222,7 +222,7 @@ class Task:
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
-    readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
+    readers: list[Task] | None = None  # see `dependents`
     waiters: dict[Waiter, None] | None = None  # in order of arrival
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
@@ -277,21 +277,16 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read its result and were submitted while it was unfinished."""
-        return () if (found := self.readers) is None else (found,) if type(found) is Task else found
+        return self.readers or ()
 
     def add_dependent(self, task: Task) -> None:
         """Make `task` wait for this one, which has not ended. It counts once, however often it reads the result."""
-        readers = self.readers
-        if readers is None:
-            self.readers = task
-        elif type(readers) is list:
-            if readers[-1] is task:
-                return
-            readers.append(task)
-        elif readers is task:
+        if self.readers is None:
+            self.readers = [task]
+        elif self.readers[-1] is task:
             return
         else:
-            self.readers = [readers, task]
+            self.readers.append(task)
         if self.state == PENDING:
             task.blockers += 1
 

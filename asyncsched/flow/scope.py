@@ -11,7 +11,7 @@ from functools import partial
 from math import inf
 from time import monotonic
 from types import AsyncGeneratorType, CoroutineType, GeneratorType, coroutine
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import anyio.lowlevel
 import numpy as np
@@ -22,16 +22,19 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Task
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
-from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLarge
+from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled
 from ..ops.kernels import compiled
 from ..runtime.context import Ambient, enter
+from ..runtime.holders import awaits
 from ..runtime.runtime import Runtime
 from ..runtime.threads import in_thread
-from ..runtime.waiting import Timeout, drained, finish, report, shielded
+from ..runtime.waiting import drained, finish, report, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor
-from .tasks import Tasks
+from .tasks import Tasks, check_reserve, check_wait
+
+_AGAIN: Final = 0.05  # seconds between two looks whether an async generator goes on, after its deadline
 
 
 class Submitter(Tasks):
@@ -227,24 +230,6 @@ class Submitter(Tasks):
 _UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another
 
 
-def check_wait(wait: float | None, reserve: object) -> None:
-    """Raise if this is no time to wait for a reserve."""
-    check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
-    if wait is not None and reserve is None:
-        raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
-
-
-def check_reserve(reserve: int, limit: int | None, what: str) -> None:
-    """Raise TaskTooLarge for a reserve that could never be granted."""
-    if limit is not None and reserve > limit:
-        raise TaskTooLarge(
-            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
-            " reserve of the scope around)",
-            reserve,
-            limit,
-        )
-
-
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
     """Call a function so many times, and wait for the tensors that it returns."""
     given, found = list[Any](), list[Any]()
@@ -280,6 +265,45 @@ def _stepped(steps: Coroutine[Any, Any, Any], around: Callable[[], AbstractConte
             go_on = partial(steps.send, (yield waits_for))
         except BaseException as error:  # a cancellation, or the end of a generator
             go_on = partial(steps.throw, error)
+
+
+class Timeout:
+    """Cancels the body of a block in this asyncio task after some seconds, as `asyncio.timeout` does, with one
+    difference: a body that stands at a `yield` of an async generator is cancelled when it goes on. Until then the task
+    is its consumer's.
+
+    Args:
+        stop: called once, if they pass while the body stands there.
+
+    Attributes:
+        passed: whether they have passed.
+        generator: the identity of the frame of the innermost async generator that the block is in, if there is one.
+        timer: does nothing from now on if it is cancelled.
+    """
+
+    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline is for a block in an asyncio task")
+        self.passed: bool = False
+        self.generator: int | None = None
+        self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
+        self.timer: asyncio.TimerHandle = task.get_loop().call_later(seconds, self._pass)
+
+    def end(self) -> bool:
+        """The block is left. Returns whether its body was cancelled, by nobody else."""
+        self.timer.cancel()
+        return self._cancelled and self._task.uncancel() <= self._cancelling
+
+    def _pass(self) -> None:
+        first, self.passed = not self.passed, True
+        if self.generator is None or awaits(self._task, self.generator):
+            self._cancelled = self._task.cancel()
+            return
+        if first:
+            self._stop()
+        if not self._task.done():
+            self.timer = self._task.get_loop().call_later(_AGAIN, self._pass)
 
 
 @dataclass(eq=False, repr=False)

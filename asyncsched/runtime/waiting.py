@@ -28,7 +28,6 @@ from .._arguments import counted
 from .._core.audit import launched
 from .._core.model import DONE, LAUNCHED, Scope, Task
 from ..errors import AsyncSchedError, add_note
-from .holders import awaits
 from .life import Life
 from .runtime import Runtime
 from .threads import outlast, to_its_end
@@ -37,7 +36,6 @@ from .threads import outlast, to_its_end
 ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
-_AGAIN: Final = 0.05  # seconds between two looks whether an async generator goes on, after its deadline
 
 
 @dataclass(slots=True, eq=False)
@@ -234,42 +232,3 @@ def finish(core: Scope, what: str, error: BaseException | None) -> None:
     if failures or lost:
         kinds = ", ".join(sorted({failure.kind for failure in failures})) or "whose exceptions were not kept"
         add_note(error, f"{what}: besides, {counted(len(failures) + lost, 'task')} failed unseen ({kinds})")
-
-
-class Timeout:
-    """Cancels the body of a block in this asyncio task after some seconds, as `asyncio.timeout` does, with one
-    difference: a body that stands at a `yield` of an async generator is cancelled when it goes on. Until then the task
-    is its consumer's.
-
-    Args:
-        stop: called once, if they pass while the body stands there.
-
-    Attributes:
-        passed: whether they have passed.
-        generator: the identity of the frame of the innermost async generator that the block is in, if there is one.
-        timer: does nothing from now on if it is cancelled.
-    """
-
-    def __init__(self, seconds: float, stop: Callable[[], None]) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline is for a block in an asyncio task")
-        self.passed: bool = False
-        self.generator: int | None = None
-        self._task, self._cancelling, self._cancelled, self._stop = task, task.cancelling(), False, stop
-        self.timer: asyncio.TimerHandle = task.get_loop().call_later(seconds, self._pass)
-
-    def end(self) -> bool:
-        """The block is left. Returns whether its body was cancelled, by nobody else."""
-        self.timer.cancel()
-        return self._cancelled and self._task.uncancel() <= self._cancelling
-
-    def _pass(self) -> None:
-        first, self.passed = not self.passed, True
-        if self.generator is None or awaits(self._task, self.generator):
-            self._cancelled = self._task.cancel()
-            return
-        if first:
-            self._stop()
-        if not self._task.done():
-            self.timer = self._task.get_loop().call_later(_AGAIN, self._pass)

@@ -18,7 +18,8 @@ from ..._instead import naming_arguments
 from ...errors import QueueFull
 from ...pictures.record import Record, Seconds
 from ...runtime.context import deadline, find, innermost
-from ..scope import Scope, Submitter, check_reserve
+from ..scope import Scope, Submitter
+from ..tasks import check_reserve
 from .queue import BATCH, Queue, Waiting
 from .runners import Runners
 

@@ -33,7 +33,8 @@ from ...pictures.record import Record, Seconds
 from ...runtime.context import current_scope, deadline, find, innermost
 from ...runtime.runtime import Runtime
 from ...runtime.threads import outlast
-from ..scope import Scope, Submitter, check_wait
+from ..scope import Scope, Submitter
+from ..tasks import check_wait
 from .members import NOBODY, MemberQueue, Seat
 from .queue import is_error, own
 from .runners import Runners
