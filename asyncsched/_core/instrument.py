@@ -7,7 +7,7 @@ engine and the streams call one observer, which forwards to all instruments (`ru
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from .callsite import CallSite
 from .model import Account, CallPlan, Lane, Scope, Task
@@ -192,7 +192,7 @@ class Instrument:
 EVENTS = tuple(name for name in vars(Instrument) if not name.startswith("_"))
 
 
-class Host(Protocol):
+class Host:
     """The runtime, or a stand-in for it, for which the methods here are enough.
 
     Attributes:
@@ -207,7 +207,6 @@ class Host(Protocol):
 
     def spend(self, seconds: float) -> None:
         """Take note that a quick task held the event loop's thread for so long, beyond the usual cost of a task."""
-        return
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function that runs quick tasks."""
@@ -215,16 +214,12 @@ class Host(Protocol):
 
     def on_stuck(self, tasks: Sequence[Task]) -> None:
         """Take note of the stuck tasks; () if there are none. Called after each change."""
-        return
 
     def on_overrun(self, task: Task, site: CallSite) -> None:
         """Take note that a task, of this line, made more than it was charged, and tracked bytes are above the limit."""
-        return
 
     def on_cancel(self, task: Task) -> None:
         """Take note that a task is cancelled after its launch."""
-        return
 
     def on_interrupted(self, error: BaseException) -> None:
         """Abandon everything: an exception left a change of state in the middle. See `engine`."""
-        return

@@ -195,7 +195,7 @@ class Task:
     """One unit of work. Its life: pending -> launched -> done | failed | cancelled.
 
     Python's garbage collector traverses all pending tasks about five times while the backlog grows, with a cache miss
-    or two for each object. To keep objects few, a task with one input or one dependent has no container for it.
+    or two for each object. To keep objects few, a task with one input has no container for it.
     """
 
     scope: Scope

@@ -36,7 +36,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 from ..._arguments import is_table
 from ..._core.admission import PATIENCE, rank_of
@@ -54,8 +54,6 @@ NOBODY: Final = Tenant(name=None, group=Group(0))  # of a member that is in no r
 class Seat(Entry):
     """A member, and its outputs that nobody has read yet. It waits for a step, or to grow before one, or is in one
     (`going`). Or it is paused, since too many outputs are unread. Or it has ended, and is in no step any more."""
-
-    stays: ClassVar[bool] = True
 
     future: asyncio.Future[None] | None  # of a reader, or of the coroutine that leaves
     owner: Owner | None  # the tenant of the scope it joined in

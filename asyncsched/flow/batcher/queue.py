@@ -27,7 +27,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..._arguments import check_number, check_plain
 from ..._core.admission import rank_of
@@ -35,7 +35,7 @@ from ..._core.failure import copied
 from ..._core.tenants import FairQueue, Member, Ranked
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
-from ...runtime.rates import Pace
+from ...runtime.rates import Pace, Rate
 
 SAFE: Final = 0.9  # of the time to a deadline is given away, since times vary
 
@@ -91,8 +91,6 @@ class Group(Ranked):
 @dataclass(slots=True, eq=False)
 class Entry:
     """An item on its way. Somebody waits for it."""
-
-    stays: ClassVar[bool] = False  # whether its waiter keeps what it holds until a batch that has begun ends
 
     item: Any
     cost: float
@@ -230,14 +228,16 @@ class Queue:
             )
         return cost
 
-    def check(self) -> None:
-        """Raise unless an item may join."""
+    def check(self, rate: Rate) -> None:
+        """Raise unless an item may join. The rate at which items are computed says when there will be room."""
         if self.max_items is not None and len(self._items) >= self.max_items:
             self.refused += 1
-            raise QueueFull(
+            full = QueueFull(
                 f"{len(self._items):,} items wait for this batcher, which is its limit (max_queue): come back later,"
                 " admit fewer callers at a time, or raise max_queue"
             )
+            full.retry_after = rate.seconds_for(len(self._items))
+            raise full
 
     def check_time(self, tenant: Tenant, cost: float, deadline: float, now: float) -> None:
         """Raise unless an item that joins now is likely to be computed in time, or is alone."""

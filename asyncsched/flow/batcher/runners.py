@@ -193,8 +193,9 @@ class Runners:
         return {id(future): tasks for entry, tasks in found.items() if (future := entry.future) is not None}
 
     def bound(self) -> set[int]:
-        """For a search for holders: those futures whose callers keep what they hold until the future is set."""
-        return {id(entry.future) for batch in self._batches for entry in batch.items if entry.stays}
+        """For a search for holders: those futures whose callers keep what they hold until the future is set. These are
+        members: a caller of a batcher may leave while its batch is computed."""
+        return {id(entry.future) for batch in self._batches for entry in batch.items if self._words is STEP}
 
     def explained(self) -> list[str]:
         """For `explain`: each batch that is computed, for how many, since when, and where a coroutine function

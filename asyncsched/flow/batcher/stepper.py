@@ -295,7 +295,6 @@ class Stepper(Generic[Member, Output]):
         check_wait(wait, reserve)
         check_plain("reserve=", reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
-        self._grows = callable(reserve)
         self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
@@ -400,7 +399,7 @@ class Stepper(Generic[Member, Output]):
         """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         seat.deadline = deadline(seat.joined_in, seat.joined_by())  # a scope around it may have been left since
-        if self._grows and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
+        if callable(self._reserve) and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             if not seat.reserved:
                 raise ValueError(f"a member reserved nothing as it joined, and {more:,} bytes now: begin with a few")
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
