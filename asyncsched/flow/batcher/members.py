@@ -178,9 +178,9 @@ class MemberQueue(Queue):
         if self.cost > self.max_batch_cost:
             step = list(self._chosen())
             for entry in step:
-                self._take(entry, now)
+                self._remove(entry)
         else:
-            step = self._take_all(now)
+            step = self._take_all()
             for seat in cast(list[Seat], step):
                 seat.stands, seat.in_row = 0.0, False
         cost = 0.0
@@ -188,7 +188,7 @@ class MemberQueue(Queue):
             cost += seat.cost
             seat.steps, seat.done = seat.steps + 1, seat.done + seat.cost
         self.pace.formed(cost, leaves)
-        return self._formed(step, now)
+        return step
 
     def _remove(self, entry: Entry) -> None:
         seat = cast(Seat, entry)

@@ -323,16 +323,11 @@ class Queue:
                 break
             else:
                 self._charge(first)
-                self._take(first, now)
+                self._remove(first)
                 batch.append(first)
                 cost += first.cost
                 until = min(until, first.deadline)
         self.pace.formed(cost, bool(self._items))
-        return self._formed(batch, now)
-
-    def _formed(self, batch: list[Entry], now: float) -> list[Entry]:
-        if batch and self.on_batch is not None:
-            self.on_batch([now - entry.arrived for entry in batch])
         return batch
 
     def empty(self) -> list[Entry]:
@@ -360,16 +355,11 @@ class Queue:
         self._items[entry] = None
         self.cost += entry.cost
 
-    def _take_all(self, now: float) -> list[Entry]:
+    def _take_all(self) -> list[Entry]:
         """All items at once."""
         taken = list(self._items)
-        self.waited += sum([now - entry.arrived for entry in taken])
         self._forget_all()
         return taken
-
-    def _take(self, entry: Entry, now: float) -> None:
-        self._remove(entry)
-        self.waited += now - entry.arrived
 
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]

@@ -28,7 +28,7 @@ from .queue import STEP, Entry, Parts, Queue, late
 Answered = tuple[list[Entry], list[Any]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Runners:
     """The runners of a batcher, or the one runner of a stepper: each is a coroutine that forms a batch, computes it,
     and forms the next. They belong to the event loop that uses them first; once that loop is closed, to the next."""
@@ -227,6 +227,10 @@ class Runners:
         batch.formed, now = True, monotonic()
         if batch.part is None:
             batch.items = self._queue.form(now)
+            waits = [now - entry.arrived for entry in batch.items]
+            self._queue.waited += sum(waits)
+            if waits and self._queue.on_batch is not None:
+                self._queue.on_batch(waits)
             self.computing += len(batch.items)
             self.largest = max(self.largest, len(batch.items))
             batch.cost = sum([entry.cost for entry in batch.items])
