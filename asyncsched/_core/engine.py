@@ -282,7 +282,8 @@ class Engine:
                 account, nbytes, seq = item  # with `*item` the call takes twice as long
                 self.ledger.drop(account, nbytes, seq)
             elif type(item) is ref:
-                self.ledger.look_again(item())
+                if (waiting := item()) is not None and waiting.state == PENDING:  # its input has a holder less
+                    waiting.scope.account.make_fit(waiting)
             else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
         ledger = self.ledger

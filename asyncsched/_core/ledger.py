@@ -254,11 +254,6 @@ class Ledger:
             return False
         return bool(old.device.memory.may_recycle(old)) and _in_a_buffer(old)
 
-    def look_again(self, task: Task | None) -> None:
-        """A holder of a pending task's input has ended."""
-        if task is not None and task.state == PENDING:
-            task.scope.account.make_fit(task)
-
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account

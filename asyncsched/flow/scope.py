@@ -336,7 +336,7 @@ class Scope(Submitter, OnlyAsync):
     _link: Ambient | None = None  # once it is entered: not while it waits for its reserve
 
     def __post_init__(self) -> None:
-        super().__init__(self._around._runtime)
+        self._runtime = self._around._runtime
 
     @property
     def name(self) -> str:

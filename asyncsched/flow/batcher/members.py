@@ -180,7 +180,8 @@ class MemberQueue(Queue):
             for entry in step:
                 self._remove(entry)
         else:
-            step = self._take_all()
+            step = list(self._items)
+            self._forget_all()
             for seat in cast(list[Seat], step):
                 seat.stands, seat.in_row = 0.0, False
         cost = 0.0

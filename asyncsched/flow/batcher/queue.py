@@ -355,12 +355,6 @@ class Queue:
         self._items[entry] = None
         self.cost += entry.cost
 
-    def _take_all(self) -> list[Entry]:
-        """All items at once."""
-        taken = list(self._items)
-        self._forget_all()
-        return taken
-
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]
         self.cost -= waiting.cost

@@ -189,7 +189,9 @@ class Runners:
         """For a search for holders: the callers' futures by identity, each with the tasks that may answer it: all
         runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
-        found = dict.fromkeys(self._entries(), runners) | {entry: {task} for entry, task in self.growing.items()}
+        in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
+        found = dict.fromkeys([*self._queue, *self._parts, *in_batches], runners)
+        found |= {entry: {task} for entry, task in self.growing.items()}
         return {id(future): tasks for entry, tasks in found.items() if (future := entry.future) is not None}
 
     def bound(self) -> set[int]:
@@ -215,10 +217,6 @@ class Runners:
             if batch.began and batch.scope is not None and not any(entry.wanted(now) for entry in batch.items):
                 scopes[batch.scope] = None
         return [task for scope in scopes for task in scope._running()]
-
-    def _entries(self) -> list[Entry]:
-        in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
-        return [*self._queue, *self._parts, *in_batches]
 
     def _form(self, batch: Batch) -> None:
         """Choose the items of a batch, as late as possible, unless that was done."""
