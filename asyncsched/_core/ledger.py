@@ -359,7 +359,9 @@ class Ledger:
         account = scope.account
         assert account.parent is not None
         account.closed = True
-        outer = account.parent.open
+        outer = account.parent
+        if outer.closed:
+            outer = outer.open
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:

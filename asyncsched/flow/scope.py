@@ -24,7 +24,7 @@ from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
 from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled
 from ..ops.kernels import compiled
-from ..runtime.context import Ambient, enter
+from ..runtime.context import Ambient, current_scope, enter
 from ..runtime.holders import awaits
 from ..runtime.runtime import Runtime
 from ..runtime.threads import in_thread
@@ -42,6 +42,7 @@ class Submitter(Tasks):
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._core = partial(current_scope, runtime)
 
     if not TYPE_CHECKING:  # where `__getattr__` would make every name look present to type checkers
 

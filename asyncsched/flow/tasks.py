@@ -45,7 +45,6 @@ from .._tree import find, map_leaves
 from ..errors import QueueFull, TaskTooLarge
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
-from ..runtime.context import current_scope
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited
@@ -70,12 +69,10 @@ class Tasks:
     """Makes tasks in the scope that its caller is in. The base of `Submitter`."""
 
     _runtime: Runtime
+    _core: Callable[[], CoreScope]  # the scope that new tasks join. Raises if this thread may not submit
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._runtime.__reduce_ex__(protocol)
-
-    def _core(self) -> CoreScope:
-        return current_scope(self._runtime)
 
     async def put(self, array: Any, *, device: object = None, **keywords: NoReturn) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.

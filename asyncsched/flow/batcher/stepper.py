@@ -178,13 +178,13 @@ class Outputs(Generic[Output]):
         return f"Outputs({len(seat.unread)} to read, {state})"
 
 
+@dataclass(eq=False, repr=False)
 class Beside(Submitter):
     """Opens scopes in the ambient one, but in none of this name: a member that joins in the block of another has a
     reserve of its own, and no part of the other's."""
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
-        super().__init__(runtime)
-        self.name: str = name
+    _runtime: Runtime
+    name: str
 
     def _core(self) -> CoreScope:
         self._runtime.check()
