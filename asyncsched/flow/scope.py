@@ -219,16 +219,13 @@ class Submitter(Tasks):
         if wait is not None:
             check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
-        if isinstance(tenant, _UNFINISHED):
+        if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
             if isinstance(tenant, CoroutineType):
                 tenant.close()  # else Python warns
             raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
         return Scope(self, name or "unnamed", claimed, wait, deadline, share)
-
-
-_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
