@@ -18,11 +18,11 @@ from .devices import select
 from .devices.contract import Device
 from .errors import SchedulerClosed
 from .flow.scope import Submitter
-from .runtime.closing import abort, close_in_order, finish
 from .runtime.context import Ambient, enter, find, register
 from .runtime.life import OPEN, Life
 from .runtime.runtime import Runtime
 from .runtime.stall import StallWatch
+from .runtime.waiting import abort, close_in_order, finish
 from .tensors.handles import Handle, runtime_of
 
 if TYPE_CHECKING:

@@ -110,7 +110,7 @@ take_away(SYSTEM)
 import asyncsched as asc  # noqa: E402
 from asyncsched import array_api as xp  # noqa: E402
 from asyncsched.__main__ import main as command  # noqa: E402
-from asyncsched.runtime.wakeup import Wakeup  # noqa: E402
+from asyncsched.runtime.loops import Wakeup  # noqa: E402
 from tests.fake_cupy import fake_cupy  # noqa: E402
 from tests.ledger import engine_of  # noqa: E402
 

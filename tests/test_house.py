@@ -238,7 +238,7 @@ def test_finalisers_are_finished_if_a_signal_interrupts_them():
 
 # They ask about users' own objects: to find who is in a deadlock, or to let a frame's snapshot of its variables go. Of
 # memory it is `Escape.visible`, which shows the search the array that users have.
-ASK_FOR_COUNTS = {"runtime.holders", "runtime.awaiting", "_core.refcounts", "devices.memory"}
+ASK_FOR_COUNTS = {"runtime.holders", "_core.free_threading", "devices.memory"}
 
 
 def counts_read(tree: ast.AST) -> set[str]:
@@ -340,7 +340,7 @@ sys.modules["asyncsched"] = package
 before = set(sys.modules)
 from asyncsched._core.engine import Engine
 from asyncsched._core.completions import Completions
-from asyncsched._core.host import Host
+from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import CallPlan, Lane, Task, Value, new_value
 started = []

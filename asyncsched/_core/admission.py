@@ -22,18 +22,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
-from math import inf
 from operator import attrgetter
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
-from .free_threading import FREE_THREADED
 from .ledger import Ledger
 from .model import LAUNCHED, Account, Lane, Scope, Task, Value
-from .tenants import Priority, Queue, Share, Tenant, Tenants
+from .tenants import Priority, Queue, Ranked, Tenant
 
 PATIENCE: Final = 16  # a guess, as is GRACE: small enough to notice, large enough not to thrash
 GRACE: Final = 16
-_ASKED: Final = 8  # with more queues than this, `lacking` does not look at their heads; a guess
 
 
 class Admission:
@@ -47,19 +44,8 @@ class Admission:
     def __init__(self, ledger: Ledger, returning: Sized) -> None:
         self._ledger = ledger
         self._returning = returning
-        self.tenants: Tenants = Tenants()
         self._queues: dict[Queue, None] = {}  # queues with pending tasks
-        self._opened = 0  # scopes with a deadline, but those inside others
         self._classes: list[Priority] = []  # classes whose tenants have queues to serve
-
-    def new_queue(self, around: Queue | None, share: Share) -> Queue:
-        """A queue for a scope whose parent has the queue `around`."""
-        if around is None:
-            return Queue(Tenant(name=None, priority=self.tenants.ordinary))
-        queue = Queue(self.tenants.join(around.tenant, share), born=around.born)
-        if share.deadline and queue.born == inf:
-            queue.born = self._opened = self._opened + 1
-        return queue
 
     def push(self, task: Task) -> None:
         """Add a task to the queue of its scope."""
@@ -168,22 +154,6 @@ class Admission:
                 found[account], latest = task, max(latest, task.seq)
         return list(found.values())
 
-    def lacking(self) -> int:
-        """The least bytes that must come free before `next`, which returned None though a slot is free, gives a task.
-
-        Below 0 if the heads of one account's queues do not tell, or threads cannot count down together (see
-        `completions`). Then any end or drop may be enough.
-        """
-        waiting = self._ledger.waiting
-        if FREE_THREADED or len(waiting) > 1 or len(self._queues) > _ASKED:
-            return -1
-        (account,) = waiting
-        if account.limit is None or account.grace or not account.in_flight:
-            return -1
-        heads = [head for queue in self._queues if (head := queue.peek()) is not None and not head.blockers]
-        least = min([head.cost for head in heads], default=0) + account.used - account.limit
-        return least if least > 0 else -1
-
     def bytes_with(self, scope: Scope, cost: int) -> float:
         """How many bytes of its account are granted up to and with a task of this cost that joins the queue now.
 
@@ -254,13 +224,6 @@ class Admission:
                         found = task
                     break
         return found
-
-
-class Ranked(Protocol):
-    """A priority class. The higher level goes first, except after a class that was often passed over."""
-
-    level: float
-    passed: int
 
 
 def rank_of(group: Ranked) -> tuple[int, float]:

@@ -16,21 +16,18 @@ completion alone wakes it only if
 
 - somebody waits for that very task, or got its failure while it still ran;
 - its stream has run dry while tasks are pending; or
-- enough bytes are free now for a pending task that lacked them.
+- a pending task lacks bytes.
 
 Otherwise completions gather until there are `threshold`, about half of the tasks in flight. So the streams never run
 out of work meanwhile.
 
-The loop sets how many bytes are lacking, and each drop counts them down. The subtraction from `wants_bytes` makes no
-call between its read and its write, so with the GIL other threads see one step. Without it, one of two subtractions at
-once would be lost. So on a free-threaded build the number is never above 0: nobody subtracts, and every drop wakes.
-Some drops may be counted needlessly: those from before the number was set, and those of accounts where nobody waits.
-Then the loop wakes for nothing, never too late. A task's own drops at its end are reported together with its end, a
-moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for the rest.
+While a pending task lacks bytes, every drop and every end wakes the loop. A task's own drops at its end are reported
+together with its end, a moment later (`ending`): a wake-up in between would delay its stream, which needs the GIL for
+the rest.
 
 There is a shortcut. While no scan for a fitting task is under way, the bytes of what the loop's own thread drops are
 given back there and then. `immediate_thread` is the number of that thread. It is set while nothing is unfinished, until
-the next task is submitted; and while the engine runs quick tasks in a row, since it scans again afterwards.
+the next task is submitted.
 
 Some drops cannot be reported: there is no memory, or they come at the end of a recursion. They set `fatal`. So does a
 stream's thread that dies of an exception that is no task's. Then everything is abandoned. `fatal` is an attribute,
@@ -42,16 +39,17 @@ neither in flight nor held. Decisions that need everything else at rest (the pro
 wait for it. So the thread that waits for the device enters it in `returning` before it reports anything that follows
 from the drop. When the memory is back, the thread removes the entry first and reads the flag second.
 
-Tried and dropped: `call_soon_threadsafe` per completion (a wake-up each: the loop did nothing else under tiny tasks); a
-`queue.SimpleQueue` (its `get_nowait` raises at the end of each burst); a lock around shared state (the garbage
-collector may run `__del__` in the thread that holds it).
+Tried and dropped: to count down the bytes that are lacking, so that only the last of them wakes the loop (it was no
+faster, and with tasks that wait for bytes alone up to a tenth slower); `call_soon_threadsafe` per completion (a wake-up
+each: the loop did nothing else under tiny tasks); a `queue.SimpleQueue` (its `get_nowait` raises at the end of each
+burst); a lock around shared state (the garbage collector may run `__del__` in the thread that holds it).
 """
 
 from __future__ import annotations
 
 from _thread import get_ident
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,7 +71,7 @@ class Completions:
     immediate_thread: int = 0  # the thread whose drops are given back at once; 0 for none
     wants_slots: bool = False  # tasks are pending: wake at `threshold` completions, or when a stream runs dry
     threshold: int = 1
-    wants_bytes: int = 0  # bytes that a pending task lacks; below 0: wake at every drop and every end
+    wants_bytes: bool = False  # a pending task lacks bytes: wake at every drop and every end
     fatal: BaseException | None = None  # the exception that prevented a report or ended a stream's thread
     # Called on the loop's thread once no task is unfinished, to undo settings of the process; each once
     at_rest: list[Callable[[], None]] = field(default_factory=list)
@@ -91,22 +89,7 @@ class Completions:
             return True
         if not self.wants_slots:
             return job.failure is not None  # a waiter may have got it earlier, and be gone
-        if self.wants_bytes > 0:
-            self.wants_bytes = self.wants_bytes - job.refund or -1
-        return dry or self.wants_bytes < 0 or len(self.items) >= self.threshold
-
-    def all_completed(self, tasks: Sequence[Any], dry: bool) -> bool:
-        """Report tasks that ended together, as `completed` does one."""
-        self.items.extend(tasks)
-        self.ending, wake = False, self.fatal is not None
-        for task in tasks:
-            if task.waiters or (task.failure is not None and not self.wants_slots):
-                wake = True
-        if self.wants_bytes > 0:
-            refund = sum([task.refund for task in tasks])
-            if self.wants_bytes > 0:  # other threads count down, too
-                self.wants_bytes = self.wants_bytes - refund or -1
-        return wake or (self.wants_slots and (dry or self.wants_bytes < 0 or len(self.items) >= self.threshold))
+        return dry or self.wants_bytes or len(self.items) >= self.threshold
 
     def dropped(self, held: Any) -> None:
         """Report the charge of a value, or of an array that left, which nobody holds any more.
@@ -120,14 +103,7 @@ class Completions:
             return
         charge, held.charge = held.charge, 0
         self.items.append((account, charge, held.seq))
-        if self.wants_bytes:
-            self.freed(charge)
-
-    def freed(self, nbytes: int) -> None:
-        """Count down the bytes that are lacking."""
-        if self.wants_bytes > 0:
-            self.wants_bytes = self.wants_bytes - nbytes or -1
-        if self.wants_bytes < 0 and not self.ending:
+        if self.wants_bytes and not self.ending:
             self.notify()
 
     def died(self, error: BaseException) -> None:

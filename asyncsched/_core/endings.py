@@ -30,7 +30,7 @@ from typing import Any
 
 from .admission import Admission
 from .failure import Failure
-from .host import Host
+from .instrument import Host
 from .ledger import Ledger
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Scope, Task, Waiter
 

@@ -44,7 +44,7 @@ from _thread import get_ident
 from collections import deque
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ClassVar, Final, NoReturn, TypeVar, cast
+from typing import Any, ClassVar, Final, TypeVar, cast
 from weakref import ref
 
 from ..errors import QueueFull, TaskTooLarge
@@ -52,11 +52,10 @@ from .admission import Admission, place
 from .completions import Completions
 from .endings import Endings
 from .failure import Failure
-from .host import Host
+from .instrument import Host
 from .ledger import Ledger, Limits
 from .model import DONE, LAUNCHED, PENDING, Lane, Scope, Task, Value, failure_above
-from .scopes import Scopes
-from .tenants import Share
+from .tenants import Scopes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -99,22 +98,21 @@ class Engine:
     Args:
         limits: the bounds.
         completions: the deque in which completions and drops arrive.
-        host: launches tasks, and is called at events.
-        runtime: the owner; reachable from every account, and opaque here.
+        host: is asked and told at events. Reachable from every account, as its `runtime`.
 
     Attributes:
         interrupted: the exception that left a change in the middle, until everything has been abandoned.
     """
 
-    def __init__(self, limits: Limits, completions: Completions, host: Host, runtime: Any = None) -> None:
+    def __init__(self, limits: Limits, completions: Completions, host: Host) -> None:
         self.completions = completions
-        self.ledger: Ledger = Ledger(limits, completions, runtime, host.clock)
+        self.ledger: Ledger = Ledger(limits, completions, host)
         self.admission: Admission = Admission(self.ledger, completions.returning)
-        self.root: Scope = Scope("root", self.admission.new_queue(None, Share()), self.ledger.account)
         self.interrupted: BaseException | None = None
         self._host = host
         self._endings = Endings(self.ledger, self.admission, host)
-        self.scopes: Scopes = Scopes(self.ledger, self.admission, self.close_scope)
+        self.scopes: Scopes = Scopes(self.ledger, self.close_scope)
+        self.root: Scope = self.scopes.root
         self._stuck = False  # whether the host knows of stuck tasks
         # Requests of finalisers in the middle of a change: methods and their arguments.
         self._postponed: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
@@ -144,7 +142,11 @@ class Engine:
             self.require(task)
         most = ledger.limits.max_pending
         if bounded and most is not None and ledger.pending >= most:
-            self._refuse(task)
+            task.let_go()
+            raise QueueFull(
+                f"{task.name}: the backlog holds {ledger.pending:,} tasks (max_pending): `await s.barrier()` now and"
+                " then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
+            )
         if ledger.busy:
             self._put_off(Engine._join_late, task)
             return
@@ -176,7 +178,7 @@ class Engine:
             and not (hold or task.blockers)
         ):
             if task.plan.small and task.lanes[0].loop is not None:
-                self._run_or_launch(task, False, 1)
+                self._run_or_launch(task, False)
             else:
                 self._launch(task, False)
             return
@@ -217,13 +219,6 @@ class Engine:
                 limit,
             )
 
-    def _refuse(self, task: Task) -> NoReturn:
-        task.let_go()
-        raise QueueFull(
-            f"{task.name}: the backlog holds {self.ledger.pending:,} tasks (max_pending): "
-            "`await s.barrier()` now and then, or bound the loop: `w = s.window(2)` before it, `async with w:` in it"
-        )
-
     # -- moving things along ----------------------------------------------------------------------------------------
 
     def dispatch(self) -> None:
@@ -251,19 +246,17 @@ class Engine:
 
         Returns how many have run by now, if something was put off and more is to do; else None.
         """
-        completions, ledger, lacking = self.completions, self.ledger, 0
+        completions, ledger, lacking = self.completions, self.ledger, False
         for turn in range(_MOST_ROUNDS):
             self._take_in()
             while ledger.pending and ran < _MOST_HERE and not self._postponed and (task := self.admission.next()):
-                ran += self._run_or_launch(task, True, _MOST_HERE - ran)
+                ran += self._run_or_launch(task, True)
             if self._endings.notices:
                 self._endings.notify()
             # Flags first, a look at the deque second: see `completions`.
             completions.wants_slots = ledger.pending > 0
             completions.threshold = ledger.in_flight // 2 or 1
-            completions.wants_bytes = lacking = (
-                self.admission.lacking() if completions.wants_slots and not ledger.full else 0
-            )
+            completions.wants_bytes = lacking = completions.wants_slots and not ledger.full
             arrived = len(completions.items)
             if ran >= _MOST_HERE or (turn == _MOST_ROUNDS - 1 and arrived):
                 completions.notify()
@@ -289,7 +282,8 @@ class Engine:
                 account, nbytes, seq = item  # with `*item` the call takes twice as long
                 self.ledger.drop(account, nbytes, seq)
             elif type(item) is ref:
-                self.ledger.look_again(item())
+                if (waiting := item()) is not None and waiting.state == PENDING:  # its input has a holder less
+                    waiting.scope.account.make_fit(waiting)
             else:  # a job, which is neither admitted nor charged
                 self._endings.notices.append(item)
         ledger = self.ledger
@@ -298,50 +292,32 @@ class Engine:
 
     drain: ClassVar[Callable[[Engine], None]] = whole(_take_in)
 
-    def _run_or_launch(self, task: Task, queued: bool, most: int) -> int:
-        """Run the next task here, with others behind it, or launch it on a lane. Returns how many ran here."""
-        ran, elsewhere = 0, task
+    def _run_or_launch(self, task: Task, queued: bool) -> bool:
+        """Run the next task here, if it is quick and may, or launch it on a lane. Returns whether it ran here."""
         if task.plan.small and task.lanes[0].loop is not None:
             lane = self._host.loop_lane(task)
-            if lane is not None and not self._host.quiet_in_use():
-                ran, elsewhere = self._host.quietly(self._run_here, task, lane, queued, most)
-                queued = True
-        if elsewhere is not None:
-            self._launch(elsewhere, queued)
-        return ran
+            if lane is not None:
+                self._host.quietly(self._run_here, task, lane, queued)
+                return True
+        self._launch(task, queued)
+        return False
 
-    def _run_here(self, task: Task | None, lane: Lane | None, queued: bool, most: int) -> tuple[int, Task | None]:
-        """Run the next task on this thread, and the tasks after it while they may run here.
-
-        Nothing scans for fitting tasks while a body runs, so drops may take the shortcut: see `completions`.
-
-        Returns how many ran, and the next task if it must go elsewhere.
-        """
-        ran, completions, observer = 0, self.completions, self.ledger.observer
-        try:
-            if self.ledger.drop_observer is None:
-                completions.immediate_thread = get_ident()
-            while task is not None and lane is not None:
-                if queued:
-                    self._admit(task)
-                else:
-                    self.ledger.join(task, True)
-                task.lane, queued = lane, True
-                if observer is not None:
-                    observer.task_launched(task)
-                lane.device.run_here(task)
-                if task.plan.seconds:
-                    self._host.spend(task.plan.seconds)
-                self._endings.ended(task)
-                ran += 1
-                task = self.admission.next() if ran < most and not self._postponed else None
-                lane = self._host.loop_lane(task) if task is not None and task.plan.small else None
-        finally:
-            if self.ledger.unfinished:
-                completions.immediate_thread = 0
-        for account in self.ledger.waiting:
-            account.changed = True
-        return ran, task
+    def _run_here(self, task: Task, lane: Lane, queued: bool) -> None:
+        """Run the next task on this thread."""
+        ledger = self.ledger
+        if queued:
+            self._admit(task)
+        else:
+            ledger.join(task, True)
+        task.lane = lane
+        if ledger.observer is not None:
+            ledger.observer.task_launched(task)
+        lane.device.run_here(task)
+        if task.plan.seconds:
+            self._host.spend(task.plan.seconds)
+        self._endings.ended(task)
+        if not ledger.unfinished and ledger.drop_observer is None:
+            self.completions.immediate_thread = get_ident()
 
     def _launch(self, task: Task, queued: bool) -> None:
         """Put the next task on a lane."""

@@ -1,4 +1,4 @@
-"""What a Python that is built to run without its global lock (the GIL) asks for.
+"""Counts of references: what a Python that is built to run without the GIL, its global lock, asks; how one is read.
 
 Theory of operation. On such a *build* each object has two counts of references: one of the thread that made it, its
 owner, and one of all others. If another thread drops the last reference, CPython leaves the end of the object to the
@@ -22,6 +22,15 @@ both wait until each thread is in a call, or between two loops.
 
 Tried: deferred counts (`PyUnstable_Object_EnableDeferredRefcount`), which only the collector ends. Streams that look
 up, alone: bytes come up to `LOOK` late, and each task of a chain takes a new buffer meanwhile.
+
+*Reading.* A search for holders has found all of an object if they account for its whole count. `sys.getrefcount` counts
+every holder, and also the references of the question itself: variables, which some versions of CPython count and others
+(3.14, which borrows) may not; and arguments of a Python function, which the caller may or may not keep, above all under
+a debugger. So the object is in no variable and no argument here: it is fetched out of a container only for the call
+into C. `_calibrated` measures at import how much that call adds, with objects whose holders are known.
+
+The caller keeps the object in a container and in no variable: `references(values, i)`, or `references([node.thing],
+0)`, where the new list counts as one.
 """
 
 from __future__ import annotations
@@ -29,7 +38,7 @@ from __future__ import annotations
 import sys
 import sysconfig
 from _thread import get_ident
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, Final, TypeVar, cast
 from weakref import ref
@@ -41,6 +50,7 @@ LOOK: Final = 0.02  # seconds between two looks; a guess: a look takes some 20 u
 
 _TRIED: Final = ((3, 13),)
 _MERGED: Final = 3  # `_Py_REF_MERGED`, in the two lowest bits of the shared count
+_HUGE: Final = 1 << 30
 _MANY: Final = 1 << 16  # references that no new object has; the count of an immortal one is higher
 
 
@@ -128,3 +138,24 @@ MERGES: Final = FREE_THREADED and _as_expected()  # whether `merge` does anythin
 merge: Final[Callable[[object], None]] = _merge if MERGES else _leave
 # The same for what somebody else made on this thread and may have kept, if only a variable of the caller's holds it.
 merge_if_unknown: Final[Callable[[object], None]] = _merge_if_unknown if MERGES else _leave
+
+_asking = 0  # references that the question itself adds
+
+
+def references(holder: Sequence[object], index: int) -> int:
+    """The number of references to `holder[index]`, including that of `holder`.
+
+    If this interpreter's counts are not understood, the number is huge. Then nothing is written in place, and every
+    object counts as held outside.
+    """
+    return sys.getrefcount(holder[index]) - _asking
+
+
+def _calibrated() -> int:
+    """The number that `references` must subtract. Asks often enough for the interpreter to specialise its code."""
+    kept = (list, tuple)
+    raw = {references(kind([object()] * n), n - 1) - n + _asking for _ in range(50) for n in (1, 2, 3) for kind in kept}
+    return raw.pop() if len(raw) == 1 else -_HUGE
+
+
+_asking = _calibrated()

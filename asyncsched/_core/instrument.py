@@ -1,16 +1,16 @@
-"""The events of a scheduler, as callbacks: the interface of traces, live views and guards.
+"""What the engine asks and tells outside: its host, and the events of a scheduler as callbacks.
 
-Without an instrument each event costs one comparison. The engine and the streams call one observer, which forwards to
-all instruments (`runtime.instruments`).
+The second is the interface of traces, live views and guards. Without an instrument each event costs one comparison. The
+engine and the streams call one observer, which forwards to all instruments (`runtime.instruments`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from .callsite import CallSite
-from .model import Account, CallPlan, Scope, Task
+from .model import Account, CallPlan, Lane, Scope, Task
 
 
 class InlineOp(NamedTuple):
@@ -191,3 +191,36 @@ class Instrument:
 
 
 EVENTS = tuple(name for name in vars(Instrument) if not name.startswith("_"))
+
+
+class Host:
+    """The runtime, or a stand-in for it, for which the methods here are enough.
+
+    Attributes:
+        clock: returns seconds.
+    """
+
+    clock: Callable[[], float] = staticmethod(lambda: 0.0)
+
+    def loop_lane(self, task: Task) -> Lane | None:
+        """The lane of the event loop's thread, if a quick task may run there now; else None."""
+        return None
+
+    def spend(self, seconds: float) -> None:
+        """Take note that a quick task held the event loop's thread for so long, beyond the usual cost of a task."""
+
+    def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function that runs quick tasks."""
+        return function(*args)
+
+    def on_stuck(self, tasks: Sequence[Task]) -> None:
+        """Take note of the stuck tasks; () if there are none. Called after each change."""
+
+    def on_overrun(self, task: Task, site: CallSite) -> None:
+        """Take note that a task, of this line, made more than it was charged, and tracked bytes are above the limit."""
+
+    def on_cancel(self, task: Task) -> None:
+        """Take note that a task is cancelled after its launch."""
+
+    def on_interrupted(self, error: BaseException) -> None:
+        """Abandon everything: an exception left a change of state in the middle. See `engine`."""

@@ -7,14 +7,14 @@ For speed, two places repeat its code: `tensors.issue.run_at_once` charges an op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
 from .audit import sole_group
 from .completions import Completions
-from .instrument import Instrument
+from .instrument import Host, Instrument
 from .model import CANCELLED, DONE, FAILED, LAUNCHED, PENDING, Account, Scope, Task, Value
 from .ownership import POOLED_BYTES, sole, watch
 
@@ -55,14 +55,12 @@ class Ledger:
         "scope_observer", "sequence", "slots", "unlaunched", "waiting",
     )  # fmt: skip
 
-    def __init__(
-        self, limits: Limits, completions: Completions, runtime: Any = None, clock: Callable[[], float] = float
-    ) -> None:
-        self._clock = clock
+    def __init__(self, limits: Limits, completions: Completions, host: Host) -> None:
+        self._clock = host.clock
         self.limits: Limits = limits
         self.slots: float = inf if limits.max_ops is None else limits.max_ops
         self.completions: Completions = completions
-        self.account: Account = self._account(limits.max_bytes, runtime)
+        self.account: Account = self._account(limits.max_bytes, host)
         self.began: float | None = None
         self.busy: bool = False
         self.abandoned: bool = False
@@ -256,11 +254,6 @@ class Ledger:
             return False
         return bool(old.device.memory.may_recycle(old)) and _in_a_buffer(old)
 
-    def look_again(self, task: Task | None) -> None:
-        """A holder of a pending task's input has ended."""
-        if task is not None and task.state == PENDING:
-            task.scope.account.make_fit(task)
-
     def charge(self, task: Task) -> None:
         """Charge an admitted task: its slot and its bytes."""
         account = task.scope.account
@@ -366,7 +359,9 @@ class Ledger:
         account = scope.account
         assert account.parent is not None
         account.closed = True
-        outer = account.parent.open
+        outer = account.parent
+        if outer.closed:
+            outer = outer.open
         outer.used += account.used - scope.reserve
         outer.in_flight += account.in_flight
         if account.pending:

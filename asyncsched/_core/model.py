@@ -119,8 +119,8 @@ class Value:
                     self.array = None  # the memory first, then its bytes: another thread may wait for them
                 self.charge = 0
                 completions.items.append((account, charge, self.seq))
-                if completions.wants_bytes:
-                    completions.freed(charge)
+                if completions.wants_bytes and not completions.ending:
+                    completions.notify()
         except NO_ROOM as error:
             self.account.completions.fatal = error
 
@@ -172,27 +172,22 @@ class Plan(Protocol):
     """The facts about a task that are known before it runs. Similar tasks share one. Operations use `ops.op.Plan`."""
 
     name: str  # of the operation, or the function
-    estimate: float  # seconds that a stream of the host needs for it
-    on_card_seconds: float  # the same for a stream of a CUDA card
-    shares_event: bool  # whether it states its launches on a card, and has no errors that are known later
-    small: bool  # whether it is quick: it may run on the event loop's thread
-    seconds: float  # for which it would hold that thread, beyond the usual cost of a task
-    overwrites: bool  # whether its result may be written over a first input of the same form
-    alone: float  # seconds on one thread, where these alone say whether other threads share it; else infinite
+    estimate: float = UNKNOWN_SECONDS  # that a stream of the host needs for it
+    on_card_seconds: float = UNKNOWN_SECONDS  # the same for a stream of a CUDA card
+    shares_event: bool = False  # whether it states its launches on a card, and has no errors that are known later
+    small: bool = False  # whether it is quick: it may run on the event loop's thread
+    seconds: float = 0.0  # for which it would hold that thread, beyond the usual cost of a task
+    overwrites: bool = False  # whether its result may be written over a first input of the same form
+    alone: float = inf  # seconds on one thread, where these alone say whether other threads share it
 
 
-@dataclass(slots=True, eq=False)
-class CallPlan:
+@dataclass(eq=False)
+class CallPlan(Plan):
     """The plan of a task that is no operation: a function, a copy, a claim of bytes."""
 
     name: str
     estimate: float = UNKNOWN_SECONDS
-    on_card_seconds: float = UNKNOWN_SECONDS
-    shares_event: bool = False
     small: bool = False
-    seconds: float = 0.0
-    overwrites: bool = False
-    alone: float = inf
 
 
 @dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
@@ -200,7 +195,7 @@ class Task:
     """One unit of work. Its life: pending -> launched -> done | failed | cancelled.
 
     Python's garbage collector traverses all pending tasks about five times while the backlog grows, with a cache miss
-    or two for each object. To keep objects few, a task with one input or one dependent has no container for it.
+    or two for each object. To keep objects few, a task with one input has no container for it.
     """
 
     scope: Scope
@@ -227,7 +222,7 @@ class Task:
     expedited: bool = False  # queued before the rest of its scope
     blockers: int = 0  # producers that are not launched yet
     passed: int = 0  # times another scope was admitted while this head had no room
-    readers: Any = None  # the task that reads what this makes, or a list of them: see `dependents`
+    readers: list[Task] | None = None  # see `dependents`
     waiters: dict[Waiter, None] | None = None  # in order of arrival
     lane: Lane | None = None  # the stream it was given
     number: int = 0  # among the tasks of that stream, from 1
@@ -282,21 +277,16 @@ class Task:
     @property
     def dependents(self) -> Sequence[Task]:
         """The tasks that read its result and were submitted while it was unfinished."""
-        return () if (found := self.readers) is None else (found,) if type(found) is Task else found
+        return self.readers or ()
 
     def add_dependent(self, task: Task) -> None:
         """Make `task` wait for this one, which has not ended. It counts once, however often it reads the result."""
-        readers = self.readers
-        if readers is None:
-            self.readers = task
-        elif type(readers) is list:
-            if readers[-1] is task:
-                return
-            readers.append(task)
-        elif readers is task:
+        if self.readers is None:
+            self.readers = [task]
+        elif self.readers[-1] is task:
             return
         else:
-            self.readers = [readers, task]
+            self.readers.append(task)
         if self.state == PENDING:
             task.blockers += 1
 
@@ -313,11 +303,6 @@ class Task:
     def site(self) -> CallSite | None:
         """The line that submitted it, until the stream clears `value`."""
         return None if (value := self.value) is None else value.site  # read once: the stream's thread clears it
-
-    @property
-    def unestimated(self) -> bool:
-        """Whether it is a callable of unknown cost, which is charged nothing until its result is measured."""
-        return not self.cost and self.context is not None and self.options is None
 
     @property
     def settled(self) -> bool:
@@ -405,12 +390,11 @@ class Account:
         """Whether the cost of `task` stays within the limit. A task known to cost nothing always fits."""
         if self.limit is None or self.used + task.cost <= self.limit:
             return True
-        return not task.cost and not task.unestimated
+        # A callable of unknown cost is charged nothing until its result is measured
+        return not task.cost and (task.context is None or task.options is not None)
 
     def make_fit(self, task: Task) -> bool:
         """Have a pending task that lacks room cost what it turns out to need. Returns whether it has room."""
-        if self.limit is None or self.used + task.cost <= self.limit:  # `has_room`, written out: scans come here
-            return True
         return self.has_room(task) or (self.relieve(task) and self.has_room(task))
 
     def starved(self, full: bool) -> bool:

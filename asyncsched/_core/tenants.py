@@ -1,4 +1,4 @@
-"""Tenants: they share admissions by cost within a priority class; the scopes of one tenant take turns.
+"""Scopes and their tenants: these share admissions by cost within a priority class; the scopes of one take turns.
 
 Theory of operation. There are three levels. Each asks the one below for a task that can go now, and takes the first:
 
@@ -46,13 +46,15 @@ many that cannot go, all of these leave the heap and return; moving a thousand p
 The queues in which tasks wait: the order of the tasks of one scope. A queue has four methods: `push`; `peek`, which
 changes nothing; `remove`, for the first task or any other; and iteration, in the order of admission. Work that goes
 past all queues asks `Ledger.idle`.
+
+The tree of scopes: how they are opened, ended and closed, and how a closing scope hands over its contents.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort, insort_left
+from bisect import insort, insort_left
 from collections import deque
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 from math import inf
@@ -60,7 +62,8 @@ from operator import attrgetter
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
-from .model import PENDING, Task
+from .ledger import Ledger
+from .model import PENDING, Scope, Task
 
 SWEEP: Final = 64  # a queue is swept when this many of its tasks, and more than half, are no longer pending
 
@@ -197,10 +200,10 @@ class FairQueue(Generic[M]):
 
     def _remove(self, member: M) -> None:
         line = self._line
-        if line[-1] is member:
+        if line[-1] is member:  # as mostly
             line.pop()
         else:
-            del line[line.index(member, bisect_left(line, -member.paid, key=_order))]
+            line.remove(member)
 
 
 def _order(member: Member) -> float:
@@ -220,6 +223,10 @@ class Share(NamedTuple):
     priority: float | None = None  # the class: the higher goes first
     deadline: bool = False  # it has one, so it goes before younger ones
 
+
+_AS_AROUND: Final = Share()
+# Added to a growing scope's priority: it goes before newcomers of its class and after higher classes
+_GROWING: Final = 0.5
 
 _born = attrgetter("born")
 
@@ -246,7 +253,7 @@ class Tenant(Member):
         queue.in_rotation = False
         del self.queues[queue]
         if queue.born < inf:
-            self._take_out(queue)
+            self.by_age.remove(queue)
         if not self.queues:
             self.priority.tenants.leave(self)
 
@@ -280,35 +287,64 @@ class Tenant(Member):
         del self.queues[queue]
         self.queues[queue] = None
         if queue.born < inf:
-            self._take_out(queue)
+            self.by_age.remove(queue)
             insort(self.by_age, queue, key=_born)  # behind other scopes of the same request
         self.priority.tenants.charge(self, 1 + head.cost / QUANTUM)
 
-    def _take_out(self, queue: Queue) -> None:
-        by_age = self.by_age
-        del by_age[by_age.index(queue, bisect_left(by_age, queue.born, key=_born))]
-
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
-class Priority:
-    """A priority class: tenants that share."""
+class Ranked:
+    """A priority class. The higher level goes first, except after a class that was often passed over."""
 
     level: float
-    passed: int = 0  # admissions to other classes since the last to this one
+    passed: int = 0  # how many of other classes went since the last of this one
+
+
+@dataclass(slots=True, eq=False)
+class Priority(Ranked):
+    """A priority class: tenants that share."""
+
     # In units of `QUANTUM`: one for the bytes, one for the slot.
     tenants: FairQueue[Tenant] = field(default_factory=lambda: FairQueue(quantum=2))
 
 
-class Tenants:
-    """The known tenants and priority classes, by name and level. A new scope joins one of them."""
+class Scopes:
+    """The tree of scopes. A new scope joins one of the known tenants and priority classes, by name and level.
 
-    def __init__(self) -> None:
+    Args:
+        ledger: the engine's.
+        close: the engine's `close_scope`, which closes a scope that is over.
+    """
+
+    def __init__(self, ledger: Ledger, close: Callable[[Scope], None]) -> None:
+        self._ledger = ledger
+        self._close = close
+        self._opened = 0  # those with a deadline, but those inside others
         self.ordinary: Priority = Priority(0)
+        self.root: Scope = Scope("root", Queue(Tenant(name=None, priority=self.ordinary)), ledger.account)
         self._classes: WeakValueDictionary[float, Priority] = WeakValueDictionary({0.0: self.ordinary})
         self._named: WeakValueDictionary[tuple[Hashable, float], Tenant] = WeakValueDictionary()
         self._recent: deque[Tenant] = deque(maxlen=_REMEMBERED)  # strong references, which keep these tenants alive
 
-    def join(self, parent: Tenant, share: Share) -> Tenant:
+    def open(self, name: str, parent: Scope, share: Share | None = _AS_AROUND) -> Scope:
+        """Open a child scope with a queue of its own.
+
+        With `share=None` it uses its parent's queue, and first closes earlier siblings there that are over.
+        """
+        queue = parent.queue
+        if share is not None:
+            queue = Queue(self._tenant(queue.tenant, share), born=queue.born)
+            if share.deadline and queue.born == inf:
+                queue.born = self._opened = self._opened + 1
+        elif parent.ended_children:
+            self._sweep(parent.ended_children)
+        scope = Scope(name, queue, parent.account, parent)
+        parent.children[scope] = None
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_opened(scope)
+        return scope
+
+    def _tenant(self, parent: Tenant, share: Share) -> Tenant:
         """The tenant of a new scope inside a scope of the tenant `parent`: a known one or a new one."""
         name, weight, priority, _ = share
         name = parent.name if name is None else name
@@ -326,3 +362,90 @@ class Tenants:
         if weight is not None:
             tenant.weight = weight
         return tenant
+
+    def open_growth(self, scope: Scope, name: str) -> Scope:
+        """Open a scope beside `scope` for a claim by which the reserve of `scope` grows."""
+        assert scope.parent is not None
+        tenant = scope.queue.tenant
+        share = Share(tenant.name, tenant.weight, tenant.priority.level + _GROWING)
+        growth = self.open(name, scope.parent, share)
+        growth.grows = True
+        if scope.growing is None:
+            scope.growing = {}
+        scope.growing[growth] = None
+        self._ledger.growths += 1
+        return growth
+
+    def close_growth(self, scope: Scope, growth: Scope) -> None:
+        """Close a growth: its claim was granted, or is not wanted any more."""
+        assert scope.growing is not None
+        del scope.growing[growth]
+        self._close(growth)
+
+    def end(self, scope: Scope) -> None:
+        """Mark a scope to which nothing more will be submitted.
+
+        Once it is over it closes: now, when a later scope opens in its parent's queue, or at the latest with its
+        parent.
+        """
+        parent = scope.parent
+        assert parent is not None
+        scope.ended = True
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_left(scope)
+        if not (scope.tasks or scope.children or scope.unseen):  # as mostly; `over` looks at children, too
+            self.close(scope)
+            return
+        if parent.ended_children is None:
+            parent.ended_children = deque()
+        parent.ended_children.append(scope)
+
+    def _sweep(self, ended: deque[Scope]) -> None:
+        """Close scopes that are over.
+
+        Each call looks at two, and adds one. So they do not pile up, and the cost does not depend on their number.
+        """
+        for _ in range(min(2, len(ended))):
+            scope = ended.popleft()
+            if scope.closed:
+                pass
+            elif scope.tasks or not scope.over():  # most often it has tasks, which is quicker asked
+                ended.append(scope)
+            else:
+                self._close(scope)
+
+    def close(self, scope: Scope, error: BaseException | None = None) -> None:
+        """Take a finished scope out of the tree, and charge its remaining bytes to its parent in the same step."""
+        assert not scope.tasks
+        parent = scope.parent
+        assert parent is not None
+        self._closed(scope, error)
+        parent.children.pop(scope, None)
+        if scope.reserve:
+            self._ledger.unreserve(scope)
+        if scope.children:
+            self._hand_over(scope, parent)
+
+    def _closed(self, scope: Scope, error: BaseException | None = None) -> None:
+        scope.closed = True
+        if self._ledger.scope_observer is not None:
+            self._ledger.scope_observer.scope_closed(scope, error)
+
+    def _hand_over(self, scope: Scope, parent: Scope) -> None:
+        """Move the open children of a closing scope to its parent. Children that have ended close with it."""
+        todo, moved = list(scope.children), []
+        while todo:
+            child = todo.pop()
+            if child.ended:
+                self._closed(child)
+                todo += child.children
+            else:
+                assert child.parent is not None
+                del child.parent.children[child]
+                child.parent = parent
+                parent.children[child] = None
+                moved.append(child)
+        while moved:
+            child = moved.pop()
+            child.account = child.account.open
+            moved += child.children

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Hashable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from math import inf
 from time import monotonic
@@ -21,23 +22,27 @@ from .._core.model import Scope as CoreScope
 from .._core.model import Task
 from .._core.tenants import Share
 from .._instead import SCOPE, SUBMITTER, OnlyAsync, naming_arguments, no_attribute
-from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled, TaskTooLarge
+from ..errors import DeadlineExceeded, SchedulerClosed, TaskCancelled
 from ..ops.kernels import compiled
-from ..runtime.awaiting import awaits
-from ..runtime.closing import finish, report
-from ..runtime.context import Ambient, enter
+from ..runtime.context import Ambient, current_scope, enter
+from ..runtime.holders import awaits
+from ..runtime.runtime import Runtime
 from ..runtime.threads import in_thread
-from ..runtime.waiting import drained, shielded
+from ..runtime.waiting import drained, finish, report, shielded
 from ..tensors.awaitables import gather
 from ..tensors.capture import Graph, record, tensors_in
 from ..tensors.tensor import Tensor
-from .tasks import Tasks
+from .tasks import Tasks, check_reserve, check_wait
 
 _AGAIN: Final = 0.05  # seconds between two looks whether an async generator goes on, after its deadline
 
 
 class Submitter(Tasks):
     """The methods of both schedulers and scopes: they make tasks, wait for them, capture steps and open scopes."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._core = partial(current_scope, runtime)
 
     if not TYPE_CHECKING:  # where `__getattr__` would make every name look present to type checkers
 
@@ -214,34 +219,13 @@ class Submitter(Tasks):
         if wait is not None:
             check_wait(wait, reserve)
         hash(tenant)  # raises TypeError
-        if isinstance(tenant, _UNFINISHED):
+        if isinstance(tenant, CoroutineType | GeneratorType | AsyncGeneratorType):
             if isinstance(tenant, CoroutineType):
                 tenant.close()  # else Python warns
             raise TypeError("tenant= got a coroutine or a generator, and each is another tenant: give its result")
         claimed = None if reserve is None else parse_bytes(reserve, "reserve")
         share = Share(tenant, weight, priority, deadline is not None)
         return Scope(self, name or "unnamed", claimed, wait, deadline, share)
-
-
-_UNFINISHED = (CoroutineType, GeneratorType, AsyncGeneratorType)  # objects, of which each is another
-
-
-def check_wait(wait: float | None, reserve: object) -> None:
-    """Raise if this is no time to wait for a reserve."""
-    check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
-    if wait is not None and reserve is None:
-        raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
-
-
-def check_reserve(reserve: int, limit: int | None, what: str) -> None:
-    """Raise TaskTooLarge for a reserve that could never be granted."""
-    if limit is not None and reserve > limit:
-        raise TaskTooLarge(
-            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
-            " reserve of the scope around)",
-            reserve,
-            limit,
-        )
 
 
 async def _run(scope: Scope, fn: Callable[..., Any], examples: Sequence[Any], times: int) -> None:
@@ -320,6 +304,7 @@ class Timeout:
             self.timer = self._task.get_loop().call_later(_AGAIN, self._pass)
 
 
+@dataclass(eq=False, repr=False)
 class Scope(Submitter, OnlyAsync):
     """A group of tasks that is waited for, reported on and cancelled together. Made by `s.scope()`.
 
@@ -336,27 +321,20 @@ class Scope(Submitter, OnlyAsync):
     Scope('request 42', closed)
     """
 
-    def __init__(
-        self,
-        around: Submitter,
-        name: str,
-        reserve: int | None,
-        wait: float | None,
-        deadline: float | None,
-        share: Share,
-    ) -> None:
-        super().__init__(around._runtime)
-        self._parent = around._core  # asked for when this is entered
-        self._name = name
-        self._reserve = reserve
-        self._wait = wait
-        self._deadline = deadline
-        self._share = share
-        self._takes_turn = True  # of the loop, when it is entered; not where what follows waits in any case
-        self._cancels = True  # its body, at the deadline; not where somebody else does
-        self._timeout: Timeout | None = None  # while it is entered, if there is a deadline
-        self._inner: CoreScope | None = None
-        self._link: Ambient | None = None  # once it is entered: not while it waits for its reserve
+    _around: Submitter
+    _name: str
+    _reserve: int | None
+    _wait: float | None
+    _deadline: float | None
+    _share: Share
+    _takes_turn: bool = True  # of the loop, when it is entered; not where what follows waits in any case
+    _cancels: bool = True  # its body, at the deadline; not where somebody else does
+    _timeout: Timeout | None = None  # while it is entered, if there is a deadline
+    _inner: CoreScope | None = None
+    _link: Ambient | None = None  # once it is entered: not while it waits for its reserve
+
+    def __post_init__(self) -> None:
+        self._runtime = self._around._runtime
 
     @property
     def name(self) -> str:
@@ -440,7 +418,7 @@ class Scope(Submitter, OnlyAsync):
 
     async def _open(self) -> CoreScope:
         engine = self._runtime.engine
-        core = self._inner = engine.scopes.open(self._name, self._parent(), self._share)
+        core = self._inner = engine.scopes.open(self._name, self._around._core(), self._share)
         try:
             if self._takes_turn:
                 await asyncio.sleep(0)

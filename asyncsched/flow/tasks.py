@@ -35,17 +35,16 @@ from typing import Any, NoReturn, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import DTypeLike
 
-from .._arguments import format_seconds, is_coroutine_function, label_of, parse_bytes
+from .._arguments import check_number, format_seconds, is_coroutine_function, label_of, parse_bytes
 from .._core.callsite import CallSite, call_site
 from .._core.model import DONE, PENDING, CallPlan, Lease, Value, new_value
 from .._core.model import Scope as CoreScope
 from .._core.model import Task as CoreTask
 from .._instead import naming_arguments, refuse_keywords
 from .._tree import find, map_leaves
-from ..errors import QueueFull
+from ..errors import QueueFull, TaskTooLarge
 from ..ops.meta import Meta, meta
 from ..ops.program import ref
-from ..runtime.context import current_scope
 from ..runtime.life import running_loop
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited
@@ -67,16 +66,13 @@ _MAY_HOLD = (Handle, tuple, list, dict)  # types of arguments that are handles, 
 
 
 class Tasks:
-    """Makes tasks in the scope that its caller is in."""
+    """Makes tasks in the scope that its caller is in. The base of `Submitter`."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    _runtime: Runtime
+    _core: Callable[[], CoreScope]  # the scope that new tasks join. Raises if this thread may not submit
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return self._runtime.__reduce_ex__(protocol)
-
-    def _core(self) -> CoreScope:
-        return current_scope(self._runtime)
 
     async def put(self, array: Any, *, device: object = None, **keywords: NoReturn) -> Tensor:
         """Copy a host array to the device. Waits for room: this is where backpressure is felt.
@@ -407,6 +403,24 @@ class Tasks:
         finally:
             room.end(claim)
             del claim  # as in `put`
+
+
+def check_wait(wait: float | None, reserve: object) -> None:
+    """Raise if this is no time to wait for a reserve."""
+    check_number("wait", wait, "seconds", zero=True, none="as long as it takes")
+    if wait is not None and reserve is None:
+        raise ValueError("wait= is for how long to wait for a reserve, and there is none: give `reserve=`, too")
+
+
+def check_reserve(reserve: int, limit: int | None, what: str) -> None:
+    """Raise TaskTooLarge for a reserve that could never be granted."""
+    if limit is not None and reserve > limit:
+        raise TaskTooLarge(
+            f"{what} needs {reserve:,} bytes, and the limit is {limit:,}: reserve less, or raise max_bytes (or the"
+            " reserve of the scope around)",
+            reserve,
+            limit,
+        )
 
 
 def _no_room(name: str, nbytes: int, patience: float, seconds: float | None) -> QueueFull:

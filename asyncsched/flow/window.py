@@ -30,10 +30,9 @@ from .._arguments import check_int
 from .._core.model import Scope as CoreScope
 from .._instead import OnlyAsync
 from ..pictures.record import Record, Seconds
-from ..runtime.closing import report
 from ..runtime.context import Ambient, current_scope, enter
 from ..runtime.runtime import Runtime
-from ..runtime.waiting import drained
+from ..runtime.waiting import drained, report
 
 
 @dataclass(frozen=True, repr=False)

@@ -38,7 +38,7 @@ import numpy as np
 from .._arguments import refuse_mask_or_unit, require_package
 from .._blocks import contextmanager
 from ..errors import CheckpointDamaged
-from ..flow.tasks import Tasks
+from ..flow.scope import Submitter
 from ..ops.meta import CODES
 from ..runtime.context import find
 from ..runtime.threads import in_thread
@@ -344,7 +344,7 @@ async def load(path: AnyPath, *, device: object = None, scheduler: Any = None) -
     (array([0, 1, 2]), 'by hand')
     """
     require_package("asyncsched.load", "safetensors", "safetensors")
-    here = Tasks(find(scheduler))
+    here = Submitter(find(scheduler))
     loading = f"loading {os.fsdecode(path)}"
     with await in_thread(partial(StoredState, path), loading) as file:
         layout = dict.fromkeys(file.names, _TENSOR) if file.layout is None else file.layout

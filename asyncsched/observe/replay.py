@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 
 from .._core.completions import Completions
 from .._core.engine import Engine
-from .._core.host import Host
+from .._core.instrument import Host
 from .._core.ledger import Limits
 from .._core.model import DONE, LAUNCHED, CallPlan, Lane, Scope, Task, Value, new_value
 from .._core.tenants import Share

@@ -17,7 +17,7 @@ from .._core.callsite import CallSite, line_of
 from .._core.instrument import InlineOp
 from .._core.model import DONE, FAILED, STATE_NAMES, Lane, Scope, Task
 from ..pictures.record import Bytes, Record, Seconds
-from ..runtime.awaiting import place_of
+from ..runtime.holders import place_of
 from ..runtime.statistics import Load, Statistics
 from .probe import OfOne, Probe
 

@@ -8,6 +8,8 @@ timer or thread may end (see `loop_work.bound`). Everybody else may, and so may 
 Who can reach the future that an asyncio task waits for can wake it. If anybody can, as with a batcher's queue, the
 object that answers says who will (`Runtime.answerers`). If the bytes that may come free let any task in, its awaiter
 may release more, and so on: then it is no deadlock.
+
+What users are told of a stall: one line in the log, or the text of an error.
 """
 
 from __future__ import annotations
@@ -26,9 +28,7 @@ from weakref import WeakSet
 
 from .._core.callsite import line_of
 from .._core.model import DONE, LAUNCHED, PENDING, Account, Task, Value
-from .awaiting import awaited_by, where_it_waits
-from .holders import Owner, Walk
-from .life import running_loop
+from .holders import Owner, Walk, awaited_by, where_it_waits
 from .loop_work import bound
 from .runtime import Runtime
 
@@ -112,9 +112,8 @@ class _Case:
         self._unfinished = runtime.engine.root.unfinished()
         self.waiting = asyncio.all_tasks(runtime.loop)
         things, self._held = _charged(runtime, accounts)
-        asker = asyncio.current_task() if running_loop() else None
         asked = sorted(self.waiting, key=self._parked.__contains__)
-        self._walk = Walk(things, asked[:most], self._unfinished[:most], deadline, asker)
+        self._walk = Walk(things, asked[:most], self._unfinished[:most], deadline)
         self._unknown = Counter({account: account.used for account in accounts})
         for one in self._held:
             self._unknown[one.account] -= one.nbytes
@@ -228,3 +227,46 @@ def listed(parts: Iterable[tuple[int, str]], total: int, rest: str) -> list[str]
     sizes = sorted([(-n * nbytes, f"{n:,} x " * (n > 1) + f"{nbytes:,} bytes {text}") for (nbytes, text), n in counts])
     left = total + sum([size for size, _ in sizes[:_SHOWN]])
     return [line for _, line in sizes[:_SHOWN]] + [f"{left:,} bytes {rest}"] * (left > 0)
+
+
+def line_told(runtime: Runtime, task: Task, seconds: float, why: str) -> str:
+    """What the ledger knows of a stall, in one line."""
+    known_to_it = "; ".join(known_of(runtime, task.scope.account))
+    return f"for {seconds:.3g} s {_stuck(task)} ({known_to_it}); but {why}. `s.explain()` searches for who holds them"
+
+
+def text_told(task: Task, finding: Finding, needed: int) -> str:
+    """Why a task is stuck, who holds the bytes, and the cure: a limit of so many bytes."""
+    if finding.queued:
+        cure = (
+            "give each side bytes of its own, by `async with` around its loop: the consumer"
+            f" s.scope(reserve={needed - finding.queued}), for what is held outside the queue and what waits; the"
+            " producer s.scope(reserve=...), which bounds what is in the queue; together at most the limit"
+        )
+    # Names no limit: with a higher one, more scopes that reserve may come in first
+    elif finding.reserved:
+        cure = (
+            "drop results sooner, take fewer at a time, reserve less at a time, or reserve also for waiting"
+            " tasks (`Batcher(reserve=)` for a batch, `Stepper(scheduler=scope)` for steps), or raise the limit"
+        )
+    else:
+        cure = (
+            "drop results sooner, take fewer at a time, reserve with s.scope(reserve=...), or raise the limit"
+            f" to {needed:,} bytes, which would have been enough for all waiting tasks"
+        )
+    return "\n".join([_stuck(task), *[f"  {holder}" for holder in finding.lines], f"cure: {cure}"])
+
+
+def _stuck(task: Task) -> str:
+    account, others = task.scope.account, task.scope.account.pending - 1
+    more = f", and {others:,} more task{'s wait' if others > 1 else ' waits'}" if others else ""
+    return (
+        f"{task.name} (submitted at {line_of(task.site)}) needs {task.cost:,} bytes, and {account.used:,} of the"
+        f" {account.limit:,} allowed are held; nothing in flight will free any{more}"
+    )
+
+
+def known_of(runtime: Runtime, account: Account) -> list[str]:
+    """What the ledger knows of the holders of an account's bytes, without a search."""
+    parts = [(one.nbytes, one.place) for one, _ in known(runtime, [account])]
+    return listed(parts, account.used, f"in results{' and tasks in flight' if account.in_flight else ''}")

@@ -24,12 +24,11 @@ from .._core.audit import launched, sufficient_limit
 from .._core.callsite import is_users, line_of
 from .._core.model import DONE, LAUNCHED, PENDING, STATE_NAMES, Scope, Task, Value
 from ..pictures.graph import Node, TaskGraph
-from .awaiting import place_of, where_it_waits
-from .deadlock import BUDGET, investigate
+from .deadlock import BUDGET, investigate, known_of
+from .holders import place_of, where_it_waits
 from .life import running_loop
 from .loop_work import may_happen
 from .runtime import Runtime
-from .stall_text import known_of
 
 _Link = tuple[str, Task | None]  # of a chain: why a task waits, in words, and the task it waits for, if any
 _ENDED: Final[_Link] = "which has ended; the event loop takes that in at its next turn", None

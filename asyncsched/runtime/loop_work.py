@@ -28,11 +28,10 @@ from functools import partial
 from traceback import walk_stack
 from typing import Any, Final
 
-from .awaiting import awaits_unseen, steps_of, variables_of
 from .context import opened
-from .holders import is_namespace, leads_on
+from .holders import awaits_unseen, is_namespace, leads_on, steps_of, variables_of
+from .loops import Wakeup
 from .threads import running_code, under_way, waits_for_work
-from .wakeup import Wakeup
 
 # Private names, and the versions that they were tried with. Without one of them, no deadlock is certain.
 NAMES: Final = {

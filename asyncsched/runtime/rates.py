@@ -5,6 +5,11 @@ The claims that wait for bytes to reserve, and how fast earlier ones got theirs.
 Theory of operation. A scope keeps its reserve until it is left, whatever its tasks do meanwhile. So the rate at which
 tasks end does not say when the next scope will be let in. The rate of earlier grants does: their bytes, over the time
 in which anybody waited. That rate is measured only under full load, so idle times do not lower it.
+
+How long batches take. A batch of an item may take as long as one of a hundred, or a hundredth of it. So there is a time
+for each size, in powers of two. A size that was never seen takes as long as the nearest one that was. A batch needs no
+more for each item than smaller ones did that were computed later: else a size that was slow once would never be tried
+again.
 """
 
 from __future__ import annotations
@@ -14,9 +19,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
 from .._core.admission import Admission
+from .._core.ledger import Ledger
 from .._core.model import DONE, Account, Scope, Task
 from ..pictures.record import Bytes, Record, Seconds
 
@@ -67,12 +73,13 @@ class Took:
             After a second one in a row, the mean is at least the shorter of both.
     """
 
-    __slots__ = ("_count", "_last", "_longer", "_off", "_weight", "mean")
+    __slots__ = ("_count", "_last", "_longer", "_off", "_weight", "at", "mean")
 
     def __init__(self, weight: float = 1 / 8, longer: float = 1 / 2) -> None:
         self._weight, self._longer = weight, longer
         self._count = 0
         self.mean: float = 0.0  # 0 before the first
+        self.at: float = 0.0  # when the last was; for who wants to know
         self._off = 0.0
         self._last = 0.0  # the last time, if it was far beyond all others
 
@@ -99,6 +106,60 @@ class Took:
     def likely(self) -> float:
         """What most take at most."""
         return self.mean + 2 * self._off
+
+
+class Pace:
+    """The time that batches take, by their cost, and the batches that are computed now.
+
+    Args:
+        most: the most that a batch may cost.
+        concurrency: how many batches are computed at a time.
+        weights: of the last time, and of one that is longer: see `Took`.
+    """
+
+    def __init__(self, most: float, concurrency: int, *weights: float) -> None:
+        self.full: float = most  # what a batch costs that leaves items behind
+        self.running: dict[int, tuple[float, float]] = {}  # the cost of each batch, and when it began
+        self._concurrency = concurrency
+        self._weights = weights
+        self._took: dict[int, Took] = {}  # of each size, for a cost of 1
+
+    def add(self, cost: float, seconds: float, now: float) -> None:
+        """A batch took so long."""
+        if cost:
+            took = self._took.setdefault(_size(cost), Took(*self._weights))
+            if took.add(seconds / cost):
+                self._took = {_size(cost): took}  # what was known of the others is true no longer
+            took.at = now
+
+    def formed(self, cost: float, leaves: bool) -> None:
+        """A batch of this cost begins. `leaves`: it leaves items behind."""
+        if cost and (leaves or cost > self.full):
+            self.full += (cost - self.full) / 8
+
+    def seconds(self, cost: float) -> float:
+        """How long a batch of this cost takes; 0 before the first."""
+        if not self._took:
+            return 0.0
+        size = _size(cost)
+        known = size if size in self._took else min(self._took, key=lambda one: abs(one - size))
+        each, at = self._took[known].mean, self._took[known].at
+        if len(self._took) > 1:
+            each = min([each, *[one.mean for size, one in self._took.items() if size < known and one.at > at]])
+        return each * min(max(cost, 2.0 ** (known - 1)), 2.0**known)
+
+    def expected(self, cost: float, now: float) -> float:
+        """Seconds until the last of items of this cost, all together, is computed; 0 before the first measurement."""
+        running = sum([max(0.0, self.seconds(one) - (now - began)) for one, began in self.running.values()])
+        before = math.ceil(cost / self.full) - 1
+        if before <= 0:
+            return running / self._concurrency + self.seconds(cost)
+        full = self.seconds(self.full)
+        return (running + before * full) / self._concurrency + full
+
+
+def _size(cost: float) -> int:
+    return math.frexp(cost)[1]
 
 
 class Spent:
@@ -128,15 +189,13 @@ class Spent:
         return (self._all - self._sums.get(who, 0.0)) * math.exp((self._at - now) / _LATELY) / span if span else 0.0
 
 
-class Counts(Protocol):
-    """Counts since the beginning, and when the work began that is not metered yet; None at rest."""
+@dataclass(slots=True, eq=False)
+class Granted:
+    """The number and bytes of an account's claims that were granted after a wait."""
 
-    began: float | None
-    ended_bytes: int
-
-    @property
-    def ended_tasks(self) -> int:
-        """Tasks that had a slot, and have ended."""
+    began: float | None = None  # when they began to wait, if that is not metered yet; None at rest
+    ended_tasks: int = 0
+    ended_bytes: int = 0
 
 
 class Meter:
@@ -147,7 +206,7 @@ class Meter:
         clock: gives seconds.
     """
 
-    def __init__(self, source: Counts, clock: Callable[[], float] = perf_counter) -> None:
+    def __init__(self, source: Ledger | Granted, clock: Callable[[], float] = perf_counter) -> None:
         self._clock = clock
         self._source = source
         self._time = 0.0  # seconds of work not folded yet
@@ -196,15 +255,6 @@ class WaitingForRoom(Record):
     count: int
     nbytes: Bytes
     longest: Seconds
-
-
-@dataclass(slots=True, eq=False)
-class Granted:
-    """The number and bytes of an account's claims that were granted after a wait. A meter reads it."""
-
-    began: float | None = None
-    ended_tasks: int = 0
-    ended_bytes: int = 0
 
 
 class Line:

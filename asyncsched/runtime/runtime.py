@@ -25,8 +25,7 @@ from .._core.endings import Commit
 from .._core.engine import Engine
 from .._core.failure import Failure
 from .._core.free_threading import FREE_THREADED, LOOK
-from .._core.host import Host
-from .._core.instrument import Instrument
+from .._core.instrument import Host, Instrument
 from .._core.ledger import Ledger, Limits
 from .._core.model import DONE, Lane, Task, Value
 from .._interrupts import watch_for_interrupts
@@ -36,9 +35,9 @@ from ..devices.host.allowed import NO_DESCRIPTOR
 from ..errors import SchedulerClosed, TaskCancelled
 from .instruments import Instruments
 from .life import DROPPED, InlineMode, Life, OnOneLoop, running_loop
+from .loops import Wakeup, plain_wakeup
 from .rates import Meter, Room
 from .threads import in_thread, to_its_end
-from .wakeup import Wakeup, plain_wakeup
 
 _NEVER, _ndarray = InlineMode.NEVER, np.ndarray  # copies of names that each quick task reads
 
@@ -109,18 +108,12 @@ class Runtime(OnOneLoop, Host):
     abandoned: bool = False  # the loop ended while tasks ran: nothing is waited for any more
     _overrun_told = False
 
-    def __init__(
-        self,
-        devices: Sequence[Device],
-        limits: Limits,
-        *,
-        auto_bytes: bool = False,
-    ) -> None:
+    def __init__(self, devices: Sequence[Device], limits: Limits, *, auto_bytes: bool = False) -> None:
         super().__init__()
         self.devices = devices
         self.completions: Completions = Completions(plain_wakeup(self))
         self._wakeup: Wakeup | None = None
-        self.engine: Engine = Engine(limits, self.completions, self, self)
+        self.engine: Engine = Engine(limits, self.completions, self)
         self.ledger: Ledger = self.engine.ledger
         self.stall_watch: Callable[[Sequence[Task]], None] | None = None  # told of stuck tasks
         self._auto_bytes = auto_bytes  # whether the devices determine the limit
@@ -378,16 +371,17 @@ class Runtime(OnOneLoop, Host):
         """
         reads, lane = task.reads, task.lanes[0]
         if lane.copies:
-            return None if reads else lane
-        if self.inline is _NEVER:
+            if reads:
+                return None
+        elif self.inline is _NEVER or (task.after and any(reader.state < DONE for reader in task.after)):
             return None
         for value in (reads,) if type(reads) is Value else reads:
             producer = value.task
             if type(value.array) is not _ndarray or (producer is not None and producer.failure is not None):
                 return None
-        if task.after and any(reader.state < DONE for reader in task.after):
+        if self.quiet_in_use():
             return None
-        return lane.loop
+        return lane if lane.copies else lane.loop
 
     def quietly(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in a context where NumPy's error state is quiet."""

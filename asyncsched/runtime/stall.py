@@ -61,10 +61,9 @@ from .._core.model import PENDING, Account, Scope, Task
 from .._log import log
 from .._threads import start_thread
 from ..errors import AsyncSchedError, MemoryDeadlockError, Preempted, SchedulerStalled
-from .deadlock import BUDGET, Finding, investigate
+from .deadlock import BUDGET, Finding, investigate, line_told, text_told
 from .loop_work import LOOKING, bound, may_happen
 from .runtime import Runtime
-from .stall_text import line_told, text_told
 
 FIRST_LOOK = 0.05  # seconds until the first look at the loop
 NEXT_LOOK = 0.025  # the same, after some tasks failed and that freed nothing
@@ -207,7 +206,7 @@ class StallWatch:
         if perf_counter() < self._may_try.get(share, 0.0):
             return 0.0
         before, began = self._stuck, thread_time()  # not the clock, which counts other threads
-        self._runtime.completions.wants_bytes = 0  # freed bytes are taken in at once, without a wake-up
+        self._runtime.completions.wants_bytes = False  # freed bytes are taken in at once, without a wake-up
         attempt()
         spent = thread_time() - began
         self._runtime.dispatch()

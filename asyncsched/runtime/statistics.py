@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._core.audit import in_flight_bytes, unused_reserve
+from .._core.engine import Engine
 from .._core.model import CANCELLED, DONE, FAILED
 from ..pictures.record import Bytes, BytesPerSecond, Record, Seconds
 from .runtime import Runtime
@@ -83,21 +84,23 @@ class Load(Record):
     """
 
 
+def _drained(runtime: Runtime) -> Engine:
+    """The engine, for a thread that may wait, with everything taken in."""
+    runtime.check_waiting()
+    runtime.engine.drain()
+    return runtime.engine
+
+
 def tracked_bytes_of(runtime: Runtime) -> int:
     """The number that `Scheduler.tracked_bytes` is."""
-    engine = runtime.engine
-    runtime.check_waiting()
-    engine.drain()
+    engine = _drained(runtime)
     return max(0, engine.ledger.account.used - unused_reserve(engine.root))
 
 
 def statistics_of(runtime: Runtime) -> Statistics:
     """The record that `Scheduler.statistics()` returns."""
-    engine = runtime.engine
-    runtime.check_waiting()
-    engine.drain()
-    in_flight = in_flight_bytes(engine.root)
-    ledger = engine.ledger
+    engine = _drained(runtime)
+    ledger, in_flight = engine.ledger, in_flight_bytes(engine.root)
     return Statistics(
         tasks_submitted=ledger.submitted + ledger.ran_at_once,
         tasks_completed=ledger.ended[DONE] + ledger.ran_at_once,
@@ -121,10 +124,7 @@ def statistics_of(runtime: Runtime) -> Statistics:
 
 def load_of(runtime: Runtime) -> Load:
     """The record that `Scheduler.load()` returns."""
-    engine = runtime.engine
-    runtime.check_waiting()
-    engine.drain()
-    ledger, account = engine.ledger, engine.ledger.account
+    ledger, account = _drained(runtime).ledger, runtime.ledger.account
     runtime.meter.sample(ledger.unfinished > 0)
     tasks, nbytes = runtime.meter.rates()
     room = ledger.idle and (account.limit is None or account.used < account.limit)

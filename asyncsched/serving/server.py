@@ -12,7 +12,7 @@ from .._blocks import asynccontextmanager
 from .._instead import naming_arguments
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
-from ..flow.scope import check_wait
+from ..flow.tasks import check_wait
 from ..scheduler import Scheduler
 from .endpoints import BUCKETS, ENDPOINTS, Metrics
 from .http import App, ASGIScope, Exchange, Instrument, Problem, Receive, Send

@@ -28,7 +28,8 @@ from .._log import Log
 from ..errors import DeadlineExceeded, TaskCancelled
 from ..flow.batcher.batcher import Batcher
 from ..flow.batcher.stepper import Stepper
-from ..flow.scope import Scope, check_reserve
+from ..flow.scope import Scope
+from ..flow.tasks import check_reserve
 from ..observe.summary import Summary
 from ..scheduler import Scheduler
 from .client import BodyRoom

@@ -11,7 +11,7 @@ import numpy as np
 from asyncsched._core.completions import Completions
 from asyncsched._core.engine import Engine
 from asyncsched._core.failure import Failure
-from asyncsched._core.host import Host
+from asyncsched._core.instrument import Host
 from asyncsched._core.ledger import Limits
 from asyncsched._core.model import DONE, CallPlan, Lane, Scope, Task, Value, Waiter, failure_above, new_value
 from asyncsched._core.tenants import Share
@@ -45,7 +45,7 @@ class Rig(Host):
 
     def __init__(self, *, lanes: int = 1, **limits: Any) -> None:
         self.completions = Completions(lambda: None)
-        self.engine = Engine(Limits(**limits), self.completions, self, self)
+        self.engine = Engine(Limits(**limits), self.completions, self)
         self.ledger, self.root = self.engine.ledger, self.engine.root
         self.loop = Lane(self)  # where quick tasks run
         self.loop_is_free = True  # False: they held it for long enough, and go to streams

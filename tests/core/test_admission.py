@@ -197,7 +197,7 @@ def test_queues_of_closed_scopes_leave_the_rotation():
         rig.submit(scope=scope)
         rig.run()
         rig.engine.close_scope(scope)
-    assert len(rig.engine.admission.tenants.ordinary.tenants) <= 2
+    assert len(rig.engine.scopes.ordinary.tenants) <= 2
     assert not rig.engine.ledger.waiting
     assert not rig.root.children
 

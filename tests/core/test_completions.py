@@ -7,8 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from asyncsched._core.completions import Completions
-from asyncsched._core.free_threading import FREE_THREADED
-from asyncsched._core.model import LAUNCHED, PENDING
 
 from .rig import Rig, cancellation
 
@@ -63,7 +61,7 @@ def test_an_awaited_completion_wakes_once(rig):
     [
         ({"wants_slots": True, "threshold": 3}, False, 3),
         ({"wants_slots": True, "threshold": 3}, True, 1),
-        ({"wants_slots": True, "threshold": 3, "wants_bytes": -1}, False, 1),
+        ({"wants_slots": True, "threshold": 3, "wants_bytes": True}, False, 1),
         ({"wants_slots": False, "threshold": 3}, True, None),
     ],
 )
@@ -112,36 +110,10 @@ def test_where_a_wake_up_fails_the_next_is_made():
     assert woken == [0, 1]
 
 
-@pytest.mark.skipif(FREE_THREADED, reason="there every drop wakes: see `completions`")
-def test_freed_bytes_wake_the_loop_once_they_may_suffice():
-    """A head that lacks bytes: drops and ends count together, and nothing wakes before it may go."""
-    rig = Rig(max_bytes=100)
-    rig.woken = []
-    rig.completions.wake = lambda: rig.woken.append(None)
-    kept, value = rig.submit(cost=30)
-    value.charge = 30
-    ended, running = rig.submit(cost=50)[0], rig.submit(cost=20)[0]
-    rig.dispatch()
-    rig.finish(kept, charge=30)
-    rig.dispatch()
-    head, _ = rig.submit(cost=75)
-    rig.dispatch()
-    assert (rig.completions.wants_bytes, rig.woken) == (75, [])
-    drop(rig, 10)
-    assert (rig.completions.wants_bytes, rig.woken) == (65, [])
-    rig.completions.threshold = 10
-    ended.refund = 50
-    rig.post(ended, False)
-    assert (rig.completions.wants_bytes, rig.woken) == (15, [])
-    drop(rig, 15)
-    assert len(rig.woken) == 1
-    assert (head.state, running.state) == (PENDING, LAUNCHED)
-
-
 def test_the_drops_of_an_ending_task_are_posted_with_its_end(rig):
     """A wake-up in between would take the GIL from a stream that has the rest to do."""
     task, _ = finished(rig)
-    rig.completions.wants_slots, rig.completions.threshold, rig.completions.wants_bytes = True, 9, 5
+    rig.completions.wants_slots, rig.completions.threshold, rig.completions.wants_bytes = True, 9, True
     rig.completions.ending = True
     drop(rig, 8)
     assert not rig.woken

@@ -15,8 +15,6 @@ import pytest
 from asyncsched._core import free_threading
 from asyncsched._core.free_threading import FREE_THREADED, MERGES, merge, merged_at_birth
 
-from .rig import Rig
-
 free_threaded = pytest.mark.skipif(not FREE_THREADED, reason="this Python is built with the GIL")
 
 
@@ -105,25 +103,3 @@ def test_what_is_not_this_threads_alone_is_left_as_it_is() -> None:
 def test_where_the_layout_is_not_known_nothing_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(free_threading, "_TRIED", ())
     assert not free_threading._as_expected()
-
-
-def test_a_result_larger_than_its_cost_leaves_every_drop_to_wake_the_loop() -> None:
-    """It gives back less than nothing: counted down, it would turn "at every drop" into "after so many bytes"."""
-    rig = Rig()
-    task, _value = rig.submit(cost=10)
-    completions = rig.completions
-    completions.wants_slots, completions.threshold, completions.wants_bytes = True, 9, -1
-    task.refund = -50
-    assert completions.completed(task, False)
-    assert completions.wants_bytes == -1
-
-
-def test_threads_that_count_down_together_lose_nothing() -> None:
-    """Without the lock no thread writes what another one counts down: every drop wakes."""
-    rig = Rig(max_bytes=100)
-    rig.submit(cost=50)
-    rig.submit(cost=40)
-    rig.dispatch()
-    rig.submit(cost=75)
-    rig.dispatch()
-    assert rig.completions.wants_bytes == (-1 if FREE_THREADED else 65)

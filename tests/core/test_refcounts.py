@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from asyncsched._core import refcounts
-from asyncsched._core.refcounts import references
+from asyncsched._core import free_threading
+from asyncsched._core.free_threading import references
 
 
 class Thing:
@@ -42,7 +42,7 @@ def test_variables_arguments_attributes_and_views_are_holders() -> None:
 
 
 def test_the_calibration_came_out_on_this_python() -> None:
-    assert refcounts._calibrated() == refcounts._asking == 1
+    assert free_threading._calibrated() == free_threading._asking == 1
 
 
 TURNS = itertools.count()
@@ -60,8 +60,8 @@ def odd_counts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     class Odd:
         getrefcount = staticmethod(BROKEN[request.param](sys.getrefcount))
 
-    monkeypatch.setattr(refcounts, "sys", Odd)
-    monkeypatch.setattr(refcounts, "_asking", refcounts._calibrated())
+    monkeypatch.setattr(free_threading, "sys", Odd)
+    monkeypatch.setattr(free_threading, "_asking", free_threading._calibrated())
 
 
 @pytest.mark.usefixtures("odd_counts")

@@ -190,12 +190,11 @@ def test_tenants_and_classes_that_are_gone_leave_nothing_behind(rig):
         rig.engine.close_scope(scope)
     del scope
     gc.collect()
-    admission = rig.engine.admission
-    tenants = admission.tenants
-    kept = tenants._recent.maxlen
-    assert len(tenants._named) <= kept + 1
-    assert len(tenants._classes) <= kept + 2
-    assert len(admission._classes) <= 2
+    scopes = rig.engine.scopes
+    kept = scopes._recent.maxlen
+    assert len(scopes._named) <= kept + 1
+    assert len(scopes._classes) <= kept + 2
+    assert len(rig.engine.admission._classes) <= 2
 
 
 def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns(rig):
@@ -204,7 +203,7 @@ def test_an_overdrawn_tenant_that_has_nothing_more_leaves_the_turns(rig):
         rig.fill(rig.scope(str(i)), 1, cost=1000 * QUANTUM)
         rig.fill(busy, 2)
         rig.run()
-    assert len(rig.engine.admission.tenants.ordinary.tenants) <= 3
+    assert len(rig.engine.scopes.ordinary.tenants) <= 3
 
 
 # -- priority classes -------------------------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def test_bytes_come_back_when_their_array_is_gone_or_in_the_collectors_hands(hel
     account = Account(None, Completions(lambda: told.append(there() is not None)))
     value = new_value(account, None, None, array=np.zeros(1))
     value.charge, there = 8, weakref.ref(value.array)
-    account.completions.wants_bytes = 1  # told at the first drop
+    account.completions.wants_bytes = True  # told at the first drop
     if held:
         Cycle(value, lambda value: None)
     del value

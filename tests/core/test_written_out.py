@@ -131,11 +131,11 @@ def test_a_task_run_at_once_fits_beside_the_charged_bytes(held_bytes: int) -> No
     assert rig.ledger.account.used == held_bytes + NBYTES * fits
 
 
-@pytest.mark.parametrize("wants_bytes", [0, 50, 7, 3, -1])
+@pytest.mark.parametrize("wants_bytes", [False, True])
 @pytest.mark.parametrize("ending", [False, True])
 @pytest.mark.parametrize("here", ["", "another thread", "closed", "this thread"])
 def test_a_dropped_result_gives_its_bytes_back_as_the_completions_say(
-    wants_bytes: int, ending: bool, here: str
+    wants_bytes: bool, ending: bool, here: str
 ) -> None:
     """`Value.__del__` and `Completions.dropped`; and `Ledger.drop`, where it goes the shorter way."""
 
@@ -161,28 +161,3 @@ def test_a_dropped_result_gives_its_bytes_back_as_the_completions_say(
             completions.dropped(SimpleNamespace(account=account, charge=7, seq=3))
 
     assert dropped(by_value) == dropped(as_it_says)
-
-
-@pytest.mark.parametrize("wants_bytes", [None, 0, 12, 7, -1])
-@pytest.mark.parametrize("threshold", [2, 3, 9])
-@pytest.mark.parametrize("dry", [False, True])
-@pytest.mark.parametrize("one", ["", "awaited", "failed", "fatal"])
-def test_tasks_that_end_together_are_reported_as_one_by_one(
-    one: str, dry: bool, threshold: int, wants_bytes: int | None
-) -> None:
-    """`Completions.all_completed` and `Completions.completed`. (Who is to be woken counts the lacking bytes anew.)"""
-    tasks = [SimpleNamespace(waiters=None, failure=None, refund=4) for _ in range(3)]
-    if one == "awaited":
-        tasks[1].waiters = {print: None}
-    elif one == "failed":
-        tasks[1].failure = "a failure"
-
-    def reported(report: Callable[[Completions], bool]) -> tuple[Any, ...]:
-        completions = Completions(lambda: None, wants_slots=wants_bytes is not None, threshold=threshold)
-        completions.wants_bytes, completions.ending = wants_bytes or 0, True
-        completions.fatal = MemoryError() if one == "fatal" else None
-        wakes = report(completions)
-        return wakes, fields(completions, "wake", "fatal", *["wants_bytes"] * wakes)
-
-    expected = reported(lambda completions: max([completions.completed(task, dry) for task in tasks]))
-    assert reported(lambda completions: completions.all_completed(tasks, dry)) == expected

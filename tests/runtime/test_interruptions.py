@@ -24,7 +24,7 @@ import pytest
 
 import asyncsched as asc
 from asyncsched.runtime.context import current_scope
-from asyncsched.runtime.wakeup import _on_wake
+from asyncsched.runtime.loops import _on_wake
 from tests.ledger import engine_of
 from tests.thorough import usually
 from tests.validate import validate

@@ -14,7 +14,7 @@ import pytest
 import uvloop
 
 import asyncsched as asc
-from asyncsched.runtime.wakeup import Wakeup
+from asyncsched.runtime.loops import Wakeup
 from tests.ledger import engine_of
 from tests.waiting import held, no_collector, turns
 

@@ -281,7 +281,9 @@ class CUDAStream:
             if observer is not None and (times := details.get(task, _NOTHING)[2]) is not None:
                 observer.body_ended(task, *times.read(context.fault is None))
         self.finished.step(len(tasks))
-        return self._memory.completions.all_completed(tasks, self._in_flight.empty() and self._queue.empty())
+        dry = self._in_flight.empty() and self._queue.empty()
+        wake = [self._memory.completions.completed(task, dry) for task in tasks]
+        return any(wake)
 
     def _settle(self, task: Task, details: _Details, without_event: bool) -> None:
         """Give a task that has ended the failure that the device found.

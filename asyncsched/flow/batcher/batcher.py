@@ -15,10 +15,10 @@ from typing import Generic, TypeVar, cast
 
 from ..._arguments import check_int, parse_bytes
 from ..._instead import naming_arguments
-from ...errors import QueueFull
 from ...pictures.record import Record, Seconds
 from ...runtime.context import deadline, find, innermost
-from ..scope import Scope, Submitter, check_reserve
+from ..scope import Scope, Submitter
+from ..tasks import check_reserve
 from .queue import BATCH, Queue, Waiting
 from .runners import Runners
 
@@ -148,11 +148,7 @@ class Batcher(Generic[Item, Result]):
         """
         loop = self._runners.bind()
         cost = self._queue.cost_of(item)
-        try:
-            self._queue.check()
-        except QueueFull as full:
-            full.retry_after = self._runners.rate.seconds_for(len(self._queue))
-            raise
+        self._queue.check(self._runners.rate)
         # No await between the check and the push, so the room that was found is still there.
         here, now = innermost(), monotonic()
         until, tenant = deadline(here), self._queue.tenant(None if here is None else here.core.queue.tenant)

@@ -36,19 +36,18 @@ from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
 from time import monotonic
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 from ..._arguments import is_table
 from ..._core.admission import PATIENCE, rank_of
 from ..._core.tenants import Tenant as Owner
 from ...errors import TaskCancelled
 from ...runtime.context import Ambient
-from ...runtime.rates import Took
+from ...runtime.rates import Pace, Took
 from ..scope import Scope
-from .pace import SAFE, Pace, too_late
-from .queue import STEP, Entry, Group, Queue, Tenant, Words, late
+from .queue import SAFE, STEP, Entry, Group, Queue, Tenant, Words, late, too_late
 
-NOBODY: Final = Tenant(None, Group(0))  # of a member that is in no row
+NOBODY: Final = Tenant(name=None, group=Group(0))  # of a member that is in no row
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +55,7 @@ class Seat(Entry):
     """A member, and its outputs that nobody has read yet. It waits for a step, or to grow before one, or is in one
     (`going`). Or it is paused, since too many outputs are unread. Or it has ended, and is in no step any more."""
 
-    stays: ClassVar[bool] = True
-
+    future: asyncio.Future[None] | None  # of a reader, or of the coroutine that leaves
     owner: Owner | None  # the tenant of the scope it joined in
     number: int  # in the order of joining
     ended_step: Callable[[Seat, Any], None]  # gets what a step gave for it, on the loop's thread
@@ -79,7 +77,6 @@ class Seat(Entry):
     left: bool = False  # its block is being left
     begun: bool = False  # it has had an output
     error: BaseException | None = None  # to be raised once
-    future: asyncio.Future[None] | None = None  # of a reader, or of the coroutine that leaves
 
     @property
     def paused(self) -> bool:
@@ -94,9 +91,6 @@ class Seat(Entry):
 
     def give_up(self) -> None:
         self.ended_step(self, TaskCancelled("the steps of this member were cancelled, as when the event loop ends"))
-
-    def awaited(self) -> asyncio.Future[None] | None:
-        return self.future
 
     async def changed(self) -> None:
         """Wait until a step ends that gave it something, or that had it for the last time."""
@@ -136,7 +130,7 @@ class MemberQueue(Queue):
         others = [one for one in self.seats.values() if one is not seat and not one.ended]
         if deadline == inf or not others or not self._steps.mean:
             return
-        seconds = self._expected(seat, [*others, seat], now)
+        seconds = self._expected(seat, [*others, seat])
         if seconds > SAFE * (deadline - now):
             self.refused += 1
             raise too_late(seconds, deadline - now)
@@ -153,15 +147,15 @@ class MemberQueue(Queue):
             before.append(one)
             if one.steps or one not in self._items or one.deadline == inf or len(before) == 1:
                 continue
-            if one.deadline < now + SAFE * (seconds := self._expected(one, before, now)):
+            if one.deadline < now + SAFE * (seconds := self._expected(one, before)):
                 self.drop(before.pop())
                 one.settle(too_late(seconds, one.deadline - now))
 
-    def _expected(self, seat: Seat, upto: list[Seat], now: float) -> float:
+    def _expected(self, seat: Seat, upto: list[Seat]) -> float:
         """Seconds until a member has its last output, by those that go up to it: until there is room for it in a step,
         and its own steps. It waits for as much of each other tenant as of its own, at most, by their weights."""
         cost = sum([one.cost for one in upto])
-        own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full), now)
+        own = self._steps.likely * self.pace.seconds(min(cost, self.pace.full))
         if cost <= self.pace.full:
             return own
         left = [(_owner(one), max(0.0, self._work.mean - one.done)) for one in upto]
@@ -169,7 +163,7 @@ class MemberQueue(Queue):
         mine = last + sum([work for (other, _), work in left if other == name])
         shares = sum(dict([owner for owner, _ in left] + [(name, weight)]).values()) / weight
         total = last + sum([work for _, work in left])
-        return own + (min(total, mine * shares) - last) / self.pace.full * self.pace.seconds(self.pace.full, now)
+        return own + (min(total, mine * shares) - last) / self.pace.full * self.pace.seconds(self.pace.full)
 
     def shed(self, now: float) -> None:
         """Members are refused as others leave: see `learn`."""
@@ -184,9 +178,10 @@ class MemberQueue(Queue):
         if self.cost > self.max_batch_cost:
             step = list(self._chosen())
             for entry in step:
-                self._take(entry, now)
+                self._remove(entry)
         else:
-            step = self._take_all(now)
+            step = list(self._items)
+            self._forget_all()
             for seat in cast(list[Seat], step):
                 seat.stands, seat.in_row = 0.0, False
         cost = 0.0
@@ -194,7 +189,7 @@ class MemberQueue(Queue):
             cost += seat.cost
             seat.steps, seat.done = seat.steps + 1, seat.done + seat.cost
         self.pace.formed(cost, leaves)
-        return self._formed(step, now)
+        return step
 
     def _remove(self, entry: Entry) -> None:
         seat = cast(Seat, entry)

@@ -7,6 +7,16 @@ tenant that sends ten times its share waits behind its own items. A tenant witho
 next, or when the queue is empty. Not sooner: a tenant that sends one item at a time would count as new each time, as if
 nothing had been computed for it. A priority class without items is dropped when a batch forms. Classes go as in
 `_core.admission`: the highest first, except for one that waited while others got `PATIENCE` places.
+
+In time. An item waits for the batches that are computed now, for the batches before its own, and for its own. Items
+that could not be in time are refused when they come (`Queue.check_time`). Items that can no longer be in time, since
+batches took longer than before, are refused after a batch (`Queue.shed`), the later ones first, so that those before
+them can be. A batch takes no item with which those in it would be late (`Queue.form`). Nothing is refused without a
+measurement. One item is let through if nothing else waits or is computed, so that a single stall is forgotten.
+
+Alternatives. The rate of items: after a quiet time it is the rate of lone items. Not to begin what would be late, and
+nothing else: then the queue is full of items that are just too late, and each that is in time takes the place of
+several that could have been. The newest item first: half of those that were let in are never computed.
 """
 
 from __future__ import annotations
@@ -17,15 +27,17 @@ from collections.abc import Callable, Hashable, Iterator
 from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from math import ceil, inf
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ..._arguments import check_number, check_plain
 from ..._core.admission import rank_of
 from ..._core.failure import copied
-from ..._core.tenants import FairQueue, Member
+from ..._core.tenants import FairQueue, Member, Ranked
 from ..._core.tenants import Tenant as Owner
 from ...errors import DeadlineExceeded, QueueFull, TaskTooLarge, notes_of, passable
-from .pace import SAFE, Pace, too_late
+from ...runtime.rates import Pace, Rate
+
+SAFE: Final = 0.9  # of the time to a deadline is given away, since times vary
 
 
 class Words(NamedTuple):
@@ -46,29 +58,24 @@ STEP: Final = Words(
 )
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Tenant(Member):
     """The items of one tenant, the oldest first."""
 
-    __slots__ = ("clock", "cost", "group", "items", "left_out", "name")
-
-    def __init__(self, name: Hashable, group: Group) -> None:
-        super().__init__()
-        self.name: Hashable = name
-        self.group: Group = group
-        self.items: OrderedDict[Entry, None] = OrderedDict()
-        self.cost: float = 0.0  # of these
-        # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
-        # parts of prompts.
-        self.clock: float = 0.0
-        self.left_out: int = 0
+    name: Hashable
+    group: Group
+    items: OrderedDict[Entry, None] = field(default_factory=OrderedDict)
+    cost: float = 0.0  # of these
+    # For members, see `MemberQueue`: the place of the one that went last, and how many steps in a row left out all
+    # parts of prompts.
+    clock: float = 0.0
+    left_out: int = 0
 
 
 @dataclass(slots=True, eq=False)
-class Group:
+class Group(Ranked):
     """A priority class and its tenants, which may have no items any more."""
 
-    level: float
-    passed: int = 0  # items of other classes that were taken since the last of this one
     waiting: int = 0
     tenants: dict[Hashable, Tenant] = field(default_factory=dict)
     shares: FairQueue[Tenant] = field(default_factory=FairQueue)
@@ -85,13 +92,12 @@ class Group:
 class Entry:
     """An item on its way. Somebody waits for it."""
 
-    stays: ClassVar[bool] = False  # whether its waiter keeps what it holds until a batch that has begun ends
-
     item: Any
     cost: float
     arrived: float
     deadline: float
     tenant: Tenant
+    future: asyncio.Future[Any] | None  # that its waiter awaits
     context: Context = field(init=False, default_factory=copy_context)  # of the call, for instruments
 
     def wanted(self, now: float) -> bool:
@@ -107,14 +113,10 @@ class Entry:
         """Nobody will compute it, for instance since the event loop is ending."""
         raise NotImplementedError
 
-    def awaited(self) -> asyncio.Future[Any] | None:
-        """The future that its waiter awaits."""
-        raise NotImplementedError
-
 
 @dataclass(slots=True, eq=False)
 class Waiting(Entry):
-    """An item that is computed once, and the future that its caller awaits."""
+    """An item that is computed once."""
 
     future: asyncio.Future[Any]
 
@@ -132,9 +134,6 @@ class Waiting(Entry):
     def give_up(self) -> None:
         self.future.cancel()
 
-    def awaited(self) -> asyncio.Future[Any]:
-        return self.future
-
 
 def late(words: Words) -> DeadlineExceeded:
     """The error for a caller whose item nobody wanted any more, so it was not computed. The deadline may belong to a
@@ -143,6 +142,16 @@ def late(words: Words) -> DeadlineExceeded:
         f"the deadline of the scope in which this was started passed before a {words.batch} had room for its"
         f" {words.item}: allow more with `s.scope(deadline=)`, or start longer work outside of the scope"
     )
+
+
+def too_late(seconds: float, left: float) -> QueueFull:
+    """The error for an item whose result would come after its deadline."""
+    full = QueueFull(
+        f"the items before it and its own batch are likely to take {seconds:.3g} s, and its deadline is in {left:.3g} s"
+        ": come back later, or allow more with `s.scope(deadline=)`"
+    )
+    full.retry_after = max(0.0, seconds - SAFE * left)
+    return full
 
 
 def is_error(result: Any) -> bool:
@@ -219,14 +228,16 @@ class Queue:
             )
         return cost
 
-    def check(self) -> None:
-        """Raise unless an item may join."""
+    def check(self, rate: Rate) -> None:
+        """Raise unless an item may join. The rate at which items are computed says when there will be room."""
         if self.max_items is not None and len(self._items) >= self.max_items:
             self.refused += 1
-            raise QueueFull(
+            full = QueueFull(
                 f"{len(self._items):,} items wait for this batcher, which is its limit (max_queue): come back later,"
                 " admit fewer callers at a time, or raise max_queue"
             )
+            full.retry_after = rate.seconds_for(len(self._items))
+            raise full
 
     def check_time(self, tenant: Tenant, cost: float, deadline: float, now: float) -> None:
         """Raise unless an item that joins now is likely to be computed in time, or is alone."""
@@ -272,7 +283,7 @@ class Queue:
             group = self._groups[level] = Group(level)
         tenant = group.tenants.get(name)
         if tenant is None:
-            tenant = group.tenants[name] = Tenant(name, group)
+            tenant = group.tenants[name] = Tenant(name=name, group=group)
             group.shares.join(tenant)
         tenant.weight = weight
         return tenant
@@ -304,7 +315,7 @@ class Queue:
                 self.drop(first)
                 first.settle(late(self.words))
                 continue
-            seconds = self.pace.seconds(cost + first.cost, now)
+            seconds = self.pace.seconds(cost + first.cost)
             if first.deadline < now + seconds and (batch or len(self._items) > 1):
                 self.drop(first)
                 first.settle(too_late(seconds, first.deadline - now))
@@ -312,16 +323,11 @@ class Queue:
                 break
             else:
                 self._charge(first)
-                self._take(first, now)
+                self._remove(first)
                 batch.append(first)
                 cost += first.cost
                 until = min(until, first.deadline)
         self.pace.formed(cost, bool(self._items))
-        return self._formed(batch, now)
-
-    def _formed(self, batch: list[Entry], now: float) -> list[Entry]:
-        if batch and self.on_batch is not None:
-            self.on_batch([now - entry.arrived for entry in batch])
         return batch
 
     def empty(self) -> list[Entry]:
@@ -348,17 +354,6 @@ class Queue:
     def _add(self, entry: Entry) -> None:
         self._items[entry] = None
         self.cost += entry.cost
-
-    def _take_all(self, now: float) -> list[Entry]:
-        """All items at once."""
-        taken = list(self._items)
-        self.waited += sum([now - entry.arrived for entry in taken])
-        self._forget_all()
-        return taken
-
-    def _take(self, entry: Entry, now: float) -> None:
-        self._remove(entry)
-        self.waited += now - entry.arrived
 
     def _remove(self, waiting: Entry) -> None:
         del self._items[waiting], waiting.tenant.items[waiting]

@@ -8,18 +8,17 @@ import contextvars
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from time import monotonic
 from typing import Any, NoReturn
 
 from ..._arguments import counted, is_coroutine_function, label_of
 from ..._core.callsite import call_site
 from ..._core.model import CallPlan, Task
-from ..._generators import set_variable
+from ..._generators import current_task, set_variable
 from ...devices.guests import call as call_guest
 from ...errors import TaskCancelled, passable
-from ...runtime.awaiting import place_of
 from ...runtime.context import Ambient, ambient, find, innermost
+from ...runtime.holders import place_of
 from ...runtime.life import Life
 from ...runtime.rates import Rate
 from ..scope import Scope, Submitter
@@ -29,44 +28,38 @@ from .queue import STEP, Entry, Parts, Queue, late
 Answered = tuple[list[Entry], list[Any]]
 
 
+@dataclass(eq=False, repr=False)
 class Runners:
     """The runners of a batcher, or the one runner of a stepper: each is a coroutine that forms a batch, computes it,
     and forms the next. They belong to the event loop that uses them first; once that loop is closed, to the next."""
 
-    def __init__(
-        self,
-        fn: Callable[[list[Any]], Any],
-        queue: Queue,
-        most: int,
-        isolate: bool,
-        reserve: int | None,
-        scheduler: Submitter | None,
-    ) -> None:
-        self.name: str = label_of(fn)
+    _fn: Callable[[list[Any]], Any]
+    _queue: Queue
+    _most: int  # how many live at a time
+    _isolate: bool
+    _reserve: int | None
+    _scheduler: Submitter | None
+    batches: int = 0
+    retries: int = 0
+    answered: int = 0
+    largest: int = 0
+    rate: Rate = field(default_factory=Rate)
+    _since: float = 0.0  # when the rate was last measured, or work began
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def __post_init__(self) -> None:
+        self.name: str = label_of(self._fn)
         self._plan = CallPlan(self.name)
-        self._site = call_site()  # of its making: no line of the program submits a batch
-        self.batches: int = 0
-        self.retries: int = 0
-        self.answered: int = 0
-        self.largest: int = 0
-        self.rate: Rate = Rate()
-        self._fn = fn
-        self._is_async = is_coroutine_function(fn)
-        self._queue = queue
-        self._isolate = isolate
-        self._most = most
-        self._reserve = reserve
-        self._scheduler = scheduler
+        self._site = call_site(3)  # of its making: no line of the program submits a batch
+        self._is_async = is_coroutine_function(self._fn)
         self._context = contextvars.copy_context()
         self._context.run(_leave_scopes)
-        self._since = 0.0  # when the rate was last measured, or work began
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._words = queue.words
+        self._words = self._queue.words
         # Whether one scope lasts for all batches of a runner. Then the next batch is put on a stream in the turn of the
         # loop that delivers the last one, and readers of members' outputs read meanwhile. A coroutine function needs a
         # scope for each batch: the scope waits for tasks that the function did not await, and reports them. So does a
         # batcher: its callers need the turn of the loop that it takes to enter a scope, to ask for the next batch.
-        self._goes_on = queue.words is STEP and not self._is_async
+        self._goes_on = self._words is STEP and not self._is_async
         self._begin_anew()
 
     def bind(self) -> asyncio.AbstractEventLoop:
@@ -99,8 +92,8 @@ class Runners:
         """Forget all that a closed event loop has left."""
         self.computing: int = 0
         self._parts = Parts()
-        self._active: set[object] = set()  # the runners that will look at the queue again
-        self._tasks: set[asyncio.Task[None]] = set()  # the loop itself keeps weak references
+        # The runners that will look at the queue again. (The loop itself keeps weak references.)
+        self._tasks: set[asyncio.Task[None]] = set()
         # Members that wait for bytes, each with the asyncio task that then puts it into the queue.
         self.growing: dict[Entry, asyncio.Task[None]] = {}
         # The batches that are computed. Weak references: a batch holds items, and a search for holders would end here.
@@ -108,28 +101,25 @@ class Runners:
 
     def wake(self, loop: asyncio.AbstractEventLoop) -> None:
         """An item has joined the queue."""
-        if len(self._active) == self._most:
+        if len(self._tasks) == self._most:
             return
-        if not self._active:
+        if not self._tasks:
             self._since = monotonic()
-        me = object()
-        self._active.add(me)
-        run = self._run(me)
-        context = self._context.copy()
+        run, context = self._run(), self._context.copy()
         if self._scheduler is None:
             context.run(_leave_scopes, innermost())
         try:
             # Without keywords, which a task factory may not take.
             task = context.run(loop.create_task, run)
         except BaseException:
-            self._active.discard(me)
             run.close()
             raise
         task.set_name(f"{self._words.batches} of {self.name}")
-        self._tasks.add(task)
-        task.add_done_callback(partial(self._gone, me))
+        if not task.done():  # an eager one may be
+            self._tasks.add(task)
+            task.add_done_callback(self._gone)
 
-    async def _run(self, me: object) -> None:
+    async def _run(self) -> None:
         batch = Batch(None)
         try:
             while self._queue or self._parts:
@@ -141,12 +131,12 @@ class Runners:
             self._give_up(batch)
             raise
         finally:
-            self._active.discard(me)  # in the step that found the queue empty, so the next item starts a runner
+            # In the step that found the queue empty, so the next item starts a runner
+            self._tasks -= {current_task()}
 
-    def _gone(self, me: object, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if me in self._active:  # it never began
-            self._active.discard(me)
+    def _gone(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:  # it never began
+            self._tasks.discard(task)
             self._give_up(Batch(None))
 
     def _give_up(self, batch: Batch) -> None:
@@ -199,12 +189,15 @@ class Runners:
         """For a search for holders: the callers' futures by identity, each with the tasks that may answer it: all
         runners."""
         runners = set[asyncio.Task[Any]](self._tasks)
-        found = dict.fromkeys(self._entries(), runners) | {entry: {task} for entry, task in self.growing.items()}
-        return {id(future): tasks for entry, tasks in found.items() if (future := entry.awaited()) is not None}
+        in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
+        found = dict.fromkeys([*self._queue, *self._parts, *in_batches], runners)
+        found |= {entry: {task} for entry, task in self.growing.items()}
+        return {id(future): tasks for entry, tasks in found.items() if (future := entry.future) is not None}
 
     def bound(self) -> set[int]:
-        """For a search for holders: those futures whose callers keep what they hold until the future is set."""
-        return {id(entry.awaited()) for batch in self._batches for entry in batch.items if entry.stays}
+        """For a search for holders: those futures whose callers keep what they hold until the future is set. These are
+        members: a caller of a batcher may leave while its batch is computed."""
+        return {id(entry.future) for batch in self._batches for entry in batch.items if self._words is STEP}
 
     def explained(self) -> list[str]:
         """For `explain`: each batch that is computed, for how many, since when, and where a coroutine function
@@ -225,10 +218,6 @@ class Runners:
                 scopes[batch.scope] = None
         return [task for scope in scopes for task in scope._running()]
 
-    def _entries(self) -> list[Entry]:
-        in_batches = [entry for batch in self._batches for entry in batch.items or batch.part or ()]
-        return [*self._queue, *self._parts, *in_batches]
-
     def _form(self, batch: Batch) -> None:
         """Choose the items of a batch, as late as possible, unless that was done."""
         if batch.formed:
@@ -236,6 +225,10 @@ class Runners:
         batch.formed, now = True, monotonic()
         if batch.part is None:
             batch.items = self._queue.form(now)
+            waits = [now - entry.arrived for entry in batch.items]
+            self._queue.waited += sum(waits)
+            if waits and self._queue.on_batch is not None:
+                self._queue.on_batch(waits)
             self.computing += len(batch.items)
             self.largest = max(self.largest, len(batch.items))
             batch.cost = sum([entry.cost for entry in batch.items])

@@ -33,7 +33,8 @@ from ...pictures.record import Record, Seconds
 from ...runtime.context import current_scope, deadline, find, innermost
 from ...runtime.runtime import Runtime
 from ...runtime.threads import outlast
-from ..scope import Scope, Submitter, check_wait
+from ..scope import Scope, Submitter
+from ..tasks import check_wait
 from .members import NOBODY, MemberQueue, Seat
 from .queue import is_error, own
 from .runners import Runners
@@ -177,13 +178,13 @@ class Outputs(Generic[Output]):
         return f"Outputs({len(seat.unread)} to read, {state})"
 
 
+@dataclass(eq=False, repr=False)
 class Beside(Submitter):
     """Opens scopes in the ambient one, but in none of this name: a member that joins in the block of another has a
     reserve of its own, and no part of the other's."""
 
-    def __init__(self, runtime: Runtime, name: str) -> None:
-        super().__init__(runtime)
-        self.name: str = name
+    _runtime: Runtime
+    name: str
 
     def _core(self) -> CoreScope:
         self._runtime.check()
@@ -294,7 +295,6 @@ class Stepper(Generic[Member, Output]):
         check_wait(wait, reserve)
         check_plain("reserve=", reserve)
         self._reserve = reserve if reserve is None or callable(reserve) else parse_bytes(reserve, "reserve")
-        self._grows = callable(reserve)
         self._wait = wait
         self._ahead = ahead
         self._scheduler = scheduler
@@ -328,7 +328,7 @@ class Stepper(Generic[Member, Output]):
         owner, by = None if here is None else here.core.queue.tenant, asyncio.current_task()
         assert by is not None
         seat = Seat(
-            member, 1.0, 0.0, deadline(here), NOBODY, owner, next(self._numbers), self._settle, loop, here,
+            member, 1.0, 0.0, deadline(here), NOBODY, None, owner, next(self._numbers), self._settle, loop, here,
             weakref.ref(by),
         )  # fmt: skip
         self._queue.check_member(seat, seat.deadline, monotonic())
@@ -399,7 +399,7 @@ class Stepper(Generic[Member, Output]):
         """Let a member wait for a step, and for bytes before it. If its cost raises, nothing has changed."""
         cost = self._queue.cost_of(seat.item)
         seat.deadline = deadline(seat.joined_in, seat.joined_by())  # a scope around it may have been left since
-        if self._grows and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
+        if callable(self._reserve) and seat.room is not None and (more := self._asked(seat) - seat.reserved) > 0:
             if not seat.reserved:
                 raise ValueError(f"a member reserved nothing as it joined, and {more:,} bytes now: begin with a few")
             seat.growing = self._runners.growing[seat] = task = seat.loop.create_task(seat.room.grow(more))
