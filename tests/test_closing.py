@@ -34,6 +34,48 @@ async def test_leaving_raises_unseen_failures_as_one_group() -> None:
     assert [str(error) for error in caught.value.exceptions] == ["first", "second"]
 
 
+async def _barrier(s: asc.Scheduler, submit: Callable[[], None]) -> None:
+    submit()
+    await s.barrier()
+
+
+async def _scope(s: asc.Scheduler, submit: Callable[[], None]) -> None:
+    async with s.scope():
+        submit()
+
+
+async def _window(s: asc.Scheduler, submit: Callable[[], None]) -> None:
+    window = s.window(1)
+    async with window:
+        submit()
+    async with window:
+        pass
+
+
+async def _scheduler(s: asc.Scheduler, submit: Callable[[], None]) -> None:
+    submit()
+    await s.aclose()
+
+
+@pytest.mark.parametrize("reports", [_barrier, _scope, _window, _scheduler])
+async def test_a_failure_that_somebody_awaits_is_not_reported_besides(reports: Callable[..., Any]) -> None:
+    """Though what reports failures began to wait before, and so is woken first."""
+    gate, tasks = threading.Event(), list[asc.Task[None]]()
+
+    def body() -> None:
+        held(gate)
+        fail()
+
+    async with asc.Scheduler("cpu") as s:
+        waits = asyncio.create_task(reports(s, lambda: tasks.append(s.submit_nowait(body))))
+        await until(lambda: tasks)
+        await turns()
+        asyncio.get_running_loop().call_soon(gate.set)
+        with pytest.raises(LookupError):
+            await tasks[0]
+        await waits
+
+
 async def test_a_hundred_failures_are_kept_and_the_others_counted() -> None:
     with pytest.raises(ExceptionGroup, match="and 20 more") as caught:
         async with asc.Scheduler("cpu") as s:

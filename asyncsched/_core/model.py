@@ -480,6 +480,10 @@ class Scope:
             self.unseen = Unseen()
         self.unseen.add(failure)
 
+    def has_unseen(self) -> bool:
+        """Whether there are failures here or below that nobody has seen."""
+        return any(scope.unseen for scope in self.tree())
+
     def take_failures(self, before: int | None = None) -> tuple[list[Failure], int]:
         """Take the root causes that nobody has seen, here and below, of tasks numbered under `before`.
 

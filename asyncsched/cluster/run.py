@@ -41,6 +41,7 @@ from .._core.model import Scope as CoreScope
 from .._log import log
 from ..devices.contract import Device
 from ..devices.execution import Body
+from ..errors import TaskCancelled
 from ..flow.scope import Submitter
 from ..runtime.runtime import Runtime
 from ..runtime.waiting import ADMITTED, awaited, drained
@@ -96,13 +97,14 @@ class Run:
             TaskCancelled: if somebody cancelled its tasks.
         """
         runtime, before = self.runtime, self.runtime.ledger.peak_bytes
-        scope = Submitter(runtime).scope(name="dask")
+        submitter = Submitter(runtime)
+        scope, around = submitter.scope(name="dask"), submitter._core()
         self._waiting = asyncio.current_task()
         runtime.reclaimers.add(self._go_first)
         try:
             async with scope:
                 self._core = scope._core()
-                await self._submit_all(self._core)
+                await self._submit_all(self._core, around)
                 await drained(runtime, self._core)
             if self.failed is not None:
                 return {}
@@ -121,13 +123,15 @@ class Run:
             self._made.clear()
             _tell(runtime, before, len(self.nodes))
 
-    async def _submit_all(self, core: CoreScope) -> None:
+    async def _submit_all(self, core: CoreScope, around: CoreScope) -> None:
         runtime, queue, account = self.runtime, core.queue, core.account
         ledger = runtime.ledger
         held = 0  # submitted since the last dispatch
         for parts in self._groups():
             if self.stopped:
                 return
+            if core.parent is not around:  # that was left, whether or not a task was there to be cancelled
+                raise TaskCancelled(f"the graph was cancelled: scope {around.name!r}, in which it was called, was left")
             task = self._task(core, parts)
             limit = account.limit
             fits = limit is None or account.used + ledger.pending_bytes + task.cost <= limit

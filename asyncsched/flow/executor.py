@@ -1,7 +1,8 @@
 """A scheduler as an executor of `concurrent.futures`: the functions it is given are tasks like any other.
 
-Theory of operation. `submit` may be called on any thread, so it only has the loop start an asyncio task, which waits
-for room as `call` does. A future is told once whether its function runs, or was cancelled before. The stream's thread
+Theory of operation. `submit` may be called on any thread, so the function joins the backlog on the loop's thread: at
+once if that is this one, so that leaving the scheduler in the same step waits for it. An asyncio task then waits for
+it, as `call` does. A future is told once whether its function runs, or was cancelled before. The stream's thread
 tells it when it begins the function. The loop tells it when the task ends without having begun. The first of the two
 takes the turn (`_take_turn`).
 """
@@ -78,21 +79,22 @@ class SchedulerExecutor(Executor):
             wait_for(futures)
 
     def _start(self, work: _Work, future: Future[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        loop = asyncio.get_running_loop()
-        call = self._tasks.call(work, args, kwargs, name=work.name)
+        loop, call = asyncio.get_running_loop(), None
+        ended: asyncio.Future[Any]
         try:
-            task = loop.create_task(call)
-        except Exception as error:  # a task factory's; the caller may be on another thread
-            call.close()
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
-            return
-        task.add_done_callback(work.end)
+            call = self._tasks._begin_call(work, args, kwargs, name=work.name)
+            ended = loop.create_task(call)
+        except Exception as error:  # perhaps a task factory's; the caller may be on another thread
+            if call is not None:
+                call.close()
+            ended = loop.create_future()
+            ended.set_exception(error)
+        ended.add_done_callback(work.end)
 
         def cancel(future: Future[Any]) -> None:
             if future.cancelled():
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    loop.call_soon_threadsafe(task.cancel)
+                    loop.call_soon_threadsafe(ended.cancel)
 
         future.add_done_callback(cancel)
 
@@ -167,8 +169,8 @@ class _Work:
         """Another process gets only the function. The future stays here, and `end` tells it."""
         return partial, (_apply, self._fn)
 
-    def end(self, task: asyncio.Task[Any]) -> None:
-        """The asyncio task that waited for it is done."""
+    def end(self, task: asyncio.Future[Any]) -> None:
+        """The asyncio task that waited for it is done, or could not be made."""
         future, self._future = self._future, None
         assert future is not None
         if self._take_turn():  # it has not begun

@@ -312,6 +312,11 @@ class Tasks:
         runtime.submit(task, bounded=False)
         return self._result(task, value)
 
+    def _begin_call(self, fn: Callable[..., T], *args: Any, name: str) -> Coroutine[Any, Any, T]:
+        """`call` in two steps: this submits the function, and the coroutine that it returns awaits it."""
+        given = None, None, None, None, name, None, None
+        return self._result(*self._make_call(fn, args, given, self._context_for(fn, args, {}), bounded=False))
+
     async def _result(self, task: CoreTask, value: Value) -> Any:
         """Wait for a callable, and return its own result. If the wait is cancelled, so is the task.
 

@@ -244,6 +244,7 @@ class Trace(OfOne):
         record = TaskRecord(
             seq=task.seq, name=task.name, site="", scope=scope, cost=task.cost, kept=0, submitted=now, head=now,
             done=now, inputs=tuple([value.seq for value in task.inputs]), state="pending", expedited=task.expedited,
+            claim=not task.lanes,
         )  # fmt: skip
         self._tasks[task] = record, task.value.site
 
@@ -254,9 +255,7 @@ class Trace(OfOne):
         record, queue, lane = noted[0], task.scope.queue, task.lane
         record.head = max(self._last.get(queue, 0.0), record.submitted)
         record.launched = self._last[queue] = perf_counter()
-        if lane is None:
-            record.claim = True
-        else:
+        if lane is not None:
             record.device, record.stream, record.copies = lane.device.name, lane.stream.name, lane.copies
         if self._full:
             record.waited_for = "slots"

@@ -37,6 +37,9 @@ ADMITTED: Final = 0
 ANSWERED: Final = 1
 ENDED: Final = 2
 
+# Turns of the loop until a coroutine that is woken has a task's exception: one, or two if it waited for admission.
+_DELIVERED: Final = 2
+
 
 @dataclass(slots=True, eq=False)
 class Waiter:
@@ -116,17 +119,23 @@ awaited: Callable[..., Awaitable[None]] = coroutine(wait)  # the same for `async
 
 
 async def drained(runtime: Runtime, scope: Scope, before: int | None = None) -> bool:
-    """Wait until every task of the scope numbered under `before` has physically ended.
+    """Wait until every task of the scope numbered under `before` has physically ended, and whoever awaits one that
+    failed has its exception: what nobody has seen then may be reported.
 
     Returns whether it had to wait, and so passed through the loop.
     """
-    waited = False
+    waited, turns = False, _DELIVERED
     runtime.dispatch()
-    while task := next(reversed(scope.unfinished(before)), None):
-        # only for a late task: a waiter on each would wake the loop for each
-        await awaited(runtime, [task], ENDED)
+    while True:
+        if task := next(reversed(scope.unfinished(before)), None):
+            # only for a late task: a waiter on each would wake the loop for each
+            await awaited(runtime, [task], ENDED)
+        elif turns and scope.has_unseen():
+            turns -= 1
+            await asyncio.sleep(0)
+        else:
+            return waited
         waited = True
-    return waited
 
 
 async def shielded(runtime: Runtime, scope: Scope) -> None:

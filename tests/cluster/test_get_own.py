@@ -16,6 +16,7 @@ import asyncsched as asc
 from asyncsched import cluster
 from asyncsched.cluster import compute
 from asyncsched.devices.sim import SimDevice
+from tests.ledger import engine_of
 from tests.waiting import fail, held, until
 
 GRAPH = {"a": 1, "b": (inc, "a")}
@@ -63,6 +64,19 @@ async def test_leaving_its_scope_cancels_it(s):
         await computing
     assert not ran
     assert s.statistics().tasks_pending == s.statistics().tasks_in_flight == 0
+
+
+async def test_leaving_its_scope_cancels_it_also_while_it_has_no_task(s):
+    ran = list[int]()
+    with pytest.raises(LookupError):
+        async with s.scope(name="request"):
+            graph = {i: (ran.append, i + 0.5) for i in range(3)}
+            computing = asyncio.create_task(asyncio.to_thread(cluster.get, graph, list(graph)))
+            await until(lambda: any(scope.name == "dask" for scope in engine_of(s).root.tree()))
+            fail()
+    with pytest.raises(asc.TaskCancelled, match="scope 'request', in which it was called, was left"):
+        await computing
+    assert not ran
 
 
 async def test_closing_its_scheduler_refuses_what_was_not_submitted_yet():

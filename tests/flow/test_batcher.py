@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -20,7 +21,7 @@ from asyncsched.flow.batcher.batcher import Batcher
 from asyncsched.tensors.handles import runtime_of
 from tests.conftest import LOOPS
 from tests.ledger import engine_of
-from tests.waiting import tasks_made_by, turns, until
+from tests.waiting import no_collector, tasks_made_by, turns, until
 
 from .asking import Model, Panic, ask
 from .conftest import MakeTable
@@ -463,6 +464,34 @@ async def test_nothing_is_left_when_the_queue_is_empty(s: asc.Scheduler) -> None
     gc.collect()
     assert engine_of(s).root.children == {}
     assert s.statistics().bytes_retained == 0
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+@pytest.mark.parametrize("plain", [False, True], ids=["coroutine", "plain"])
+async def test_a_batch_that_failed_holds_nothing(s: asc.Scheduler, plain: bool, isolate: bool) -> None:
+    class Item:
+        pass
+
+    def refuse(items: list[Item]) -> list[Any]:
+        raise LookupError
+
+    async def refuse_on_the_loop(items: list[Item]) -> list[Any]:
+        x = await s.put(np.ones(1000))
+        return refuse([items[0]]) or [x]
+
+    async def caller() -> None:
+        item = Item()
+        items.append(weakref.ref(item))
+        with suppress(LookupError):
+            await batcher(item)
+
+    items: list[weakref.ref[Item]] = []
+    batcher: Batcher[Item, Any] = Batcher(refuse if plain else refuse_on_the_loop, isolate=isolate)
+    with no_collector():
+        await asyncio.gather(*[caller() for _ in range(4)])
+        await turns()
+        assert [item() for item in items] == [None] * 4
+        assert s.statistics().bytes_retained == 0
 
 
 async def test_without_a_scheduler_the_callers_are_told() -> None:

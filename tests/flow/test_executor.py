@@ -61,7 +61,7 @@ async def test_what_would_end_the_loop_is_for_whoever_asks_the_future(s, error):
 
 async def test_a_task_factory_that_fails_fails_the_future_alone(s):
     def make(loop, coro, **options):
-        if coro.__qualname__ == "Tasks.call":
+        if coro.__qualname__ == "Tasks._result":
             raise OSError("no more tasks")
         return asyncio.Task(coro, loop=loop, **options)
 
@@ -88,15 +88,24 @@ async def test_what_cannot_pass_through_await_is_for_whoever_asks_the_future(s, 
         future.result()
 
 
+async def test_leaving_waits_for_what_was_submitted_in_the_same_step():
+    async with asc.Scheduler("cpu") as s:
+        async with s.scope():
+            first = s.as_executor().submit(abs, -1)
+        assert await asyncio.wrap_future(first) == 1
+        second = s.as_executor().submit(abs, -2)
+    assert await asyncio.wrap_future(second) == 2
+
+
 async def test_what_has_not_begun_is_cancelled(s, gate):
     executor = s.as_executor()
     ran: list[int] = []
-    first = executor.submit(held, gate)
-    await until(first.running)
+    running = [executor.submit(held, gate) for _ in s.devices[0].streams]
+    await until(lambda: all(future.running() for future in running))
     others = [executor.submit(ran.append, i) for i in range(5)]
     executor.shutdown(cancel_futures=True)  # waits for nothing on the loop's thread
     gate.set()
-    await asyncio.wrap_future(first)
+    await asyncio.wait([asyncio.wrap_future(future) for future in running])
     await s.barrier()
     assert all(other.cancelled() for other in others)
     assert ran == []

@@ -201,6 +201,22 @@ def test_fields_of_another_type_are_told_or_change_nothing_that_matters(tmp_path
     assert damaged > 40
 
 
+async def test_a_reserve_that_was_never_granted_is_no_task_either(tmp_path: Path) -> None:
+    async def program(s: asc.Scheduler) -> None:
+        x = await s.put(np.ones(1000))
+        with pytest.raises(asc.QueueFull):
+            async with s.scope(reserve=8000, wait=0):
+                pass
+        await x
+
+    found = await traced(tmp_path / "run.json", program, max_bytes=10_000)
+    assert [(task.name, task.state, task.claim) for task in found.tasks] == [
+        ("put", "done", False),
+        ("scope 'unnamed'", "cancelled", True),
+    ]
+    assert [node.name for node in found.graph().nodes] == ["put"]
+
+
 def test_a_trace_of_a_reserve_alone_is_reported(tmp_path: Path) -> None:
     async def program(s: asc.Scheduler) -> None:
         async with s.scope(reserve="1 MiB"):

@@ -162,6 +162,7 @@ class Batcher(Generic[Item, Result]):
             self._queue.drop(waiting)
             if waiting.future.done() and not waiting.future.cancelled():
                 waiting.future.exception()  # seen, also when the caller was cancelled in the same step
+            del waiting  # its future has the exception, which holds this frame
 
     def statistics(self) -> BatcherStatistics:
         """A snapshot."""

@@ -234,23 +234,23 @@ class Runners:
             batch.cost = sum([entry.cost for entry in batch.items])
             self._queue.pace.running[id(batch)] = batch.cost, now
         else:
-            batch.items = [waiting for waiting in batch.part if waiting.wanted(now)]
-            dropped = [waiting for waiting in batch.part if not waiting.wanted(now)]
+            part, batch.part = batch.part, []
+            batch.items = [waiting for waiting in part if waiting.wanted(now)]
+            dropped = [waiting for waiting in part if not waiting.wanted(now)]
             self._queue.dropped += len(dropped)
             self.computing -= len(dropped)
             for waiting in dropped:
                 waiting.settle(late(self._words))
 
     async def _call(self, scope: Scope, batch: Batch) -> Answered:
-        items = batch.items
-        if not items:
+        if not batch.items:
             return [], []
         batch.began, batch.scope = monotonic(), scope
         if self._is_async:
             batch.begun = True
             # In an asyncio task of its own: the context and the count of cancellations that it leaves behind are that
             # task's.
-            batch.task = task = asyncio.create_task(self._called([waiting.item for waiting in items]))
+            batch.task = task = asyncio.create_task(self._called([waiting.item for waiting in batch.items]))
             task.set_name(f"{self._words.batch} of {self.name}")
             try:
                 returned, error = await task
@@ -259,7 +259,7 @@ class Runners:
             finally:
                 batch.task = error = None
                 del task  # its traceback holds this frame
-            return items, one_each(returned, len(items), self.name, self._words)
+            return batch.items, one_each(returned, len(batch.items), self.name, self._words)
 
         def compute() -> Answered:
             return self._on_stream(batch)
@@ -338,8 +338,9 @@ class Lasting(contextlib.AsyncExitStack):
 class Batch:
     """Items that are computed at once: those of the queue, or a part of a batch that failed."""
 
-    part: list[Entry] | None
-    items: list[Entry] = field(default_factory=list)  # once it is formed
+    part: list[Entry] | None  # empty once it is formed
+    # Once it is formed, until it ends. The only list of them, since callers' exceptions hold the frames of a runner.
+    items: list[Entry] = field(default_factory=list)
     formed: bool = False
     cost: float = 0.0  # of the items of the queue
     made: float = 0.0  # when its turn came, before it waited for its reserve
