@@ -12,7 +12,7 @@ from typing import Any
 from ...tensors import functions as f
 from ...tensors.functions._common import Operand, op
 from ...tensors.tensor import Tensor
-from .common import Rules, same, wide
+from .common import Rules, narrow, same, wide
 
 
 def _zero(g: Tensor) -> Tensor:
@@ -23,6 +23,7 @@ def _zero(g: Tensor) -> Tensor:
 def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
     """y x**(y-1), and 0 if y is 0, for any x."""
     if isinstance(y, Tensor):
+        y = narrow(y, g)
         return f.where(y == 0, 0, g * (y * x ** f.where(y == 0, 1, y - 1)))
     return g * (x ** (y - 1) * y) if y != 0 else _zero(g)
 
@@ -30,7 +31,7 @@ def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
 def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
     """x**y log(x), and 0 if x is 0 and y is not negative; NaN if x is negative."""
     if isinstance(x, Tensor):
-        return g * (out * f.log(f.where((x == 0) & (y >= 0), 1, x)))
+        return g * (out * f.log(narrow(f.where((x == 0) & (y >= 0), 1, x), out)))
     base = float(x)  # type: ignore[arg-type]  # complex results are not recorded
     if base == 0:
         return f.where(y >= 0, 0, -(g * out))
