@@ -117,19 +117,21 @@ async def test_a_plateau_takes_what_is_infinite_as_pytorch_does(s, mode, thresho
         assert found(ours) == pytest.approx(found(theirs), rel=1e-12)
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["made before loading", "made after the optimizer is loaded"])
 @pytest.mark.parametrize(
     "make", [*MAKE.values(), lambda of, o: of.ReduceLROnPlateau(o, patience=0)], ids=[*MAKE, "plateau"]
 )
-async def test_a_saved_schedule_goes_on(s, make, tmp_path):
+async def test_a_saved_schedule_goes_on(s, make, late, tmp_path):
     pytest.importorskip("safetensors", reason="safetensors is not installed")
     ours, other = of_ours(), of_ours()
-    schedule, again = make(schedules, ours), make(schedules, other)
+    schedule, again = make(schedules, ours), None if late else make(schedules, other)
     number = [3.0] if isinstance(schedule, schedules.ReduceLROnPlateau) else []
     for _ in range(5):
         schedule.step(*number)
     await asc.save(tmp_path / "state", {"schedule": schedule.state_dict(), "optimizer": ours.state_dict()})
     state = await asc.load(tmp_path / "state")
     other.load_state_dict(state["optimizer"])
+    again = make(schedules, other) if again is None else again
     again.load_state_dict(state["schedule"])
     for _ in range(5):
         assert found(other) == found(ours)
@@ -159,6 +161,10 @@ async def test_a_tensor_is_no_number_that_is_there(s):
         (lambda o: schedules.ReduceLROnPlateau(o, min_lr=[0.1]), "min_lr has 1 numbers for 2 groups"),
         (lambda o: schedules.StepLR(o, 3).load_state_dict({"best": 3}), "the state has .'best'., and StepLR"),
         (lambda o: schedules.StepLR(o, 3).load_state_dict({"last_epoch": 3, "base_lrs": [1.0]}), "not of 2 groups"),
+        (
+            lambda o: cosine_after_warm_up(schedules, o).load_state_dict(schedules.StepLR(o, 3).state_dict()),
+            "of 0 schedulers in sequence, not of 3",
+        ),
         (lambda o: [one.step() for one in [schedules.OneCycleLR(o, 0.3, 3)] * 4], "of 3 steps, and was stepped more"),
     ],
 )

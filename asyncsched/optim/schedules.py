@@ -75,13 +75,17 @@ class Schedule:
         Raises:
             ValueError: if it is the state of another schedule.
         """
+        self._restore(state_dict)
+        self.set(self.last_epoch)
+
+    def _restore(self, state_dict: Mapping[str, Any]) -> None:
+        """Set the state without the learning rates."""
         if state_dict.keys() != set(self._kept):
             raise ValueError(f"the state has {sorted(state_dict)}, and {type(self).__name__} {sorted(self._kept)}")
         if len(state_dict.get("base_lrs", self.optimizer.param_groups)) != len(self.optimizer.param_groups):
             raise ValueError(f"the state is not of {len(self.optimizer.param_groups)} groups of parameters")
         for name in self._kept:
             setattr(self, name, state_dict[name])
-        self.set(self.last_epoch)
 
 
 class StepLR(Schedule):
@@ -271,6 +275,18 @@ class SequentialLR(Schedule):
     def set(self, step: int) -> None:
         i = bisect_right(self.milestones, step)
         self.schedulers[i].set(step - self.milestones[i - 1] if i else step)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "schedulers": [one.state_dict() for one in self.schedulers]}
+
+    def _restore(self, state_dict: Mapping[str, Any]) -> None:
+        own = dict(state_dict)
+        states = own.pop("schedulers", ())
+        if len(states) != len(self.schedulers):
+            raise ValueError(f"the state is of {len(states)} schedulers in sequence, not of {len(self.schedulers)}")
+        super()._restore(own)
+        for one, state in zip(self.schedulers, states, strict=True):
+            one._restore(state)
 
 
 class OneCycleLR(Schedule):

@@ -72,6 +72,14 @@ async def test_of_a_tensor_and_a_number(s, name, number):
 
 
 CASES: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[np.ndarray, ...]]] = {
+    **{
+        f"norm of order {order}": (
+            lambda x, order=order: asc.linalg.vector_norm(x, axis=1, ord=order),
+            lambda x, order=order: torch.linalg.vector_norm(x, order, 1),
+            (np.array([[1.0, -2.0, 4.0], [0.5, 0.0, -3.0], [0.0, 0.0, 1.0]]),),
+        )
+        for order in (-3, -2, -1, -0.5, 0.5, 1.5, 3)
+    },
     "max along an axis": (lambda x: asc.max(x, axis=1), lambda x: torch.amax(x, 1), (ROWS,)),
     "min along an axis": (lambda x: asc.min(x, axis=1), lambda x: torch.amin(x, 1), (ROWS,)),
     "max of all, one NaN": (asc.max, torch.max, (ROWS,)),

@@ -56,6 +56,33 @@ async def test_gradients_have_the_dtype_of_their_tensors(s):
     assert half.grad.dtype == np.float16
 
 
+@pytest.mark.parametrize("turned", [False, True])
+async def test_the_gradient_of_an_assignment_goes_to_the_write_that_stayed(s, turned):
+    """Several writes go to each place. NumPy goes across a transposed view of an index array."""
+    index = np.array([[0, -1, 0, -1], [1, 0, 0, 0]])
+    places = asc.permute_dims(await s.put(index.T.copy()), (1, 0)) if turned else await s.put(index)
+    values = await leaf(s, np.array([1.0, 2.0, 3.0, 4.0]))
+    y = await s.put(np.zeros(2))
+    y[places] = values
+    assert (await y).tolist() == [4.0, 1.0]
+    y.backward(await s.put(np.array([10.0, 20.0])))
+    assert (await values.grad).tolist() == [20.0, 0.0, 0.0, 10.0]
+
+
+@pytest.mark.parametrize("dtype", ["u1", "f2", "f4"])
+async def test_powers_of_narrow_and_wide_numbers_have_gradients_of_the_wide_ones(s, dtype):
+    base, exponent = np.array([2, 7, 100], dtype), np.array([0.3, 1.25, 2.7])
+    power = await leaf(s, exponent)
+    (await s.put(base) ** power).sum().backward()
+    expected = base.astype("f8") ** exponent * np.log(base.astype("f8"))
+    np.testing.assert_allclose(await power.grad, expected, rtol=1e-13)
+    narrow = np.array([0.3, 1.25, 2.7]).astype("f2" if dtype == "u1" else dtype)
+    numbers = await leaf(s, base.astype("f8"))
+    (numbers ** await s.put(narrow)).sum().backward()
+    expected = narrow.astype("f8") * base.astype("f8") ** (narrow.astype("f8") - 1)
+    np.testing.assert_allclose(await numbers.grad, expected, rtol=1e-13)
+
+
 async def test_a_gradient_to_begin_with(s):
     x = await leaf(s, [1.0, 2.0])
     with pytest.raises(ValueError, match="reduce the tensor to a number"):

@@ -72,3 +72,27 @@ async def test_single_precision_has_no_wrong_zero(s, name, scale):
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
 async def test_the_gradient_where_all_is_zero_is_zero(s, fn, dtype):
     assert not (await gradient(s, fn, np.zeros((2, 3), dtype))).any()
+
+
+SCALED: dict[str, tuple[Callable[[asc.Tensor], asc.Tensor], list[float]]] = {
+    "divide": (lambda x: 800 / x, [8.0, -16.0]),
+    "log10": (asc.log10, [0.05, 0.25]),
+    "smooth_l1_loss, wide bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1000.0), [300.0, -700]),
+    "smooth_l1_loss, narrow bend": (lambda x: nn.smooth_l1_loss(x, x * 0, reduction="none", beta=1e-6), [0.0, 3.0]),
+    "huber_loss": (lambda x: nn.huber_loss(x, x * 0, reduction="none", delta=200.0), [3.0, -0.5]),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+async def test_a_scaled_loss_has_the_gradient_of_double(s, name):
+    """A loss is multiplied by a large number, so that small gradients are no zeros in half precision."""
+    function, numbers = SCALED[name]
+    found = []
+    for dtype in ("f2", "f8"):
+        x = await leaf(s, np.array(numbers, dtype))
+        value = function(x)
+        value.backward(asc.full(value.shape, 5000, dtype=dtype))
+        found.append((await value, await x.grad))
+    (half, slope), (double, expected) = found
+    np.testing.assert_allclose(half, double, rtol=0.01)
+    np.testing.assert_allclose(slope, expected, rtol=0.01)

@@ -81,6 +81,14 @@ async def test_a_mask_of_the_module_means_what_it_means_there(s, shape, kind):
     np.testing.assert_allclose(got, np.nan_to_num(theirs), rtol=1e-9)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+async def test_the_root_mean_square_of_small_numbers_is_theirs(s, dtype):
+    x = np.array([[-0.0018, 0.003], [0.02, -0.01]], dtype)
+    expected = torch.nn.functional.rms_norm(torch.tensor(x), (2,)).numpy()
+    rounding = 2e-3 if dtype == "float16" else 1e-6
+    np.testing.assert_allclose(await nn.rms_norm(await s.put(x), 2), expected, rtol=rounding)
+
+
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
 @pytest.mark.parametrize("name", ["mlp", "cnn", "transformer"])

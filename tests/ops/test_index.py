@@ -147,6 +147,28 @@ def test_of_several_writes_to_a_place_the_last_stays(shape, key, value):
     assert [n in (None, m) for n, m in zip(planned.meta.shape, found.shape, strict=True)] == [True] * found.ndim
 
 
+@pytest.mark.parametrize("turned", [(False, True), (True, False), (True, True)], ids=["value", "indices", "both"])
+def test_the_last_of_several_writes_is_that_in_c_order_whatever_the_layouts(turned):
+    rng = np.random.default_rng(0)
+    for shapes, value in [
+        ([(3, 4, 1)], (3, 1, 1)),
+        ([(3, 4)], (3, 4)),
+        ([(2, 3, 1), (1, 3, 4)], (1, 4)),
+        ([(3, 1, 3), (3, 3)], (3, 3, 3)),
+        ([(1, 1, 1), (2, 3), (1, 2, 1)], (1, 2, 3)),
+    ] * 20:
+        indices = [rng.integers(-2, 2, shape) for shape in shapes]
+        written = np.arange(1.0, 1 + np.prod(value)).reshape(value)
+        expected = np.zeros((2,) * len(indices))
+        whole = np.broadcast_arrays(*indices, written)[:-1]
+        for place in np.ndindex(whole[0].shape):
+            expected[tuple([index[place] for index in whole])] = np.broadcast_to(written, whole[0].shape)[place]
+        turn = [np.asfortranarray if one else np.array for one in turned]
+        arrays, options = encoded(tuple([turn[1](index) for index in indices]))
+        found = TABLE["setitem"].kernel(np, np.zeros_like(expected), turn[0](written), *arrays, **options)
+        np.testing.assert_array_equal(found, expected)
+
+
 @pytest.mark.parametrize(
     "key", [0, (..., 1), (slice(None), 0, slice(1, None)), np.array([2, 0, 2]), np.array([0, 1, 1]) > 0]
 )

@@ -12,7 +12,7 @@ from typing import Any
 from ...tensors import functions as f
 from ...tensors.functions._common import Operand, op
 from ...tensors.tensor import Tensor
-from .common import Rules, same, wide
+from .common import Rules, narrow, same, wide
 
 
 def _zero(g: Tensor) -> Tensor:
@@ -23,6 +23,7 @@ def _zero(g: Tensor) -> Tensor:
 def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
     """y x**(y-1), and 0 if y is 0, for any x."""
     if isinstance(y, Tensor):
+        y = narrow(y, g)
         return f.where(y == 0, 0, g * (y * x ** f.where(y == 0, 1, y - 1)))
     return g * (x ** (y - 1) * y) if y != 0 else _zero(g)
 
@@ -30,7 +31,7 @@ def _pow_base(g: Tensor, x: Tensor, y: Any) -> Tensor:
 def _pow_exponent(g: Tensor, x: Operand, y: Tensor, out: Tensor) -> Tensor:
     """x**y log(x), and 0 if x is 0 and y is not negative; NaN if x is negative."""
     if isinstance(x, Tensor):
-        return g * (out * f.log(f.where((x == 0) & (y >= 0), 1, x)))
+        return g * (out * f.log(narrow(f.where((x == 0) & (y >= 0), 1, x), out)))
     base = float(x)  # type: ignore[arg-type]  # complex results are not recorded
     if base == 0:
         return f.where(y >= 0, 0, -(g * out))
@@ -63,7 +64,7 @@ ELEMENTWISE: Rules = {
     "negative": (lambda g: -g,),
     "subtract": (same, lambda g: -g),
     "multiply": (lambda g, y: g * y, lambda g, x: g * x),
-    "divide": (lambda g, y: g / y, lambda g, y, out: -(g * out / y)),
+    "divide": (lambda g, y: g / y, lambda g, y, out: -(g * (out / y))),
     "remainder": (same, lambda g, x, y: -(g * (x // y))),
     # Powers.
     "pow": (_pow_base, _pow_exponent),
@@ -76,7 +77,7 @@ ELEMENTWISE: Rules = {
     "erf": (lambda g, x: g * (f.exp(-(x * x)) * (2 / math.sqrt(math.pi))),),
     "erfinv": (lambda g, out: g * (f.exp(out * out) * (math.sqrt(math.pi) / 2)),),
     "log": (lambda g, x: g / x,),
-    "log10": (lambda g, x: g / x / math.log(10),),
+    "log10": (lambda g, x: g / math.log(10) / x,),
     "log1p": (lambda g, x: g / (x + 1),),
     "log2": (lambda g, x: g / x / math.log(2),),
     "logaddexp": (lambda g, x, y: g / (f.exp(y - x) + 1), lambda g, x, y: g / (f.exp(x - y) + 1)),

@@ -72,6 +72,8 @@ def _vector_norm(g: Tensor, x: Tensor, out: Tensor, call: Any) -> Tensor:
     ratio = x / divisor(spread(out, call), x, reduced_of(call))
     if order != 2:
         ratio = f.sign(x) * f.abs(f.where(x == 0, 1, ratio)) ** (order - 1)
+    if order < 0:  # the norm is 0 if one element is, whatever the others are
+        ratio = f.where(f.all(x, axis=reduced_of(call), keepdims=True), ratio, 0)
     return spread(g, call) * ratio
 
 

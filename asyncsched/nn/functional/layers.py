@@ -410,7 +410,7 @@ def rms_norm(
         x: (..., *normalized_shape).
         normalized_shape: the shape of these axes, and of `weight`.
         weight: one number for every place in these axes.
-        eps: keeps the quotient finite; by default the dtype's.
+        eps: keeps the quotient finite; by default the dtype's, and that of float32 for half precision.
     """
     same_dtype("rms_norm", x, weight)
     shape = lengths(normalized_shape)
@@ -418,7 +418,7 @@ def rms_norm(
         text = "" if weight is None else f" and the weight {weight.shape}"
         raise ValueError(f"rms_norm: x has shape {x.shape}{text}: they must end in normalized_shape={shape}")
     y, axes = wide(x), tuple(range(-len(shape), 0))
-    eps = float(np.finfo(x.dtype).eps) if eps is None else eps
+    eps = float(np.finfo(y.dtype).eps) if eps is None else eps
     y = narrow(y / sqrt(mean(square(y), axis=axes, keepdims=True) + eps), x)
     return y if weight is None else y * weight
 

@@ -54,11 +54,7 @@ def smooth_l1_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", 
     _alike("smooth_l1_loss", x, target)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss: beta={beta} must not be negative")
-    distance = magnitude(x - target)
-    if beta:
-        near = minimum(distance, beta)  # so that the other branch has a gradient of 0 also at infinity
-        distance = where(distance < beta, near * near * (0.5 / beta), distance - 0.5 * beta)
-    return reduced("smooth_l1_loss", distance, reduction)
+    return reduced("smooth_l1_loss", narrow(_bent(x, target, beta), x), reduction)
 
 
 def huber_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", delta: float = 1.0) -> Tensor:
@@ -69,9 +65,19 @@ def huber_loss(x: Tensor, target: Tensor, *, reduction: Reduction = "mean", delt
     >>> await nn.huber_loss(x, y).item()
     0.8125
     """
+    _alike("huber_loss", x, target)
     if not delta > 0:
         raise ValueError(f"huber_loss: delta={delta} must be above 0")
-    return smooth_l1_loss(x, target, reduction=reduction, beta=delta) * delta
+    return reduced("huber_loss", narrow(_bent(x, target, delta) * delta, x), reduction)
+
+
+def _bent(x: Tensor, target: Tensor, bend: float) -> Tensor:
+    """The absolute difference less bend / 2, a parabola below bend. In single precision at least, for the square."""
+    distance = wide(magnitude(x - target))
+    if not bend:
+        return distance
+    near = minimum(distance, bend)  # so that the other branch has a gradient of 0 also at infinity
+    return where(distance < bend, near * near * (0.5 / bend), distance - 0.5 * bend)
 
 
 def binary_cross_entropy_with_logits(

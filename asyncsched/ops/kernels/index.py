@@ -94,9 +94,12 @@ def setitem(
     """
     shape = through(xp, x, path).shape if path else x.shape
     require_key(xp, shape, key, indices)
-    ordered = xp is np and all(index.flags.c_contiguous for index in indices)
-    if not ordered and np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
-        value = np.ascontiguousarray(value) if xp is np else _of_last_writes(xp, shape, value, key, indices)
+    if np.ndim(value) and any(index.dtype != bool and index.size > 1 for index in indices):
+        if xp is not np:
+            value = _of_last_writes(xp, shape, value, key, indices)
+        elif len(indices) > 1 or not indices[0].flags.c_contiguous:
+            # NumPy goes in C order if neither the indices nor the value suggest another.
+            value, *indices = [np.asarray(array, order="C") for array in (value, *indices)]  # type: ignore[assignment]
     if out is None:
         out = x.copy(order="K" if path is None else "C")
     elif out is not x:
@@ -227,8 +230,8 @@ def setitem_rule(op: Op, operands: tuple[Operand, ...], options: Options) -> Inf
     if not isinstance(value, (Meta, np.generic)):
         np.empty(1, part.dtype)[...] = sample(value)
     bounds, copied = int_bounds((value,), (part.dtype,)), 0
-    if isinstance(value, Meta) and not all_contiguous((value,)) and not all_contiguous(operands[2:]):
-        copied = value.nbytes  # in C order
+    if lengths(value) and not (len(operands) == 3 and all_contiguous(operands[2:])):
+        copied = copies(operands[1:])  # in C order
     result = meta(array.shape, array.dtype, array.contiguous or path is not None)
     return Inferred(result, found.workspace + copied, int_bounds=bounds, on_card=found.on_card + copied)
 
