@@ -17,8 +17,7 @@ from threadpoolctl import ThreadpoolController
 import asyncsched as asc
 from asyncsched._core.model import Task
 from asyncsched.devices import cpu
-from asyncsched.devices.contract import Job
-from asyncsched.devices.counter import Counter
+from asyncsched.devices.contract import Counter, Job
 from asyncsched.devices.host import blas, slices
 from asyncsched.devices.host import pool as host_pool
 from asyncsched.devices.host.pool import Pool

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import asyncsched as asc
 import asyncsched.nn.functional as F  # noqa: N812
-from asyncsched.devices.host.team import Shared, Team
+from asyncsched.devices.cpu import Shared, Team
 from asyncsched.ops import cut, parallel
 from asyncsched.ops.op import Op, resolve
 from asyncsched.ops.table import TABLE
@@ -40,7 +40,7 @@ def threads(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         seen.add(threading.current_thread().name)
         return original(part)
 
-    import asyncsched.devices.host.team as module
+    import asyncsched.devices.cpu as module
 
     original = module._error_of
     monkeypatch.setattr(module, "_error_of", run)

@@ -27,7 +27,7 @@ from ..._core.failure import Failure
 from ..._core.model import Task, Value
 from ..._interrupts import Lock
 from ...ops.kernels.checks import Check, Judge
-from ..counter import Counter
+from ..contract import Counter
 
 _SLOT, _SLOTS = 8, 256  # bytes for a number, and how many such slots are pinned at a time
 

@@ -54,8 +54,7 @@ from ..._core.failure import Failure
 from ..._core.model import Task
 from ...ops.kernels.signal import forget_all_plans
 from .. import execution
-from ..contract import Job, Point, begin_no_more, stream_thread
-from ..counter import Counter
+from ..contract import Counter, Job, Point, begin_no_more, stream_thread
 from . import threads
 from .clock import Times
 from .context import CUDAContext
