@@ -13,8 +13,7 @@ from typing import Any, Final
 
 from .._interrupts import finaliser
 from ..devices.cuda import requirements
-from ..devices.cuda.pool import PrivatePool, Spare
-from ..devices.untracked import untracked
+from ..devices.cuda.pool import PrivatePool, Spare, untracked
 from ..ops.op import CARD_GRANULE
 from .entries import NotHere
 

@@ -9,10 +9,10 @@ from typing import Any
 
 from ...errors import CaptureError
 from ...ops.kernels import checks
-from ..untracked import behind, untracked
 from .context import of_capture
 from .driver import capturing
 from .fused import FusedProgram
+from .pool import behind, untracked
 from .products import Handle, handle_of
 
 
