@@ -32,8 +32,7 @@ from ..._log import Log
 from ...ops.meta import Meta, meta
 from ...ops.op import Op, asked
 from ...ops.program import Program, Ref, Step, ref
-from .cupy_internals import NotElementwise, private
-from .expressions import Expression, expression, goes_by_elements, number_as
+from .expressions import Expression, NotElementwise, expression, goes_by_elements, number_as, private
 
 _ARGUMENT_BYTES = 3_800  # of one kernel: CUDA's limit is 4 KiB
 _MOST_LINES = 1024  # of one kernel, some 200 functions: a guess at what compiles in a second or two

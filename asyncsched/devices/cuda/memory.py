@@ -21,13 +21,13 @@ from ...ops.program import Ref
 from .. import execution, guests
 from ..guests import cached, call, is_guest
 from ..memory import Memory, owner_of
-from .compiling import first_run
 from .context import CUDAContext, of_memory
 from .deferred_errors import DeferredErrors, certain
 from .fused import FusedSteps, Launches, fusible
 from .janitor import Body, Janitor, Loan, keeper_of, kept_for
 from .pool import PrivatePool, Spare, untracked
 from .staging import Staging, without_gaps
+from .threads import first_run
 
 _DEFAULT = (0, 1, 2)  # pointers of default streams: the null stream has two, and the calling thread's own one
 _MOST_FUNCTIONS = 16_384  # so many are remembered. Then all are forgotten, and those still in use are soon back

@@ -44,8 +44,8 @@ from ..._core.free_threading import merged_at_birth
 from ..._interrupts import Lock, finaliser
 from ...ops.op import CARD_GRANULE
 from .. import guests
-from .compiling import end_turn
 from .driver import capturing
+from .threads import end_turn
 
 _FIRST_SLAB, _LARGEST_SLAB = 2 << 20, 1 << 30  # if the limit allows; between them half of the reserved bytes. Guesses
 # The pool leaves so many bytes of the memory that was free when the scheduler opened, or an eighth of it if that is

@@ -56,8 +56,7 @@ from ...ops.kernels.signal import forget_all_plans
 from .. import execution
 from ..contract import Counter, Job, Point, begin_no_more, stream_thread
 from . import threads
-from .clock import Times
-from .context import CUDAContext
+from .context import CUDAContext, Times
 from .deferred_errors import DeferredError
 from .driver import capturing
 from .memory import CUDAMemory
