@@ -161,7 +161,7 @@ class CPUStream:
         self._team = team
         self._waits_for: Counter | None = None
         self._waits_until = 0
-        self._looks_up = False
+        self.looks_up: bool = False  # now and then: see `_rest`
         self.worker: threading.Thread = start_thread(self._run, name)
         _streams.add(self)
 
@@ -225,14 +225,9 @@ class CPUStream:
         """The next item. While arrays are out that a task here may have made, the thread looks up now and then: see
         `_core.free_threading`."""
         while True:
-            self._looks_up = bool(self._memory.escapes)
+            self.looks_up = bool(self._memory.escapes)
             with suppress(Empty):
-                return self.queue.get(timeout=LOOK if self._looks_up else None)
-
-    def look_up(self) -> None:
-        """Have its thread look up from now on, while arrays are out. On any thread."""
-        if not self._looks_up and self.idle():
-            self.queue.put(_LOOK_UP)
+                return self.queue.get(timeout=LOOK if self.looks_up else None)
 
     def _reach(self, counter: Counter, number: int) -> None:
         """Wait for another stream, and help meanwhile."""
@@ -308,8 +303,10 @@ class CPUDevice(HostDevice):
             self.memory.on_escape = self._look_up
 
     def _look_up(self) -> None:
+        """Arrays are out: have the streams' threads look up from now on. On any thread."""
         for stream in self._running:
-            stream.look_up()
+            if not stream.looks_up and stream.idle():
+                stream.queue.put(_LOOK_UP)
 
     def run_here(self, task: Task) -> None:
         if task.plan.seconds and self._team is not None:

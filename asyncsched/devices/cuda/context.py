@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from importlib import import_module
 from time import perf_counter
@@ -59,7 +59,6 @@ class CUDAContext:
         name, number: "cuda:1", and the 1.
         cupy, runtime: CuPy, and its bindings of the CUDA runtime.
         pool: its memory, from `open` on.
-        clock: times tasks for an instrument.
         fault: why the device is lost. Set from then until its streams have ended.
 
     Raises:
@@ -85,8 +84,8 @@ class CUDAContext:
         self.fault: Failure | None = None
         self._cure = f"{name} is unusable from here on: restart the process"
         self._fault_lock = Lock()
-        self._events: deque[Any] = deque()
-        self.clock: Clock = Clock(cupy, self.current)
+        self._events: tuple[deque[Any], deque[Any]] = deque(), deque()  # without timing, and with it
+        self._base: tuple[Any, float] = None, 0.0
         self._reached: set[int] = set()  # devices from which copies came
         found = self.runtime.getDeviceCount()
         if number >= found:
@@ -191,20 +190,36 @@ class CUDAContext:
 
     # -- events: making one takes long, so events that the host has seen are used again -------------------------------
 
-    def take_event(self) -> Any:
-        """An event, perhaps one that was given back."""
+    def take_event(self, timed: bool = False) -> Any:
+        """An event, perhaps one that was given back. One that is timed takes the device longer to record."""
         try:
-            return self._events.pop()
+            return self._events[timed].pop()
         except IndexError:
-            return self.new_event()
+            return self.new_event(timed)
 
-    def new_event(self) -> Any:
-        """A new event: blocking, so that a watcher sleeps, and without timing, which takes time."""
-        return self.cupy.cuda.Event(block=True, disable_timing=True)
+    def new_event(self, timed: bool = False) -> Any:
+        """A new event: blocking, so that a watcher sleeps."""
+        return self.cupy.cuda.Event(block=True, disable_timing=not timed)
 
-    def give_event(self, event: Any) -> None:
+    def give_event(self, event: Any, timed: bool = False) -> None:
         """Take back an event that the host has seen."""
-        self._events.append(event)
+        self._events[timed].append(event)
+
+    def seconds(self, event: Any) -> float:
+        """When the device passed an event that is timed, in seconds of `perf_counter`. The host has seen that it did.
+
+        By an event whose time on the host is known. CUDA gives the time between two events in milliseconds as a float
+        of 32 bits. So that event is taken anew every `_KEPT` seconds, else the times would grow coarse.
+        """
+        base, at = self._base
+        if base is None or perf_counter() - at > _KEPT:
+            with self.current():
+                base = self.cupy.cuda.Event(block=False, disable_timing=False)
+                base.record(self.cupy.cuda.Stream(non_blocking=True))  # on which nothing ever waits
+                base.synchronize()
+                at = perf_counter()
+            self._base = base, at
+        return at + float(self.cupy.cuda.get_elapsed_time(base, event)) * 1e-3
 
     def record(self, event: Any, stream: int) -> bool:
         """Record an event on any stream, from any thread. Returns whether it did: not while the stream captures."""
@@ -269,70 +284,26 @@ class CUDAContext:
                 error.add_note(self._cure)
 
 
-class Clock:
-    """Tells when one device passed an event: by timing events, read against one whose time on the host is known.
-
-    Used only if an instrument asks for times, since such an event takes the device longer to record. CUDA gives the
-    time between two events in milliseconds as a float of 32 bits. So the base is taken anew every `_KEPT` seconds, else
-    the times would grow coarse.
-
-    Args:
-        current: a context manager in which it is CUDA's current device.
-    """
-
-    def __init__(self, cupy: Any, current: Callable[[], Any]) -> None:
-        self._cupy = cupy
-        self._current = current
-        self._spare: deque[Any] = deque()
-        self._base: tuple[Any, float] | None = None
-
-    def take(self) -> Any:
-        """An event that records its time, perhaps one that was given back."""
-        try:
-            return self._spare.pop()
-        except IndexError:
-            return self._cupy.cuda.Event(block=True, disable_timing=False)
-
-    def give(self, events: Iterable[Any]) -> None:
-        """Take back events that were read."""
-        self._spare.extend(events)
-
-    def base(self) -> tuple[Any, float]:
-        """An event that was passed, and its time, in seconds of `perf_counter`."""
-        found = self._base
-        if found is None or perf_counter() - found[1] > _KEPT:
-            with self._current():
-                event = self._cupy.cuda.Event(block=False, disable_timing=False)
-                event.record(self._cupy.cuda.Stream(non_blocking=True))  # on which nothing ever waits
-                event.synchronize()
-                found = self._base = event, perf_counter()
-        return found
-
-    def seconds(self, event: Any) -> float:
-        """When the device passed an event, in seconds of `perf_counter`. The host has seen that it did."""
-        base, at = self.base()
-        return at + float(self._cupy.cuda.get_elapsed_time(base, event)) * 1e-3
-
-
 class Times:
-    """When a task began and ended on the device; on the host, if the device is lost."""
+    """When a task began and ended on the device; on the host, if the device is lost. For an instrument."""
 
-    __slots__ = ("_clock", "_events", "_issued")
+    __slots__ = ("_context", "_events", "_issued")
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, context: CUDAContext) -> None:
+        self._context = context
         self._issued = perf_counter()
         self._events: list[Any] = []  # before its work, and behind it
 
     def record(self, stream: Any) -> None:
         """Call it before the task puts its work on the stream, and again when that is there."""
-        self._events.append(self._clock.take())
+        self._events.append(self._context.take_event(timed=True))
         self._events[-1].record(stream)
 
     def read(self, healthy: bool) -> tuple[float, float]:
         """When it began and ended, in seconds of `perf_counter`. Call it once."""
         if not healthy or len(self._events) < 2:  # it did not come so far
             return self._issued, max(self._issued, perf_counter())
-        began, ended = [self._clock.seconds(event) for event in self._events]
-        self._clock.give(self._events)
+        began, ended = [self._context.seconds(event) for event in self._events]
+        for event in self._events:
+            self._context.give_event(event, timed=True)
         return began, max(began, ended)

@@ -175,7 +175,7 @@ class CUDAStream:
         observer, times, issued = memory.observer, None, True
         if observer is not None:
             observer.body_began(task)
-            times = Times(context.clock)
+            times = Times(context)
         try:
             if waits:
                 self._wait_for(waits)
@@ -296,7 +296,7 @@ class CUDAStream:
                 execution.void(task, task.failure)
             for deferred in errors:
                 if (failure := deferred.settle()) is not None:
-                    mine = deferred.stream is self and deferred.number == number
+                    mine = deferred.point == (self, number)
                     execution.fail(task, failure if mine else failure.passed_to(task.name, task.site))
         else:
             context.lost(task)

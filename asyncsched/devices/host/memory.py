@@ -270,8 +270,9 @@ class HostMemory(Memory):
                 assert task.value is not None
                 task.value.block = block
                 execution.finish(task, task.value, made, nbytes)
-            if reused is not None:
-                execution.take_over_charge(task, reused)
+            if reused is not None and task.in_place is not None:
+                # The ledger counts on it that this charge comes back in the same step as the task's own end.
+                task.in_place, reused.charge = (reused.charge, reused.seq), 0
         except BaseException:
             if task.value is None or task.value.block is not block:
                 self.pool.give(block)
