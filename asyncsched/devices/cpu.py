@@ -56,19 +56,15 @@ class Shared:
     """The parts of an operation that nobody has begun, and a count of those that have ended."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = list(reversed(parts))
+        self.parts: list[Part] = list(reversed(parts))  # that nobody has begun
         self._ends: SimpleQueue[BaseException | None] = SimpleQueue()
-
-    def left(self) -> bool:
-        """Whether there are parts that nobody has begun."""
-        return bool(self._parts)
 
     def help(self, enough: Callable[[], bool] | None = None) -> None:
         """Run parts until none is left, or `enough()` is true. It is called before each part. Raises nothing."""
         while enough is None or not enough():
             try:
                 # The error gets no name here: its traceback holds this frame, which would hold the error in turn.
-                self._ends.put(_error_of(self._parts.pop()))
+                self._ends.put(_error_of(self.parts.pop()))
             except IndexError:  # all are begun
                 return
 
@@ -122,7 +118,7 @@ class Team:
         if not self.parts:  # as most often
             return None
         # A copy of a list is made in one step, with the GIL and without it.
-        return next((shared for shared in list(self.parts) if shared.left()), None)
+        return next((shared for shared in list(self.parts) if shared.parts), None)
 
 
 def _error_of(part: Part) -> BaseException | None:

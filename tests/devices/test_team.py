@@ -542,7 +542,7 @@ def test_a_helper_that_comes_late_finds_nothing_and_holds_nothing() -> None:
     team.run([lambda i=i: ran.append(i) for i in range(3)])
     assert ran == [0, 1, 2]
     (shared,) = late.woken
-    assert not shared.left()
+    assert not shared.parts
     assert team.open() is None
     shared.help()
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -197,8 +198,14 @@ class CUDADevice(Device):
             raise ValueError(
                 f"the array is on cuda:{number}: `put` it there with device=, or move it to {self.name} first"
             )
+        # Its export is ordered before the copies. To make their stream current would not do: CuPy's arrays are ordered
+        # behind the work of the current stream, which is the user's.
+        ordered = SimpleNamespace(
+            __dlpack__=lambda **_: source.__dlpack__(stream=self.copier.cuda.ptr),
+            __dlpack_device__=lambda: (kind, number),
+        )
         with self.context.here():
-            return self.xp.from_dlpack(_Ordered(source, self.copier.cuda.ptr, (kind, number)))
+            return self.xp.from_dlpack(ordered)
 
     def note_arguments(self, context: Context, args: Sequence[Any]) -> None:
         own, cuda = self.xp.ndarray, self.xp.cuda
@@ -207,25 +214,6 @@ class CUDADevice(Device):
                 found = {**context.get(pending_on, {}), self.number: cuda.get_current_stream(self.number)}
                 context.run(pending_on.set, found)
                 return
-
-
-class _Ordered:
-    """An array whose export is ordered before `stream`, wherever it is imported.
-
-    To make that the current stream would not do: CuPy's arrays are ordered behind the work of the current stream, which
-    is the user's.
-    """
-
-    def __init__(self, source: Any, stream: int, device: tuple[int, int]) -> None:
-        self._source = source
-        self._stream = stream
-        self._device = device
-
-    def __dlpack__(self, **_: Any) -> Any:
-        return self._source.__dlpack__(stream=self._stream)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._device
 
 
 def _switch_after(owner: object, seconds: float | None) -> None:

@@ -31,7 +31,7 @@ sizes, which either waste memory or serve no other size.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
@@ -234,12 +234,7 @@ class Spare(list[Any]):
         self.clear()
 
 
-class Spares(dict[Any, Spare]):
-    """One stream's spare arrays, by their form."""
-
-    def __missing__(self, form: Any) -> Spare:
-        found = self[form] = Spare()
-        return found
+Spares = defaultdict[Any, Spare]  # one stream's spare arrays, by their form
 
 
 class PrivatePool:
@@ -308,7 +303,7 @@ class PrivatePool:
 
     def spares_of(self, stream: Any) -> Spares:
         """The spare arrays of one of the scheduler's streams. Who takes one comes after that stream's work."""
-        return self._spares.setdefault(stream.ptr, Spares())
+        return self._spares.setdefault(stream.ptr, defaultdict(Spare))
 
     def reserved(self) -> int:
         """Bytes taken from the device, used or not."""
