@@ -194,7 +194,7 @@ def test_the_kernels_of_single_operations_compile(cupy: Any, compiler: Compiler,
             result = plan(op, tuple([forms[a.slot] if type(a) is Ref else a for a in args]), options).meta
         except TypeError:  # no function of NumPy's takes this dtype
             continue
-        run = fused._alone(cupy, op, args, options, result, forms)
+        run = fused._alone(cupy, op, args, options, [*forms, result])
         assert run is not None
         found = compiler.compile(fused._code(cupy, len(run.reads), *run.source), "-arch=sm_90", *fused._OPTIONS[1:])
         assert list(found) == ["asyncsched_run"]

@@ -79,8 +79,9 @@ class DeferredErrors:
         self._slots: deque[Any] = deque()
         self.any: bool = False  # whether there ever was a deferred error
 
-    def raised(self, task: Task, value: Value, stream: Any, checks: Sequence[Check]) -> None:
+    def raised(self, task: Task, stream: Any, checks: Sequence[Check]) -> None:
         """An operation was issued whose errors will be known later."""
+        value: Any = task.value
         for numbers, judge in checks:
             copied = [self._copied(number, stream.cuda) for number in numbers]
             deferred = DeferredError(task, (stream, stream.issued.count + 1), judge, copied, self._slots)

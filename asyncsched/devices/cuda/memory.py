@@ -165,7 +165,7 @@ class CUDAMemory(Memory):
         if array is None:
             if out is not None:
                 options = {**options, "out": out}
-            compute = partial(self._computed, task, value, kernel, args, options)
+            compute = partial(self._computed, task, kernel, args, options)
             # A single kernel that fails has not run. Several may have written over an input by then.
             again = (out is None or single) and not task.takes
             array = self.with_room(compute) if again else compute()
@@ -182,16 +182,14 @@ class CUDAMemory(Memory):
         source = None if op.out else execution.source_of(task, array)
         self._finish(task, value, array, source, block)
 
-    def _computed(
-        self, task: Task, value: Value, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]
-    ) -> Any:
+    def _computed(self, task: Task, kernel: Callable[..., Any], args: list[Any], options: Mapping[str, Any]) -> Any:
         if not task.call.checks:
             return kernel(*args, **options)
         assert task.lane is not None
         with checks.deferred() as found:
             array = kernel(*args, **options)
         if found:
-            self.deferred_errors.raised(task, value, task.lane.stream, found)
+            self.deferred_errors.raised(task, task.lane.stream, found)
         return array
 
     def needs(self, plan: Plan) -> tuple[int, int]:
