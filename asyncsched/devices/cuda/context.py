@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import import_module
 from time import perf_counter
@@ -20,7 +20,7 @@ from .. import execution
 from . import driver
 from .driver import capturing
 from .pool import PrivatePool
-from .requirements import missing, refused
+from .requirements import Missing, missing, refused
 
 _NOT_READY = 600  # cudaErrorNotReady
 _HOPPER = 9  # compute capability
@@ -52,6 +52,12 @@ def of_capture(error: Exception) -> bool:
     return getattr(error, "status", _CAPTURE_ERRORS[0]) in _CAPTURE_ERRORS
 
 
+def unusable(name: str, lacks: Sequence[Missing]) -> RuntimeError:
+    """The error to raise if a device cannot be opened."""
+    told = "; ".join([f"{lack.how}: {lack.cure}" for lack in lacks])
+    return RuntimeError(f'{name} cannot be used: {told}. Or use Scheduler("cpu")')
+
+
 class CUDAContext:
     """One CUDA device: making it the current one, its memory, its events, and whether it was lost.
 
@@ -69,9 +75,8 @@ class CUDAContext:
 
     def __init__(self, name: str, number: int) -> None:
         self._primary = driver.make_context(number)
-        lacks = [f"{lack.how}: {lack.cure}" for lack in missing()]
-        if lacks:
-            raise RuntimeError(f'{name} cannot be used: {"; ".join(lacks)}. Or use Scheduler("cpu")')
+        if lacks := missing():
+            raise unusable(name, lacks)
         import cupy
 
         # CuPy's functions import it when they first need it, in parts that import each other. Two threads that begin
@@ -94,12 +99,7 @@ class CUDAContext:
             with self.current():
                 self.free_at_start: int = self.free_bytes()
         except self.runtime.CUDARuntimeError as error:  # the first call that makes a context
-            raise self.unusable(error) from error
-
-    def unusable(self, error: Exception) -> RuntimeError:
-        """The error to raise if CUDA says, while the device is opened, that it cannot be used."""
-        lack = refused(error)
-        return RuntimeError(f'{self.name} cannot be used: {lack.how}: {lack.cure}. Or use Scheduler("cpu")')
+            raise unusable(name, [refused(error)]) from error
 
     def open(self, max_bytes: int | None) -> None:
         """Make the pool. On the event loop's thread."""

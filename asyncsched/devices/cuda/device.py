@@ -20,11 +20,12 @@ from ..._tree import find
 from ...ops.program import Program
 from ..contract import Device, Job
 from . import threads
-from .context import CUDAContext
+from .context import CUDAContext, unusable
 from .fused import FusedProgram
 from .graph import CUDAGraph
 from .janitor import Janitor, loan_of, thread_name
 from .memory import CUDAMemory, pending_on
+from .requirements import refused
 from .requirements import usable as usable
 from .stream import CUDAStream
 
@@ -128,7 +129,7 @@ class CUDADevice(Device):
         """
         tracked = self.context.free_at_start - self._count * self.context.cublas_workspace()
         if tracked <= 0:
-            raise self.context.unusable(self.context.runtime.CUDARuntimeError(_NO_ROOM))
+            raise unusable(self.name, [refused(self.context.runtime.CUDARuntimeError(_NO_ROOM))])
         return max(1, int(tracked * SHARE_OF_FREE))
 
     def open(self, completions: Completions, max_bytes: int | None) -> None:

@@ -48,7 +48,7 @@ def run(work: Callable[[], None], name: str) -> None:
     try:
         kept = _idle[name].pop()
     except IndexError:
-        kept = _started(name)
+        kept = _Kept(name)
     kept.give(work)
 
 
@@ -60,7 +60,7 @@ def prepare(names: Iterable[str]) -> None:
     """
     for name in names:
         if not _idle[name]:
-            _idle[name].append(_started(name))
+            _idle[name].append(_Kept(name))
 
 
 def resting(wait: Callable[P, R], *args: P.args, **options: P.kwargs) -> R:
@@ -78,17 +78,14 @@ def leave() -> None:
     wait_at_exit(lambda: _busy)
 
 
-def _started(name: str) -> _Kept:
-    kept = _Kept(name)
-    start(kept)
-    return kept
-
-
 class _Kept(threading.Thread):
+    """A thread that is kept, and started where it is made."""
+
     def __init__(self, what: str) -> None:
         super().__init__(name=f"idle, for {what}", daemon=True)  # one that was prepared may never be needed
         self._what = what
         self._work: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        start(self)
 
     def give(self, work: Callable[[], None]) -> None:
         self.name = self._what
